@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, get_args
 
-from sqlalchemy import ColumnElement, Row, Select, and_, func, literal_column, select, union_all
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Select,
+    TextClause,
+    and_,
+    exists,
+    func,
+    literal_column,
+    or_,
+    select,
+    union_all,
+)
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue, NotFound
@@ -107,7 +118,11 @@ def list_rounds(
         .outerjoin(_closing, _entry_of(_closing, rounds.c.closing_sequence))
         .outerjoin(
             _incident,
-            and_(_incident.c.round_id == rounds.c.round_id, _incident.c.kind == literal_column(_INCIDENT)),
+            and_(
+                _incident.c.round_id == rounds.c.round_id,
+                _incident.c.cohort == rounds.c.cohort,
+                _incident.c.kind == literal_column(_INCIDENT),
+            ),
         )
         .where(*_conditions(wanted))
         .order_by(some.c.registration)
@@ -133,35 +148,42 @@ def without_audience(listed: ListedRound) -> ListedRound:
 def _registration(store: Store, wanted: RoundFilter, after: str | None) -> int:
     if after is None:
         return 0
-    last = store.round(after)
-    if not _is_among(last.cohort, wanted.cohorts):
+    query = select(func.min(rounds.c.registration)).where(rounds.c.round_id == after)
+    if wanted.cohorts is not None:
+        query = query.where(rounds.c.cohort.in_(wanted.cohorts))
+    with engine.reading_once(store.engine) as connection:
+        last: int | None = connection.execute(query).scalar_one()
+    if last is None:
         raise NotFound(f"no round {after!r}")
-    return last.registration
+    return last
 
 
 def _scanned(wanted: RoundFilter, first: int, limit: int) -> Select[tuple[int]]:
     """Return the numbers of the rounds that a page looks at, in order: all it lists, if no filter passes any
-    over.
+    over. A round of several cohorts has a row for each: it is looked at once, at the first of the filter's.
     """
     passes_over = wanted.since is not None or wanted.outcome not in (None, "pending")
     most = SCANNED_MAX if passes_over else limit + 1
     pending = [rows.PENDING] if wanted.outcome == "pending" else []
     number = rounds.c.registration
 
-    def of(*cohort: ColumnElement[bool]) -> Select[tuple[int]]:
+    def of(*cohort: ColumnElement[bool] | TextClause) -> Select[tuple[int]]:
         return select(number).where(number > first, *pending, *cohort).order_by(number).limit(most)
 
     if wanted.cohorts is None:
-        return of()
+        return of(rows.FIRST)
     if len(wanted.cohorts) < 2:
         return of(rounds.c.cohort.in_(wanted.cohorts))
-    each = [select(of(rounds.c.cohort == name).subquery()) for name in wanted.cohorts]
+    earlier = rounds.alias("earlier")
+    again = exists().where(
+        earlier.c.round_id == rounds.c.round_id,
+        earlier.c.cohort.in_(wanted.cohorts),
+        earlier.c.registration < number,
+    )
+    once = or_(rows.FIRST, ~again)
+    each = [select(of(rounds.c.cohort == name, once).subquery()) for name in wanted.cohorts]
     every = union_all(*each).subquery()
     return select(every.c.registration).order_by(every.c.registration).limit(most)
-
-
-def _is_among(cohort: str, cohorts: Collection[str] | None) -> bool:
-    return cohorts is None or cohort in cohorts
 
 
 def _entry_of(entry: Any, sequence: ColumnElement[Any]) -> ColumnElement[bool]:

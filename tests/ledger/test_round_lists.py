@@ -14,6 +14,7 @@ from shuffle_ledger.ledger.decisions import (
     record_incident,
     register,
     register_and_admit,
+    request_of,
     round_record,
     settle,
     void,
@@ -140,3 +141,57 @@ def test_filters_that_cannot_be_are_refused(store: Store) -> None:
     for limit in (0, 1001):
         with pytest.raises(InvalidValue, match="limit"):
             list_rounds(store, RoundFilter(), limit=limit)
+
+
+MEMBERS = {"r0": "ab", "r1": "bc", "r2": "a", "told": "abc", "r4": "c", "r5": "bc"}
+
+
+@pytest.fixture
+def shared(store: Store, accountant: Accountant, make_request: MakeRequest) -> Store:
+    """Return a ledger with rounds of one to three cohorts; one was released although it was refused."""
+    for name in "abc":
+        open_cohort(
+            store, name=name, population=10**6, epsilon=1.0, delta=1e-9, policy="fixed", actor="tester"
+        )
+    for round_id, members in MEMBERS.items():
+        described = make_request(epsilon0=20.0 if round_id == "told" else 0.1).round
+        request = request_of(list(members), described, round_id=round_id)
+        if round_id == "r5":
+            register(store, request, actor="tester")
+        else:
+            register_and_admit(store, accountant, request, actor="tester")
+    record_incident(
+        store,
+        accountant,
+        "a",
+        round_id="told",
+        described=None,
+        reason="it was released",
+        actor="tester",
+        released=ReleaseTimes(),
+    )
+    return store
+
+
+@pytest.mark.parametrize("cohorts", [None, "a", "b", "c", "ac", "bc", "abc"])
+def test_a_round_of_several_cohorts_is_listed_once_whatever_the_size_of_pages(
+    shared: Store, cohorts: str | None
+) -> None:
+    states = dict.fromkeys(MEMBERS, "admitted") | {"told": "incident", "r5": "pending"}
+    for outcome in (None, "admitted", "incident", "pending", "refused"):
+        wanted = RoundFilter(cohorts=None if cohorts is None else tuple(cohorts), outcome=outcome)
+        expected = [
+            round_id
+            for round_id, members in MEMBERS.items()
+            if outcome in (None, states[round_id]) and set(members) & set(cohorts or members)
+        ]
+        for limit in range(1, len(MEMBERS) + 1):
+            found: list[str] = []
+            after: str | None = None
+            for _ in range(len(MEMBERS) + 1):
+                page = list_rounds(shared, wanted, after=after, limit=limit)
+                found += [each.round_id for each in page.rounds]
+                after = page.after
+                if after is None:
+                    break
+            assert found == expected, (wanted, limit)
