@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, get_args
@@ -140,9 +141,9 @@ def list_rounds(
         return RoundPage(rounds=page, after=connection.execute(name).scalar_one())
 
 
-def without_audience(listed: ListedRound) -> ListedRound:
-    """Return a listed round without its other cohorts, for a reader that may not know of all of them."""
-    return dataclasses.replace(listed, audience=())
+def without_audience(listed: ListedRound, sees: Callable[[str], bool]) -> ListedRound:
+    """Return a listed round of several cohorts as one of the first of them that its reader may know of."""
+    return dataclasses.replace(listed, cohort=next(filter(sees, listed.audience)), audience=())
 
 
 def _registration(store: Store, wanted: RoundFilter, after: str | None) -> int:

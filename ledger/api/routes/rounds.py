@@ -125,7 +125,10 @@ async def list_(
         await in_thread(service.store.cohort, cohorts[0])
     wanted = RoundFilter(cohorts=cohorts, outcome=outcome, since=since)
     page = await in_thread(list_rounds, service.store, wanted, after=after, limit=limit)
-    shown = (each if all(map(token.sees, each.audience)) else without_audience(each) for each in page.rounds)
+    shown = (
+        each if all(map(token.sees, each.audience)) else without_audience(each, token.sees)
+        for each in page.rounds
+    )
     return JSONResponse(document_of(replace(page, rounds=tuple(shown))))
 
 
