@@ -15,6 +15,7 @@ from shuffle_ledger.ledger.errors import NotFound
 from shuffle_ledger.ledger.files import shortage
 from shuffle_ledger.ledger.storage.census import (
     census,
+    complete_unverified,
     first_of_status,
     still_acknowledged,
     verified_before,
@@ -154,6 +155,7 @@ def verify_oldest(
             this key, and as a whole if its last whole replay began `WHOLE_REPLAY_EVERY` ago. None: every
             chain is replayed as a whole.
     """
+    complete_unverified(store.engine)
     began = store.now()
     done: list[str] = []
     while names := verified_before(store.engine, began, limit=VERIFIED_AT_ONCE):

@@ -102,6 +102,23 @@ def _never_verified() -> Select[Any]:
     return select(unverified.c.cohort).where(~found)
 
 
+def complete_unverified(engine: Engine) -> None:
+    """Put into the list of cohorts that were never verified those that it lacks: nothing guards the list.
+
+    It reads every cohort, so that no cohort stays unverified because a row or a trigger was removed.
+    """
+    listed = exists().where(unverified.c.cohort == cohorts.c.name)
+    found = exists().where(verifications.c.cohort == cohorts.c.name)
+    query = select(cohorts.c.name, cohorts.c.opened_at).where(~listed, ~found)
+    with engines.reading_once(engine) as connection:
+        missing = connection.execute(query).all()
+    if missing:
+        with engines.writing(engine) as connection:
+            for name, opened_at in missing:
+                row = {"cohort": name, "opened_at": opened_at}
+                engines.insert_if_absent(connection, unverified, row)
+
+
 def broken_chains(connection: Connection, *, limit: int) -> list[StoredVerification]:
     """Return the first cohorts whose last verification found something."""
     query = select(verifications).where(text(BROKEN)).order_by(verifications.c.cohort)

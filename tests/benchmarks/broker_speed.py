@@ -111,7 +111,7 @@ def _rate(store: Store, cohorts: list[str]) -> float:
     while store.pending(limit=1):
         if time.monotonic() > ends:
             raise RuntimeError("the workers did not decide all rounds")
-        time.sleep(0.1)
+        time.sleep(0.1)  # a decision is a row, and no message tells of it
     moments = sorted(entry.content().recorded_at for name in cohorts for entry in store.entries_of(name))
     last = moments[-ROUNDS:]
     return 0.8 * ROUNDS / (last[-ROUNDS // 10] - last[ROUNDS // 10]).total_seconds()

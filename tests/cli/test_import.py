@@ -363,7 +363,7 @@ def _group_lives(group: int) -> bool:
 
 
 def test_known_kinds_are_decided_together_where_there_is_a_broker(files: Path) -> None:
-    """Only what has to be computed is left to workers, and here nobody works."""
+    """Workers decide only what has to be computed, and no worker runs here."""
     url = f"sqlite:///{files / 'shuffle-ledger.db'}"
     settings = Settings(database_url=url, actor=ACTOR, precision=PRECISION, decision_timeout_seconds=0.0)
     requests = [line.request for line in read_requests(files / "rounds.csv")]

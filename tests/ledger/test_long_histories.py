@@ -11,13 +11,14 @@ from sqlalchemy import delete, insert, text
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant
 from shuffle_ledger.ledger.decisions import open_cohort, set_quota
+from shuffle_ledger.ledger.health import verify_oldest
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.reports import round_lists
 from shuffle_ledger.ledger.reports.round_lists import RoundFilter, list_rounds
 from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage.census import broken_chains, census, first_of_status, verified_before
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.storage.tables import cohorts, verifications
+from shuffle_ledger.ledger.storage.tables import cohorts, unverified, verifications
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.quotas import Quota
 from shuffle_ledger.ledger.values.requests import RoundRequest, cohort_from_opening
@@ -204,6 +205,18 @@ def test_cohorts_that_were_never_verified_are_listed_whatever_happens_to_the_fin
         with store.engine.begin() as connection:
             connection.execute(text("TRUNCATE verifications"))
         assert verified_before(store.engine, now - timedelta(days=1), limit=9) == names
+
+
+def test_a_cohort_that_was_removed_from_the_list_is_verified_in_the_next_pass(
+    store: Store, accountant: Accountant
+) -> None:
+    open_many(store, 3)
+    note_verified(store, [name_of(0)], store.now())
+    with store.engine.begin() as connection:
+        connection.execute(delete(unverified).where(unverified.c.cohort == name_of(2)))
+    done = verify_oldest(store, accountant, enough=lambda: False)
+    assert set(done) == {name_of(number) for number in range(3)}
+    assert len(done) == 3
 
 
 def test_every_way_to_be_unverified_is_counted(store: Store) -> None:
