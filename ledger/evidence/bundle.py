@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -95,9 +96,10 @@ def make_bundle(
     for number, name in enumerate(names, start=1):
         if name not in last:
             raise NotFound(f"no cohort {name!r}")
-        lines = list(_lines(store, name, *last[name]))
-        members[f"chains/{number:06}.txt"] = b"".join(lines)
-        count += len(lines)
+        chain = io.BytesIO()  # a chain may be large: its lines are in memory once
+        chain.writelines(_lines(store, name, *last[name]))
+        members[f"chains/{number:06}.txt"] = chain.getvalue()
+        count += last[name][0]
         if progress is not None:
             progress("writing chains", number, len(names))
     members[FORMAT_NOTE] = FORMAT_TEXT.encode("utf-8")

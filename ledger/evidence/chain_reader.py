@@ -1,7 +1,12 @@
-"""Reading a chain for a statement: what its entries say, in the words of a statement."""
+"""Reading a chain for a statement: what its entries say, in the words of a statement.
+
+A chain may have very many entries: what is kept of each is what a statement says of it, not its body.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -23,14 +28,20 @@ from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
 from shuffle_ledger.ledger.values.requests import RefusalReason, ReleaseTimes
 from shuffle_ledger.ledger.verification.replay import Replay, Step
 
+# Of a round alone, before it is certified what its kind costs.
+_NOT_YET_CERTIFIED = EpsilonBounds(epsilon_upper=math.inf, epsilon_lower=0.0)
+
 
 class Reading:
     """Collects what the entries of one chain say, in order."""
 
     def __init__(self, replay: Replay) -> None:
         self._replay = replay
-        self._admitted: list[EntryBody] = []
-        self._closings: dict[str, EntryBody] = {}
+        self._admitted: list[StatedRound] = []  # each still without its closing, and not certified
+        self._closings: dict[str, StatedClosing] = {}
+        # Thousands of rounds are of the same few kinds: each kind is kept once.
+        self._kinds: dict[ShuffledRound, ShuffledRound] = {}
+        self._charged: dict[ShuffledRound, None] = {}
         self._budget: float | None = None
         self.numerical_policies: dict[str, None] = {}  # a set that keeps its order
         self.refusals: list[StatedRefusal] = []
@@ -60,11 +71,11 @@ class Reading:
             )
         )
         if body.kind is EntryKind.ADMITTED:
-            self._admitted.append(body)
+            self._admitted.append(self._round(body))
         elif body.kind is EntryKind.REFUSED:
-            self.refusals.append(_refusal(body))
+            self.refusals.append(self._refusal(body))
         elif body.kind in (EntryKind.SETTLED, EntryKind.VOIDED):
-            self._closings[str(body.round_id)] = body
+            self._closings[str(body.round_id)] = self._closing(body)
         elif body.kind in (EntryKind.CORRECTED, EntryKind.INCIDENT):
             self.told.append(_told(body))
             self._is_unbounded = self._is_unbounded or bool(body.details.get("chosen_after"))
@@ -98,36 +109,76 @@ class Reading:
 
     def kinds(self) -> list[ShuffledRound]:
         """Return every kind of round that was or is charged, in the order of their first entries."""
-        found: dict[ShuffledRound, None] = {}
-        for body in self._admitted:
-            found[ShuffledRound.from_mapping(body.details["accounted"])] = None
-            closing = self._closings.get(str(body.round_id))
-            if closing is not None:
-                found[ShuffledRound.from_mapping(closing.details["accounted"])] = None
-        return list(found)
+        return list(self._charged)
 
     def rounds(self, alone: Mapping[ShuffledRound, EpsilonBounds]) -> Iterator[StatedRound]:
         """Yield the admitted rounds in order; `alone` says what each kind costs."""
-        for body in self._admitted:
-            request = body.details["request"]
-            accounted = ShuffledRound.from_mapping(body.details["accounted"])
-            closing = self._closings.get(str(body.round_id))
-            yield StatedRound(
-                round_id=str(body.round_id),
-                use_case=request.get("use_case"),
-                collected_on=collected_on(body),
-                declared=ShuffledRound.from_mapping(request["round"]),
-                accounted=accounted,
-                sequence=body.sequence,
-                recorded_at=body.recorded_at,
-                actor=body.actor,
-                numerical_policy=body.numerical_policy,
-                method=body.spent.method,
-                alone=alone[accounted],
-                spent=_bounds(body.spent.to_mapping()),
-                closing=_closing(closing, alone) if closing else None,
-                audience=tuple(request.get("audience", ())),
-            )
+        for admitted in self._admitted:
+            closing = self._closings.get(admitted.round_id)
+            if closing is not None and closing.accounted is not None:
+                closing = dataclasses.replace(closing, alone=alone[closing.accounted])
+            yield dataclasses.replace(admitted, alone=alone[admitted.accounted], closing=closing)
+
+    def _round(self, body: EntryBody) -> StatedRound:
+        request = body.details["request"]
+        return StatedRound(
+            round_id=str(body.round_id),
+            use_case=request.get("use_case"),
+            collected_on=collected_on(body),
+            declared=self._kind(request["round"]),
+            accounted=self._charge(body.details["accounted"]),
+            sequence=body.sequence,
+            recorded_at=body.recorded_at,
+            actor=body.actor,
+            numerical_policy=body.numerical_policy,
+            method=body.spent.method,
+            alone=_NOT_YET_CERTIFIED,
+            spent=_bounds(body.spent.to_mapping()),
+            closing=None,
+            audience=tuple(request.get("audience", ())),
+        )
+
+    def _refusal(self, body: EntryBody) -> StatedRefusal:
+        details, request = body.details, body.details["request"]
+        return StatedRefusal(
+            round_id=str(body.round_id),
+            use_case=request.get("use_case"),
+            collected_on=collected_on(body),
+            declared=self._kind(request["round"]),
+            sequence=body.sequence,
+            recorded_at=body.recorded_at,
+            actor=body.actor,
+            reason=RefusalReason(details["reason"]),
+            message=str(details["message"]),
+            requested=_bounds(details["requested"]) if details.get("requested") else None,
+            spent=_bounds(body.spent.to_mapping()),
+            audience=tuple(request.get("audience", ())),
+        )
+
+    def _closing(self, body: EntryBody) -> StatedClosing:
+        settles = body.kind is EntryKind.SETTLED
+        return StatedClosing(
+            kind="settled" if settles else "voided",
+            sequence=body.sequence,
+            recorded_at=body.recorded_at,
+            actor=body.actor,
+            reports=body.details.get("reports"),
+            accounted=self._charge(body.details["accounted"]) if settles else None,
+            alone=_NOT_YET_CERTIFIED if settles else None,
+            spent=_bounds(body.spent.to_mapping()),
+            overspent=bool(body.details.get("overspent", False)),
+            reason=body.details.get("reason"),
+            attestation=body.details.get("attestation"),
+        )
+
+    def _kind(self, described: Mapping[str, Any]) -> ShuffledRound:
+        kind = ShuffledRound.from_mapping(described)
+        return self._kinds.setdefault(kind, kind)
+
+    def _charge(self, described: Mapping[str, Any]) -> ShuffledRound:
+        kind = self._kind(described)
+        self._charged[kind] = None
+        return kind
 
     def _see_budget(self, step: Step) -> None:
         body = step.body
@@ -192,42 +243,6 @@ def _broken_because(body: EntryBody) -> str:
         case EntryKind.INCIDENT:
             return "something was released that nothing admitted, and the budget does not cover it"
     return f"the budget does not cover what round {body.round_id} truly was"
-
-
-def _refusal(body: EntryBody) -> StatedRefusal:
-    details, request = body.details, body.details["request"]
-    return StatedRefusal(
-        round_id=str(body.round_id),
-        use_case=request.get("use_case"),
-        collected_on=collected_on(body),
-        declared=ShuffledRound.from_mapping(request["round"]),
-        sequence=body.sequence,
-        recorded_at=body.recorded_at,
-        actor=body.actor,
-        reason=RefusalReason(details["reason"]),
-        message=str(details["message"]),
-        requested=_bounds(details["requested"]) if details.get("requested") else None,
-        spent=_bounds(body.spent.to_mapping()),
-        audience=tuple(request.get("audience", ())),
-    )
-
-
-def _closing(body: EntryBody, alone: Mapping[ShuffledRound, EpsilonBounds]) -> StatedClosing:
-    settles = body.kind is EntryKind.SETTLED
-    accounted = ShuffledRound.from_mapping(body.details["accounted"]) if settles else None
-    return StatedClosing(
-        kind="settled" if settles else "voided",
-        sequence=body.sequence,
-        recorded_at=body.recorded_at,
-        actor=body.actor,
-        reports=body.details.get("reports"),
-        accounted=accounted,
-        alone=alone[accounted] if accounted else None,
-        spent=_bounds(body.spent.to_mapping()),
-        overspent=bool(body.details.get("overspent", False)),
-        reason=body.details.get("reason"),
-        attestation=body.details.get("attestation"),
-    )
 
 
 def _bounds(spending: Mapping[str, Any]) -> EpsilonBounds:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import math
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime
 from enum import Enum
 from typing import (
@@ -68,13 +69,47 @@ def document_of(value: object) -> Json:
         return value.isoformat()
     if isinstance(value, ShuffledRound | Window):
         value = value.to_mapping()
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    elif (fields := _fields_of(value)) is not None:
+        value = fields
     if isinstance(value, Mapping):
         return {str(key): document_of(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [document_of(item) for item in value]
     raise TypeError(f"no JSON form for {type(value).__name__}")
+
+
+def json_parts(value: object, *, depth: int) -> Iterator[bytes]:
+    """Yield the JSON text of `document_of(value)`, UTF-8, in parts: of a large value, the document and its
+    text are never in memory as a whole.
+
+    Args:
+        value: what to write.
+        depth: how many levels of dataclasses and tuples to divide into fields and items.
+
+    Raises:
+        TypeError: as `document_of`.
+    """
+    if depth and isinstance(value, tuple):
+        yield b"["
+        for place, item in enumerate(value):
+            yield b", " if place else b""
+            yield from json_parts(item, depth=depth - 1)
+        yield b"]"
+    elif depth and (fields := _fields_of(value)) is not None:
+        yield b"{"
+        for place, (name, item) in enumerate(fields.items()):
+            yield f"{', ' if place else ''}{json.dumps(name)}: ".encode()
+            yield from json_parts(item, depth=depth - 1)
+        yield b"}"
+    else:
+        yield json.dumps(document_of(value), allow_nan=False, ensure_ascii=False).encode("utf-8")
+
+
+def _fields_of(value: object) -> dict[str, object] | None:
+    """Return a value's fields by name if its document is made of these, else None."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type | ShuffledRound | Window):
+        return None
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 def number(value: float) -> float | None:

@@ -23,7 +23,7 @@ from shuffle_ledger.ledger.evidence.findings import Numbers
 from shuffle_ledger.ledger.evidence.statement import Statement
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
 from shuffle_ledger.ledger.storage import schema
-from shuffle_ledger.ledger.storage.rows import CohortView
+from shuffle_ledger.ledger.storage.rows import CohortView, StoredHead
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import LedgerEntry
 from shuffle_ledger.ledger.values.requests import RoundRequest
@@ -44,6 +44,12 @@ class LongStore(Store):
         """Yield the long chain."""
         del cohort
         return iter(self.long)
+
+    def heads(self, *, after: str = "", limit: int | None = None) -> tuple[StoredHead, ...]:
+        """Return where the long chain ends."""
+        del after, limit
+        last = self.long[-1]
+        return (StoredHead(cohort=NAME, sequence=last.sequence, digest=last.digest),)
 
     def view(self, name: str) -> CohortView:
         """Return the cohort as it stands at the end of the long chain."""
@@ -70,11 +76,11 @@ def real_ledger() -> LongStore:
     return long
 
 
-def long_ledger() -> LongStore:
-    """Return the ledger with as many rounds as are measured."""
+def long_ledger(rounds: int = ROUNDS) -> LongStore:
+    """Return the ledger; its chain has this number of rounds."""
     store = real_ledger()
     chain, bodies = store.long[:1], [entry.content() for entry in store.long[1:]]
-    for number in range(ROUNDS):
+    for number in range(rounds):
         body = bodies[number % len(bodies)]
         name = f"r{number}"
         details = {**body.details, "request": {**body.details["request"], "round_id": name}}

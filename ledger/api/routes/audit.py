@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -40,11 +39,13 @@ from shuffle_ledger.ledger.reports.events import CURSOR_PATTERN, events_after
 from shuffle_ledger.ledger.reports.listing import PAGE_MAX, entries_after
 from shuffle_ledger.ledger.reports.published_entries import page_of
 from shuffle_ledger.ledger.storage.anchor import standing_after
-from shuffle_ledger.ledger.values.documents import document_of
+from shuffle_ledger.ledger.values.documents import document_of, json_parts
 from shuffle_ledger.ledger.values.entries import EntryKind
 from shuffle_ledger.ledger.verification.verifier import verify
 
 router = APIRouter(prefix="/v1", tags=["auditing"], route_class=StrictRoute)
+
+_PARTS_DEPTH = 4  # of a statement's JSON: the statement, its cohorts, each of them, and its lists
 
 
 @router.get("/cohorts/{cohort}/entries", responses=answers(200, ANSWERS.entries, "A page of entries."))
@@ -163,7 +164,8 @@ async def statement(body: MakeStatement, token: Auditor, service: Asked, prefer:
         refuse_limited(token)
 
     def made(accountant: Accountant, tell: Progress) -> bytes:
-        return _json(wanted.made(service.store, accountant, made_at=datetime.now(UTC), progress=tell))
+        found = wanted.made(service.store, accountant, made_at=datetime.now(UTC), progress=tell)
+        return b"".join(json_parts(found, depth=_PARTS_DEPTH))
 
     job = service.statements.begin(wanted, made)
     answer = await _stated(service, job, prefer)
@@ -205,10 +207,6 @@ async def bundle(body: MakeBundle, token: Auditor, service: Asked) -> Response:
 
 def _named(token: AccessToken, cohorts: list[str] | None) -> tuple[str, ...] | None:
     return None if cohorts is None else tuple(seen_name(token, name) for name in cohorts)
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(document_of(value), allow_nan=False, ensure_ascii=False).encode("utf-8")
 
 
 async def _verified(service: Service, token: AccessToken, wanted: VerifyChains) -> JSONResponse:
