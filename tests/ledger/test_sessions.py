@@ -78,11 +78,11 @@ def test_who_stopped_writing_means_everybody(
 
 
 def test_a_session_that_the_server_ended_is_told(database_url: str) -> None:
-    sets(database_url, "idle_in_transaction_session_timeout = '20ms'")
     with Store.connect(database_url) as store:
 
         def dawdle() -> None:
             with engine.writing(store.engine) as connection:
+                connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = '20ms'")
                 time.sleep(0.2)  # idle for longer than the server lets it, like a process that is stopped
                 engine.database_time(connection)
 
