@@ -125,7 +125,7 @@ def atoms(draw: st.DrawFn) -> Atoms:
     found: dict[float, float] = {}
     for one, other in zip(p.tolist(), q.tolist(), strict=True):
         loss = math.log(one / other)
-        found[loss] = found.get(loss, 0.0) + one
+        found[loss] = min(found.get(loss, 0.0) + one, 1.0)  # all of them together may round to more
     return sorted(found), [found[loss] for loss in sorted(found)], infinity
 
 
