@@ -152,6 +152,7 @@ def _zero_concentrated(event: Any, relation: str) -> LocalRandomizer:
     return Declared(rho=event.rho, relation=relation)
 
 
+# Names of dp-accounting's events: those that hold other events, and those that are one release.
 _COMPOSED = ("SelfComposedDpEvent", "ComposedDpEvent", "NoOpDpEvent")
 _RELEASES: Mapping[str, Callable[[Any, str], LocalRandomizer]] = {
     "GaussianDpEvent": lambda event, relation: Gaussian(sigma=event.noise_multiplier, relation=relation),

@@ -22,7 +22,7 @@ from shuffle_ledger.accounting.randomizers import (
     UniformityTester,
 )
 
-_LARGEST_COUNT = 1 << 53
+_LARGEST_COUNT = 1 << 53  # of reports: larger whole numbers are not all floats
 
 
 class BinomialBits(MeanOfContributions):

@@ -13,7 +13,7 @@ from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers.base import LocalRandomizer
 from shuffle_ledger.accounting.randomizers.generic import Generic
 
-_HALVINGS = 60
+_HALVINGS = 60  # of the range of epsilon0 that is searched: more change no digit
 # Least and largest distance of two values, in deviations of the noise.
 _MINIMUM_MU, _MAXIMUM_MU = 1e-6, 10.0
 _LARGEST = 1e12  # of sigma and sensitivity; the least is one over it

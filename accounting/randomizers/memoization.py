@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.errors import InvalidParameter
 
-_MAXIMUM_HASHES = 8
+_MAXIMUM_HASHES = 8  # functions of a Bloom filter
 _MAXIMUM_REPORTS = 10**12  # of one value
 _ROUND_UP = 1 + 1e-12  # factor for the round-off of logarithms, which is below 1e-12 of them
 

@@ -12,8 +12,8 @@ from shuffle_ledger.accounting.randomizers import RANDOMIZERS, Joint, LocalRando
 
 _MAXIMUM_LENGTH = 1_000_000  # characters of a call
 _MAXIMUM_DEPTH = 8  # randomizers inside one another
-_FIELD = "randomizer"
-_CALL = "a call such as krr(k=10, epsilon0=1.15)"
+_FIELD = "randomizer"  # as errors name it
+_CALL = "a call such as krr(k=10, epsilon0=1.15)"  # what errors expect
 # Other names that people give epsilon0; a message asks whether it was meant.
 _EPSILON0_OTHERWISE = frozenset({"eps", "eps0", "epsilon", "epsilon_0", "e0"})
 _PAIRS = "pairs such as (0.5, krr(k=10, epsilon0=1)), or objects with a weight and a randomizer"

@@ -19,7 +19,7 @@ from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence
 from shuffle_ledger.accounting.randomizers.base import LocalRandomizer
 
 _RELATIONS = ("substitution", "add-remove")  # of neighbouring datasets
-_ROUND_OFF = 8 * UNIT_ROUND_OFF
+_ROUND_OFF = 8 * UNIT_ROUND_OFF  # relative, of a few products and sums
 # Relative distance beyond a largest loss within which a profile may not be 0 yet, because orders are rounded.
 _LOSS_ROUND_OFF = 1e-12
 
