@@ -23,6 +23,11 @@ from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray,
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
 from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence, gaussian_order, gaussian_tangents
 
+#: Sums are made by FFT if they have more than this number of terms for each point of the transform, and
+#: little round-off. Larger: more sums term by term, which are slower and slightly closer. The bounds hold for
+#: every value; the tests change it.
+ELEMENTS_PER_POINT = 4
+
 # Significant bits of a charge, which is rounded up to them. Fewer: shorter exact sums, larger charges.
 _CHARGE_BITS = 32
 # Relative precision of the search for the smallest charge, and a margin on top of it, so that a check on
@@ -56,9 +61,8 @@ _TANGENT_ROUND_OFF = 2.0**-48
 _SMALLEST_CHARGE = 1e-30
 # Array elements that are worked on together. Larger: fewer calls, more memory.
 _BLOCK_ELEMENTS = 1 << 20
-# Sums are made by FFT if they have more than this number of terms for each point of the transform, and if the
-# round-off is at most a value over the second number.
-_ELEMENTS_PER_POINT, _VALUES_PER_DOUBT = 4, 256.0
+# Sums by FFT are used if their round-off is at most a value over this.
+_VALUES_PER_DOUBT = 256.0
 
 _Test = Callable[[float], bool]  # whether the condition of a filter's theorem holds at a charge
 
@@ -460,7 +464,7 @@ def _convolved(
     size, values, first = int(orders[-1]) + 2 * largest + 1, kernel, 0
     if elements > size:
         table = kernel(np.arange(size) - largest)
-        if elements > _ELEMENTS_PER_POINT * size:
+        if elements > ELEMENTS_PER_POINT * size:
             # Weights that rise with the loss make the round-off small beside the small sums of large losses.
             rate = 2 * max(math.log(table[largest] / least), 0.0) / size
             weighted = table * np.exp(rate * (np.arange(size) - largest))

@@ -253,9 +253,9 @@ def test_imports_that_are_no_upper_bounds_are_refused() -> None:
     source = gaussian_loss(0.5, 0.1)
     with pytest.raises(InvalidParameter, match="substitution: compute the distribution for datasets"):
         from_dp_accounting(source, relation="add-remove")
-    source._pmf_remove._pessimistic_estimate = False
+    optimistic = Loss.create_from_rounded_probability({0: 1.0}, 0.0, 0.1, pessimistic_estimate=False)
     with pytest.raises(InvalidParameter, match="pessimistic estimates, which are upper bounds"):
-        from_dp_accounting(source, relation="substitution")
+        from_dp_accounting(optimistic, relation="substitution")
     with pytest.raises(InvalidParameter, match="a privacy loss distribution of dp-accounting"):
         from_dp_accounting({"losses": []}, relation="substitution")
 

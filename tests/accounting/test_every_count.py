@@ -132,7 +132,7 @@ def test_sums_are_the_same_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = Counts((Run(400, 7, 30), Run(640, 1, 5)), typical=500)
     excess = np.expm1(np.linspace(0.0, 0.9, 9))
     whole = _bounds(pair, counts, excess, 0.012)
-    monkeypatch.setattr(every_count_module, "_BLOCK_ELEMENTS", 1000)
+    monkeypatch.setattr(every_count_module, "BLOCK_ELEMENTS", 1000)
     pieces = _bounds(pair, counts, excess, 0.012)
     for one, other in zip(whole, pieces, strict=True):
         assert one == pytest.approx(other, rel=1e-6, abs=1e-18)

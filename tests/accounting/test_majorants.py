@@ -124,7 +124,7 @@ def test_laws_are_above_all_pairs_exactly(
 ) -> None:
     """At orders where transforms are known, between these, and beyond the last one; in groups of two and
     more."""
-    monkeypatch.setattr(majorants_module, "_FIRST_GROUP", 2)
+    monkeypatch.setattr(majorants_module, "FIRST_GROUP", 2)
     draw = np.random.default_rng(list(shape))
     rows = _normal(1 + 6 * np.eye(*shape) + noise * draw.uniform(size=shape))
     few = np.array([0.0, 0.02, 0.3, 1.0, 3.0, 5.9])
@@ -143,7 +143,7 @@ def test_laws_of_any_table_are_above_all_pairs(data: st.DataObject) -> None:
     last = data.draw(st.sampled_from([1e-6, 0.1, 3.0, 1e5]))
     few = np.sort(np.unique(last * draw.uniform(size=data.draw(st.integers(2, 5)))))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(majorants_module, "_FIRST_GROUP", data.draw(st.sampled_from([1, 2, 16])))
+        patched.setattr(majorants_module, "FIRST_GROUP", data.draw(st.sampled_from([1, 2, 16])))
         _checked_laws(rows, few, np.sort(last * draw.uniform(0.0, 1.2, 4)))
 
 
@@ -313,7 +313,7 @@ def test_far_beyond_the_last_loss_no_number_overflows(least: float, last: float,
 
 def test_points_without_mass_gain_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where what decides is taken out, nothing is left to be gained."""
-    monkeypatch.setattr(majorants_module, "_FIRST_GROUP", 2)
+    monkeypatch.setattr(majorants_module, "FIRST_GROUP", 2)
     rows = (
         (0.9999999900546459, 9.94535414686334e-09, 1.003452853472674e-20),
         (0.9999999899032634, 1.0096736553834903e-08, 1.0064519385992773e-20),

@@ -36,7 +36,7 @@ def listed() -> np.ndarray:
 @pytest.mark.parametrize("negligible", [0.5, 2.0, 5.0, 46.0])
 def test_nodes_that_are_left_out_are_paid_for(monkeypatch: pytest.MonkeyPatch, negligible: float) -> None:
     """However many nodes count as negligible: what they hold is in the bounds."""
-    monkeypatch.setattr(contour, "_LEFT_OUT_EXPONENT", negligible)
+    monkeypatch.setattr(contour, "LEFT_OUT_EXPONENT", negligible)
     bounds, exact = blanket_profile(MASSES, REPORTS, EXCESS, smoothing=0.01), listed()
     assert np.all(bounds.lower <= exact)
     assert np.all(exact <= bounds.upper)
@@ -121,8 +121,8 @@ def test_hardly_hidden_reports_are_nearly_bare(hidden: float, reports: int) -> N
 def test_what_is_left_out_does_not_cost_the_rest(monkeypatch: pytest.MonkeyPatch, lost: float) -> None:
     """Single reports that outweigh everything: the sum without them stays a lower bound where they are too
     many for the upper one to pass over."""
-    monkeypatch.setattr(divergence, "_LEFT_OUT_ALWAYS", lost)
-    monkeypatch.setattr(divergence, "_LEFT_OUT_AT_MOST", lost)
+    monkeypatch.setattr(divergence, "LEFT_OUT_ALWAYS", lost)
+    monkeypatch.setattr(divergence, "LEFT_OUT_AT_MOST", lost)
     masses = Decomposition(np.array([0.4, 0.6, 0.0]), np.array([0.1, 0.2, 0.7]), np.array([0.05, 0.1, 1e-7]))
     excess = np.expm1(np.linspace(0.0, 1.3, 30))
     outcomes = enumerate_outcomes(masses, 30, limit=10**6)
@@ -139,7 +139,7 @@ def test_few_reports_of_components_are_known(
     monkeypatch: pytest.MonkeyPatch, much: float, reports: int
 ) -> None:
     """Outcomes with one such report or none, taken out of the sum always, where they are much, or never."""
-    monkeypatch.setattr(contour, "_EXACT_SHARE", much)
+    monkeypatch.setattr(contour, "EXACT_SHARE", much)
     draw = np.random.default_rng(reports)
     for hidden in (1e-3, 0.03, 0.5):
         a, b, c = draw.dirichlet(np.ones(4), size=3)
@@ -168,7 +168,7 @@ def test_a_law_whose_reports_are_few_is_narrow() -> None:
 @pytest.mark.parametrize("lobe", [0.05, 0.5, 3.0])
 def test_what_is_beyond_the_lobe_is_paid_for(monkeypatch: pytest.MonkeyPatch, lobe: float) -> None:
     """Wherever the middle lobe is cut, of a sum that is nearly Gaussian."""
-    monkeypatch.setattr(contour, "_LOBE_EXPONENT", lobe)
+    monkeypatch.setattr(contour, "LOBE_EXPONENT", lobe)
     masses = Decomposition(np.array([0.55, 0.45]), np.array([0.45, 0.55]), np.array([0.45, 0.45]))
     excess, reports = np.expm1(np.linspace(0.0, 0.02, 5)), 3000
     outcomes = enumerate_outcomes(masses, reports, limit=10**6)

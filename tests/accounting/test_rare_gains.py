@@ -21,9 +21,9 @@ from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 @pytest.fixture
 def every_gain_is_rare(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many reports are expected, and however near they are."""
-    monkeypatch.setattr(divergence, "_RARE_GAIN_REPORTS", math.inf)
-    monkeypatch.setattr(rare_events, "_MOST_EXPECTED", math.inf)
-    monkeypatch.setattr(rare_events, "_LEAST_TILTED_GAIN", 0.0)
+    monkeypatch.setattr(divergence, "RARE_GAIN_REPORTS", math.inf)
+    monkeypatch.setattr(rare_events, "MOST_EXPECTED", math.inf)
+    monkeypatch.setattr(rare_events, "LEAST_TILTED_GAIN", 0.0)
 
 
 def _pair(draw: np.random.Generator, *, rarely: float) -> Decomposition:
@@ -67,9 +67,9 @@ def test_counted_sums_keep_the_bounds(
     rarely: float, most: int, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rare or not, of one scale or several, with more reports than are counted."""
-    monkeypatch.setattr(rare_events, "_MOST_SUMMED", most)
-    monkeypatch.setattr(rare_events, "_UNSUMMED_SHARE", math.inf)
-    monkeypatch.setattr(divergence, "_SCALE_RATIO", scale)
+    monkeypatch.setattr(rare_events, "MOST_SUMMED", most)
+    monkeypatch.setattr(rare_events, "UNSUMMED_SHARE", math.inf)
+    monkeypatch.setattr(divergence, "SCALE_RATIO", scale)
     draw, counted = np.random.default_rng(most), []
     summed = RareGains.summed
 
@@ -99,7 +99,7 @@ def test_outcomes_with_a_rare_gain_are_known_by_themselves(
     seed: int, little: float, overwhelming: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With losses that are left out, and more reports than are summed, both bounded by what is small."""
-    monkeypatch.setattr(rare_events, "_UNSUMMED_SHARE", little)
+    monkeypatch.setattr(rare_events, "UNSUMMED_SHARE", little)
     monkeypatch.setattr(rare_events, "OVERWHELMING", overwhelming)
     draw, seen = np.random.default_rng(seed), 0
     for _ in range(30):
@@ -128,7 +128,7 @@ def test_rare_gains_beside_common_losses(reports: int, monkeypatch: pytest.Monke
         pair, excess = Decomposition(a, b, np.array([c, lost, 0.0])), np.array([0.5, 2.0])
         exact = [_of_two(pair, reports, more, rare=0, most=80) for more in excess.tolist()]
         for rare in (True, False):
-            monkeypatch.setattr(rare_events, "_MOST_EXPECTED", 1.0 if rare else 0.0)
+            monkeypatch.setattr(rare_events, "MOST_EXPECTED", 1.0 if rare else 0.0)
             found = blanket_profile(pair, reports, excess, smoothing=0.01)
             for upper, lower, truth in zip(found.upper, found.lower, exact, strict=True):
                 assert lower <= truth <= upper

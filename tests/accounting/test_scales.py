@@ -52,7 +52,7 @@ def _summed(gains: list[Fraction], c: list[Fraction], reports: int) -> Fraction:
 @pytest.mark.parametrize("seed", range(12))
 def test_bounds_enclose_every_outcome(seed: int, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """With as many scales as there are gains, and with the usual ones."""
-    monkeypatch.setattr(divergence, "_SCALE_RATIO", scale)
+    monkeypatch.setattr(divergence, "SCALE_RATIO", scale)
     draw = np.random.default_rng(seed)
     pair, reports = _law(draw, 4, float(draw.choice([0.0, 5.0, 25.0]))), int(draw.choice([2, 5, 9]))
     largest = float((pair.a / pair.b).max())
@@ -74,7 +74,7 @@ def test_laws_over_many_scales_are_known(reports: int, monkeypatch: pytest.Monke
     which, order = np.divmod(np.arange(len(pairs) * excess.size), excess.size)
     widths = []
     for rare in (1.0, 0.0):
-        monkeypatch.setattr(rare_events, "_MOST_EXPECTED", rare)
+        monkeypatch.setattr(rare_events, "MOST_EXPECTED", rare)
         found = blanket_profiles(pairs, which, reports, excess[order], smoothing=0.003)
         widths.append(float((1 - found.lower / found.upper).max()))
     assert widths[0] <= 0.015
@@ -163,13 +163,13 @@ def test_a_table_of_hardly_possible_outputs_takes_few_nodes(monkeypatch: pytest.
     rows[0] = rows[1] = np.maximum(rows[0], 0.05)
     rows[0, :4] = rows[1, 4:8] = 1e-30
     pairs = TablePairs(rows / rows.sum(axis=1, keepdims=True))
-    nodes, sums = [], contour._node_sums
+    nodes, sums = [], contour.Line.sums
 
-    def counted(line: contour.Line, last: np.ndarray) -> np.ndarray:
-        nodes.append(int(last.sum()))
-        return sums(line, last)
+    def counted(line: contour.Line, last: np.ndarray, first: int, count: int) -> np.ndarray:
+        nodes.append(int(np.clip(last + 1 - first, 0, count).sum()))
+        return sums(line, last, first, count)
 
-    monkeypatch.setattr(contour, "_node_sums", counted)
+    monkeypatch.setattr(contour.Line, "sums", counted)
     excess = np.expm1(np.linspace(1.0, 65.0, 40))
     found = blanket_profiles(pairs, np.zeros(40, dtype=np.int64), 30, excess, smoothing=0.01)
     assert np.all(found.lower <= found.upper)

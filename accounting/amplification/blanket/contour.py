@@ -30,6 +30,17 @@ from shuffle_ledger.accounting.numeric.characteristic_functions import (
 )
 from shuffle_ledger.accounting.numeric.ramp_kernels import RampKernels
 
+#: Nodes end where the bound `exp(-2 (deviation sin(u reach / 2) / reach)^2)` falls to `exp(-this)`. Larger:
+#: more nodes, a smaller truncation. The bounds hold for every value; the tests change it.
+LOBE_EXPONENT = 20.0
+#: A node is left out if its term is below `exp(-this)` of the largest possible one. Larger: more nodes,
+#: closer bounds. The bounds hold for every value; the tests change it.
+LEFT_OUT_EXPONENT = 46.0
+#: Outcomes with at most one hidden report are computed exactly, outside the sum over nodes, if their tilted
+#: probability is at least this; no node is left out then. Smaller: more nodes. The bounds hold for every
+#: value; the tests change it.
+EXACT_SHARE = 0.3
+
 # Spacing of the kernels' nodes for a smoothing of 1, in tilted deviations. Larger: fewer nodes, wider bounds.
 _SPACING_PER_SMOOTHING = math.sqrt(8.0)
 # The same in units of the largest distance of two atoms: the kernels' band then ends where the variance no
@@ -38,18 +49,10 @@ _SPACING_PER_REACH = 2 * (1 + 1e-9)
 # If the sum's deviation is below this, in units of 1/theta, the kernels differ by the third power of the
 # smoothing only: smoothings are then raised to this factor times their power 2/3.
 _NARROW_DEVIATION, _EASED_FACTOR = 0.25, 0.7
-# Nodes end where the bound `exp(-2 (deviation sin(u reach / 2) / reach)^2)` falls to `exp(-this)`. Larger:
-# more nodes, a smaller truncation.
-_LOBE_EXPONENT = 20.0
 # Array elements that are worked on together. Larger: fewer calls, more memory.
 _BLOCK_ELEMENTS = 1 << 16
-# A node is left out if its term is below `exp(-this)` of the largest possible one. Larger: more nodes.
-_LEFT_OUT_EXPONENT = 46.0
 # Logarithm of the mass of one report under the tilt below which the mass may be overstated.
 _DOUBTFUL_LOG_MASS = math.log(0.02)
-# Outcomes with at most one hidden report are computed exactly, outside the sum over nodes, if their tilted
-# probability is at least this.
-_EXACT_SHARE = 0.3
 # The modulus is first looked at on every k-th node: the least k, and the least number of these nodes, at
 # which that saves time.
 _SHORTEST_STRIDE = 4
@@ -204,7 +207,7 @@ def last_nodes(tilt: Tilt, kernels: RampKernels, step: FloatArray) -> LastNodes:
 def _lobe_end(deviation: FloatArray, reach: FloatArray) -> FloatArray:
     """Returns the frequency at which the lobe of the characteristic function is cut, infinite if the bound on
     it does not fall that far, shape (orders,)."""
-    sine = reach * math.sqrt(_LOBE_EXPONENT / 2) / np.maximum(deviation, TINY)
+    sine = reach * math.sqrt(LOBE_EXPONENT / 2) / np.maximum(deviation, TINY)
     return np.where(sine < 1, 2 * np.arcsin(np.minimum(sine, 1.0)) / np.maximum(reach, TINY), np.inf)
 
 
@@ -372,7 +375,7 @@ class Few(NamedTuple):
         hidden = np.minimum(tilt.weights[:, :-1].sum(axis=1), 1 - 1e-16)
         none = np.exp(reports * np.log1p(-hidden))
         single = reports * none / (1 - hidden)
-        much = allowed & (none + single * hidden >= _EXACT_SHARE)
+        much = allowed & (none + single * hidden >= EXACT_SHARE)
         return cls(np.where(much, none, 0.0), np.where(much, single, 0.0), hidden)
 
     @property
@@ -462,12 +465,12 @@ class Line(NamedTuple):
     @property
     def least_square(self) -> FloatArray:
         """Returns the squared modulus, less 1, below which a node is left out, shape (orders,)."""
-        return np.where(self.few.apply, -2.0, math.expm1(-2 * _LEFT_OUT_EXPONENT / self.reports))
+        return np.where(self.few.apply, -2.0, math.expm1(-2 * LEFT_OUT_EXPONENT / self.reports))
 
     @property
     def least_term(self) -> FloatArray:
         """Returns an upper bound on the term of a node that is left out, before the factor `step / pi`."""
-        return np.asarray(math.exp(-_LEFT_OUT_EXPONENT) * self.kernels.largest)
+        return np.asarray(math.exp(-LEFT_OUT_EXPONENT) * self.kernels.largest)
 
     def nodes(self, first: int, count: int, rise: FloatArray) -> tuple[ComplexArray, BoolArray]:
         """Evaluates `count` nodes from `first` on.

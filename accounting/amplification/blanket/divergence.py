@@ -40,22 +40,30 @@ from shuffle_ledger.accounting.numeric.arrays import (
 )
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 
+#: Outcomes with an overwhelming loss are left out of the sum if they add at most `_LEFT_OUT_OF_WIDTH` of the
+#: distance of the bounds and the first share of the value; the second share of the value is always allowed.
+#: Larger: fewer sums of the whole law, an upper bound that is larger by such a share. The bounds hold for
+#: every value; the tests change both.
+LEFT_OUT_AT_MOST, LEFT_OUT_ALWAYS = 1e-4, 1e-6
+#: Gains are of the largest scale if they are above the largest gain over this. Larger: fewer scales, so fewer
+#: sums, wider bounds. The bounds hold for every value; the tests change it.
+SCALE_RATIO = 16.0
+#: Gains of the largest scale are summed apart if fewer reports of them than this are expected, without a look
+#: at the width of the bounds first. The bounds hold for every value; the tests change it.
+RARE_GAIN_REPORTS = 1e-6
+
 # Least probability that some other report is hidden, from which on the sum over users is computed: below it
 # the bounds for a report that no other one hides are used alone.
 _LEAST_CROWD = 1e-6
-# Outcomes with an overwhelming loss are left out of the sum if they add at most this share of the distance of
-# the bounds, but at most the second share of the value; the third share is always allowed.
-_LEFT_OUT_OF_WIDTH, _LEFT_OUT_AT_MOST, _LEFT_OUT_ALWAYS = 0.1, 1e-4, 1e-6
+# Share of the distance of the bounds that outcomes with an overwhelming loss may add to be left out.
+_LEFT_OUT_OF_WIDTH = 0.1
 # Expected number of reports of rare losses that are moved to the leftover component, as a share of the
 # leftover mass. Larger: shorter sums, a lower bound that is smaller by this share.
 _RARE_LOSSES = 1e-5
-# Gains are of the largest scale if they are above the largest gain over this.
-_SCALE_RATIO = 16.0
 # After rare gains were summed, the rest is bounded instead of summed if it is below this share of the bound.
 _UNSUMMED_SHARE = 1e-7
-# Gains of the largest scale are summed apart if fewer reports of them than this are expected; and also where
-# bounds are wider than this many times the usual width, which counts at most this many deviations.
-_RARE_GAIN_REPORTS = 1e-6
+# Gains of the largest scale are also summed apart if bounds are wider than this many times the usual width,
+# which counts at most this many deviations.
 _WIDE_FACTOR, _MOST_DEVIATIONS = 3.0, 1e6
 
 
@@ -295,12 +303,12 @@ def _with_rare_gains(
 
     Args:
         known: lower bounds on what was summed before: bounds need not be closer than their width.
-        sure: only looks at orders at which at most `_RARE_GAIN_REPORTS` such reports are expected.
+        sure: only looks at orders at which at most `RARE_GAIN_REPORTS` such reports are expected.
     """
     large = _large(laws)
     rare, upper, lower = np.zeros(theta.size, dtype=np.bool_), np.zeros_like(theta), np.zeros_like(theta)
     expected = reports * np.where(large, laws.c, 0.0).sum(axis=1)
-    rows = np.flatnonzero(expected < _RARE_GAIN_REPORTS) if sure else np.arange(theta.size)
+    rows = np.flatnonzero(expected < RARE_GAIN_REPORTS) if sure else np.arange(theta.size)
     if rows.size:
         gains = RareGains.of(laws.at(rows), large[rows], reports, theta[rows])
         places = np.flatnonzero(gains.most > 0)
@@ -315,7 +323,7 @@ def _with_rare_gains(
 
 def _large(laws: Laws) -> BoolArray:
     """Returns which components have gains of the largest scale, shape (orders, components)."""
-    return np.asarray(laws.gains > (laws.gains.max(axis=1) / _SCALE_RATIO)[:, None])
+    return np.asarray(laws.gains > (laws.gains.max(axis=1) / SCALE_RATIO)[:, None])
 
 
 def _rest(
@@ -354,8 +362,8 @@ def _rest(
         above, below = integrate(shorter, reports, smoothing[short], (lone.upper, lone.lower))
         rest = _left_out(laws.at(short), left_out, reports, shorter.theta)
         upper[short], lower[short] = above + rest, below
-        little = np.minimum(_LEFT_OUT_OF_WIDTH * (above - below), _LEFT_OUT_AT_MOST * above)
-        whole[short] = ~(rest <= np.maximum(_LEFT_OUT_ALWAYS * above, little))
+        little = np.minimum(_LEFT_OUT_OF_WIDTH * (above - below), LEFT_OUT_AT_MOST * above)
+        whole[short] = ~(rest <= np.maximum(LEFT_OUT_ALWAYS * above, little))
     if np.any(whole):
         lone = _lone(laws.at(whole), reports, excess[whole])
         above, below = integrate(tilt.at(whole), reports, smoothing[whole], (lone.upper, lone.lower))

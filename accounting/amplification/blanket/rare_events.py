@@ -33,15 +33,18 @@ from shuffle_ledger.accounting.numeric.arrays import (
     increasing_root,
 )
 
-# Gains are summed apart if at most this many reports of them are expected, and if the largest one is at least
-# this large in units of 1/theta, theta the tilt that suits all reports together.
-_MOST_EXPECTED = 1.0
-_LEAST_TILTED_GAIN = 4.0
-# Numbers k of such reports that are summed, from 1 on; more are bounded by Chernoff.
-_MOST_SUMMED = 3
-# Share of the bound for k = 1 below which a number k is bounded, not summed; and expected number of reports
-# of far losses that are left out of a sum.
-_UNSUMMED_SHARE = 1e-6
+# The bounds hold for every value of these constants; the tests change them.
+
+#: Gains are summed apart if at most this many reports of them are expected, and if the largest one is at
+#: least this large in units of 1/theta, theta the tilt that suits all reports together. A smaller number, or
+#: a larger gain: fewer sums, wider bounds.
+MOST_EXPECTED = 1.0
+LEAST_TILTED_GAIN = 4.0
+#: Numbers k of such reports that are summed, from 1 on; more are bounded by Chernoff. More: closer bounds.
+MOST_SUMMED = 3
+#: Share of the bound for k = 1 below which a number k is bounded, not summed; and expected number of reports
+#: of far losses that are left out of a sum. Larger: fewer and shorter sums, wider bounds.
+UNSUMMED_SHARE = 1e-6
 
 
 class RareGains(NamedTuple):
@@ -73,13 +76,13 @@ class RareGains(NamedTuple):
         found = cls(
             components,
             np.zeros(theta.size, dtype=np.int64),
-            *(np.zeros((theta.size, _MOST_SUMMED + 1)) for _ in range(2)),
+            *(np.zeros((theta.size, MOST_SUMMED + 1)) for _ in range(2)),
         )
         expected = reports * np.where(components, laws.c, 0.0).sum(axis=1)
         others = laws.leftover + np.where(components, 0.0, laws.c).sum(axis=1)
-        far = theta * laws.gains.max(axis=1) > _LEAST_TILTED_GAIN
-        rows = np.flatnonzero((expected <= _MOST_EXPECTED) & (expected > 0) & (others > 0) & far)
-        for number in range(1, min(_MOST_SUMMED + 1, reports) + 1):
+        far = theta * laws.gains.max(axis=1) > LEAST_TILTED_GAIN
+        rows = np.flatnonzero((expected <= MOST_EXPECTED) & (expected > 0) & (others > 0) & far)
+        for number in range(1, min(MOST_SUMMED + 1, reports) + 1):
             if not rows.size:
                 break
             some, chosen = laws.at(rows), components[rows]
@@ -87,7 +90,7 @@ class RareGains(NamedTuple):
             bound = _chernoff(some, chosen, reports, number, tilt)
             found.theta[rows, number - 1], found.bounds[rows, number - 1] = tilt, bound
             if number > 1:
-                little = bound <= found.bounds[rows, 0] + math.log(_UNSUMMED_SHARE)
+                little = bound <= found.bounds[rows, 0] + math.log(UNSUMMED_SHARE)
                 found.most[rows[little]] = number - 1
                 rows = rows[~little]
         return found
@@ -144,7 +147,7 @@ def _given(
     order = np.argsort(far, axis=1)
     together = np.cumsum(np.take_along_axis(far, order, axis=1), axis=1)
     left_out = np.zeros_like(chosen)
-    np.put_along_axis(left_out, order, together <= _UNSUMMED_SHARE, axis=1)
+    np.put_along_axis(left_out, order, together <= UNSUMMED_SHARE, axis=1)
     short = law.without(left_out)
     _, raised = law.moved(masses / total[:, None], theta)
     given = Given.of(laws, chosen, reports, theta, number=number)

@@ -24,7 +24,8 @@ from shuffle_ledger.accounting.numeric.characteristic_functions import noise
 
 #: Tilts are within this factor of the saddle point. Nearer: slower search, slightly fewer nodes.
 NEAR_SADDLE = 1.02
-#: A loss is overwhelming if its tilt factor `exp(theta G)` is below `exp(-this)`.
+#: A loss is overwhelming if its tilt factor `exp(theta G)` is below `exp(-this)`. Smaller: shorter sums, more
+#: of them repeated with the whole law. The bounds hold for every value; the tests change it.
 OVERWHELMING = 12.0
 #: Largest smoothing of a sum that is small beside what is already known.
 MOST_SMOOTHING = 0.2

@@ -40,9 +40,9 @@ from shuffle_ledger.accounting.numeric.characteristic_functions import (
 )
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 
-# Array elements (nodes of several orders times powers) that are worked on together. Larger: fewer calls, more
-# memory.
-_BLOCK_ELEMENTS = 1 << 20
+#: Array elements (nodes of several orders times powers) that are worked on together. Larger: fewer calls,
+#: more memory. The bounds hold for every value; the tests change it.
+BLOCK_ELEMENTS = 1 << 20
 
 
 class Run(NamedTuple):
@@ -184,7 +184,7 @@ def _sums(line: Line, last: IndexArray, counts: Counts) -> tuple[FloatArray, Flo
     round_off = np.zeros(last.size)
     order, start = np.argsort(last), 0
     powers = sum(sum(run.factors) for run in counts.runs)
-    most = max(1, _BLOCK_ELEMENTS // powers)
+    most = max(1, BLOCK_ELEMENTS // powers)
     while start < order.size:
         together = np.arange(1, order.size - start + 1) * (last[order[start:]] + 1)
         rows = order[start : start + max(1, int((together <= most).sum()))]

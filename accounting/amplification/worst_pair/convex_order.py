@@ -25,9 +25,11 @@ from shuffle_ledger.accounting.numeric.arrays import (
     IndexArray,
 )
 
-# Pairs in the first group of a ranking. Each next group holds as many pairs as all groups before it: pairs of
-# high rank are closest to the largest and need the closest law.
-_FIRST_GROUP = 16
+#: Pairs in the first group of a ranking. Each next group holds as many pairs as all groups before it: pairs
+#: of high rank are closest to the largest and need the closest law. More: fewer laws, each further above its
+#: pairs. Laws are above their pairs for every value; the tests change it.
+FIRST_GROUP = 16
+
 # A law is summed only if it is above more than this many pairs: fewer are evaluated one by one in that time.
 _FEWEST_MAJORIZED = 8
 # Points at which transforms are known: this many gains of the group's first pair; quantiles of at most this
@@ -82,7 +84,7 @@ class Majorants(NamedTuple):
         """
         ends = [0]
         while ends[-1] < ranked.size:
-            ends.append(min(max(_FIRST_GROUP, 2 * ends[-1]), ranked.size))
+            ends.append(min(max(FIRST_GROUP, 2 * ends[-1]), ranked.size))
         groups = [ranked[slice(*one)] for one in itertools.pairwise(ends)]
         several = len(groups) > 1
         # Gains are linear in the order.
