@@ -63,12 +63,12 @@ class EventLimit:
             return self._left_out.pop(event, 0)
 
 
-_limit = EventLimit()
+process_limit = EventLimit()  # what this process may still write
 
 
 def record(event: Event, **fields: str | int | None) -> None:
     """Write an event; fields without a value are left out."""
-    left_out = _limit.take(event)
+    left_out = process_limit.take(event)
     if left_out is None:
         return
     line: dict[str, str | int] = {"at": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event}

@@ -56,7 +56,7 @@ def _admit(self: Task, round_id: str) -> None:
     began = time.perf_counter()
     redelivered = bool((self.request.delivery_info or {}).get("redelivered"))
     try:
-        outcome = admit(_store(), _accountant(), round_id, redelivered=redelivered)
+        outcome = admit(worker_store(), worker_accountant(), round_id, redelivered=redelivered)
     except NotCollectable as closed:  # decided before, and closed since: the message came again
         _log.info("%s", closed)
         return
@@ -71,13 +71,13 @@ def _admit(self: Task, round_id: str) -> None:
 @app.task(name=SWEEP)
 def sweep_pending() -> None:
     """Queue again what was lost between the database and a worker."""
-    _log.info("queued %d overdue rounds", sweep(_store(), app))
+    _log.info("queued %d overdue rounds", sweep(worker_store(), app))
 
 
 @app.task(name=REPORT_STUCK)
 def report_stuck_rounds() -> None:
     """Write the rounds that no worker tries any more into the log."""
-    report_stuck(_store())
+    report_stuck(worker_store())
 
 
 @app.task(name=VERIFY)
@@ -86,8 +86,8 @@ def verify_some() -> None:
     began = time.monotonic()
     key = Settings().signing_key
     verified = verify_oldest(
-        _store(),
-        _accountant(),
+        worker_store(),
+        worker_accountant(),
         enough=lambda: time.monotonic() - began > VERIFY_SECONDS_MAX,
         signing_key=None if key is None else SigningKey.load(key),
     )
@@ -100,7 +100,7 @@ def deliver_webhooks() -> None:
     began = time.monotonic()
     key = Settings().webhook_key
     done = deliver(
-        _store(),
+        worker_store(),
         None if key is None else key.get_secret_value(),
         enough=lambda: time.monotonic() - began > WEBHOOKS_SECONDS_MAX,
     )
@@ -115,7 +115,7 @@ def write_checkpoint() -> None:
     place = ScheduledCheckpoints.of(settings)
     if place is None or settings.signing_key is None:
         raise RuntimeError("a checkpoint was asked for, and there is no key, or no place, to write it")
-    made = place.write(_store(), SigningKey.load(settings.signing_key))
+    made = place.write(worker_store(), SigningKey.load(settings.signing_key))
     _log.info("signed %d heads", len(made.heads))
 
 
@@ -127,11 +127,13 @@ def recompute(batch: dict[str, Any]) -> dict[str, Any]:
 
 # One of each per worker process, made after the fork: connections do not survive one.
 @functools.cache
-def _store() -> Store:
+def worker_store() -> Store:
+    """Return the ledger that this process's settings name, open until the process ends."""
     settings = Settings()
     return Store.connect(settings.database_url, anchor=Anchor.of(settings))
 
 
 @functools.cache
-def _accountant() -> Accountant:
+def worker_accountant() -> Accountant:
+    """Return the accountant of this process, with the precision of its settings."""
     return Accountant(precision=Settings().precision)

@@ -81,7 +81,7 @@ def create_app(
         Conflict: likewise, and a valid token has a name that is now reserved for its subjects.
     """
     root_path = checked_root_path(root_path)
-    oidc = _oidc_of(settings, store, root_path)
+    oidc = _oidc_of(settings, store, root_path, clock)
     door = Door(store, FailureLimit(burst=settings.authentication_failures, clock=clock), oidc)
     key = settings.session_key.get_secret_value() if settings.session_key else None
     sessions = Sessions(key, oidc.settings if oidc else None)
@@ -144,7 +144,9 @@ def _answer_errors(app: FastAPI) -> None:
         app.add_exception_handler(expected, _readable(handler))
 
 
-def _oidc_of(settings: Settings, store: Store, root_path: str) -> OpenIdConnect | None:
+def _oidc_of(
+    settings: Settings, store: Store, root_path: str, clock: Callable[[], float]
+) -> OpenIdConnect | None:
     checked = OidcSettings.of(settings, root_path=root_path)
     if checked is None:
         return None
@@ -153,7 +155,7 @@ def _oidc_of(settings: Settings, store: Store, root_path: str) -> OpenIdConnect 
     taken = tokens_named_as_subjects(store)
     if taken:
         raise Conflict(f"tokens {', '.join(taken)} have names of the issuer's subjects: revoke them first")
-    return OpenIdConnect(checked)
+    return OpenIdConnect(checked, clock=clock)
 
 
 def _offer(app: FastAPI, metrics: APIRouter) -> None:

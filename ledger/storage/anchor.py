@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 NAMED_MAX = 5  # cohorts that an error names
 _HEADS_AT_ONCE = 500
-_CHECKED_SECONDS = 1.0  # connections opened this shortly after a check are not checked again
+CHECKED_SECONDS = 1.0  # connections opened this shortly after a check are not checked again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ class Guard:
         self._anchor = anchor
         self._due = True
         self._lost = 0  # connections, so far
-        self._checked_at = -_CHECKED_SECONDS
+        self._checked_at = -CHECKED_SECONDS
         event.listen(engine, "connect", self._note_connection)
         for loss in ("close", "invalidate"):
             event.listen(engine, loss, self._note_loss)
@@ -130,7 +130,7 @@ class Guard:
         self._due, self._checked_at = self._lost != lost, time.monotonic()
 
     def _note_connection(self, _connection: Any, _record: Any) -> None:
-        if time.monotonic() - self._checked_at >= _CHECKED_SECONDS:
+        if time.monotonic() - self._checked_at >= CHECKED_SECONDS:
             self._due = True
 
     def _note_loss(self, *_: Any) -> None:

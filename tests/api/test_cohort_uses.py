@@ -100,8 +100,11 @@ def test_a_database_that_was_put_back_is_read_whole(
     any_store: Store, asked: list[Collection[str] | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uses, bearer = CohortUses(any_store), token(any_store)
-    assert uses.urgent(bearer, after="", limit=9).names == ("phones", "secret")
-    monkeypatch.setattr(uses, "_cursor", "999-0123456789abcdef")
+    with monkeypatch.context() as before:  # there were more entries, which are gone
+        before.setattr(module, "cursor_now", lambda _store: "999-0123456789abcdef")
+        assert uses.urgent(bearer, after="", limit=9).names == ("phones", "secret")
+    uses.totals(worst_max=3, shares=SHARES)
+    assert asked == [None, None]
     uses.totals(worst_max=3, shares=SHARES)
     assert asked == [None, None]
 

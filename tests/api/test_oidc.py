@@ -214,12 +214,10 @@ def test_forged_and_foreign_tokens_get_the_same_answer_as_no_token(
 
 @pytest.mark.slow
 def test_new_keys_are_found_at_a_limited_pace_and_an_absent_issuer_is_temporary(
-    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+    serve: Callable[..., Server],
 ) -> None:
-    port = free_port()
-    server = serve(**settings_of(f"http://localhost:{port}"))
-    times = [1000.0]
-    monkeypatch.setattr(server.app.state.service.door.oidc.issuer, "_clock", lambda: times[0])
+    port, times = free_port(), [1000.0]
+    server = serve(clock=lambda: times[0], **settings_of(f"http://localhost:{port}"))
     with provider_on(port) as provider:
         first = provider.token()
         assert asked(server, first).status_code == 200

@@ -26,7 +26,7 @@ Events = Callable[[], list[dict[str, Any]]]
 @pytest.fixture
 def events(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Events:
     """Return a function that returns the events since it was asked last."""
-    monkeypatch.setattr(security_log, "_limit", EventLimit())
+    monkeypatch.setattr(security_log, "process_limit", EventLimit())
     caplog.set_level("INFO", logger=security_log.NAME)
 
     def found() -> list[dict[str, Any]]:
@@ -129,7 +129,7 @@ def test_what_clients_send_cannot_write_lines_of_its_own(events: Events) -> None
 def test_commands_that_change_tokens_write_events_to_standard_error(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(security_log, "_limit", EventLimit())  # earlier tests may have used up this one's
+    monkeypatch.setattr(security_log, "process_limit", EventLimit())  # earlier tests may have used it up
     database = ["--database-url", str(store.engine.url), "--actor", "operator", "--json"]
     done = CliRunner().invoke(main, ["token", "create", "ann", "--role", "reader", *database])
     assert done.exit_code == 0, done.output

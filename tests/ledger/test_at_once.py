@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 from sqlalchemy.engine import make_url
 
 from shuffle_ledger.accounting import Accountant
@@ -26,7 +27,7 @@ from shuffle_ledger.ledger.decisions import (
 )
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.errors import Conflict, Damaged, InvalidValue, NotFound, TryAgain
-from shuffle_ledger.ledger.storage import cohort_locks
+from shuffle_ledger.ledger.storage import prepared
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
@@ -309,9 +310,18 @@ def test_who_is_cancelled_just_when_the_turn_comes_does_not_keep_it(
     # Cancels itself, and nothing else, once it has the lock; the sleep is where it is noticed.
     line_up = "SELECT pg_advisory_lock(%(space)s, %(line)s) IS NOT NULL"
     line_up += " AND pg_cancel_backend(pg_backend_pid()) AND pg_sleep(1) IS NOT NULL AS waited"
-    monkeypatch.setattr(cohort_locks, "_LINE_UP", line_up)
+    run, cancelled = prepared.run, list[str]()
+
+    def cancelling(connection: Connection, statement: str, values: Mapping[str, Any]) -> Any:
+        if "pg_advisory_lock(" in statement:
+            cancelled.append(statement)
+            return run(connection, line_up, values)
+        return run(connection, statement, values)
+
+    monkeypatch.setattr(prepared, "run", cancelling)
     watches.turns.note_contention("watches")
     assert isinstance(at_once(watches, accountant, make_request("r", cohort="watches")), Admitted)
+    assert len(cancelled) == 1
     assert not locks(database_url)()
 
 

@@ -7,19 +7,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import Connection, event
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.decisions import open_cohort, register_and_admit
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, Unavailable
 from shuffle_ledger.ledger.reports import events
 from shuffle_ledger.ledger.reports.events import Event, events_after
-from shuffle_ledger.ledger.storage import positions
+from shuffle_ledger.ledger.storage import positions, prepared
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
 
@@ -192,9 +193,12 @@ def test_a_standby_and_a_database_that_was_put_back_are_noticed(
     with store.engine.connect() as connection:
         connection.exec_driver_sql("SELECT setval('entries_position_seq', 1, false)")
     assert store.positions.settled() == 0
-    monkeypatch.setattr(
-        positions, "_LAST_GIVEN", positions._LAST_GIVEN.replace("pg_is_in_recovery()", "true")
-    )
+    run = prepared.run
+
+    def as_a_standby(connection: Connection, statement: str, values: Mapping[str, Any]) -> Any:
+        return run(connection, statement.replace("pg_is_in_recovery()", "true"), values)
+
+    monkeypatch.setattr(prepared, "run", as_a_standby)
     with pytest.raises(
         Unavailable, match=r"^the feed is read from the primary database, and this is a standby$"
     ):

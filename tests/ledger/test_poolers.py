@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -34,6 +35,7 @@ from shuffle_ledger.ledger.verification.verifier import verify
 MakeRequest = Callable[..., RoundRequest]
 
 START_SECONDS_MAX = 20.0
+READ_AGAIN = "got SIGHUP, re-reading config"  # says PgBouncer
 NOBODY = "nobody"  # PgBouncer refuses to run as root
 SETTINGS = {
     "lock_timeout": "10s",
@@ -69,7 +71,7 @@ class Pooler:
         return through.render_as_string(hide_password=False)
 
     def configure(self, mode: str, **more: object) -> None:
-        """Write the configuration, and have a running pooler read it."""
+        """Write the configuration, and wait until a running pooler has read it."""
         server = {
             "host": self._url.query.get("host") or self._url.host or "127.0.0.1",
             "port": self._url.port or 5432,
@@ -89,6 +91,13 @@ class Pooler:
         lines = ["[databases]", f"* = {target}", "[pgbouncer]"]
         lines += [f"{name} = {value}" for name, value in settings.items()]
         (self._home / "pgbouncer.ini").write_text("\n".join(lines) + "\n", "utf-8")
+        if self._process is not None:
+            times = self._log().count(READ_AGAIN)
+            self._process.send_signal(signal.SIGHUP)
+            gives_up = time.monotonic() + START_SECONDS_MAX
+            while self._log().count(READ_AGAIN) == times:
+                assert time.monotonic() < gives_up, "PgBouncer did not read its configuration again"
+                time.sleep(0.02)
 
     def start(self) -> None:
         """Start it, and wait until it listens."""
@@ -104,7 +113,7 @@ class Pooler:
             with suppress(OSError):
                 socket.create_connection(("127.0.0.1", self._port)).close()
                 return
-            assert self._process.poll() is None, (self._home / "log").read_text("utf-8")
+            assert self._process.poll() is None, self._log()
             assert time.monotonic() < gives_up, "PgBouncer did not start"
             time.sleep(0.02)
 
@@ -114,6 +123,9 @@ class Pooler:
             self._process.terminate()
             self._process.wait(START_SECONDS_MAX)
             self._process = None
+
+    def _log(self) -> str:
+        return (self._home / "log").read_text("utf-8")
 
 
 def _program() -> str:
@@ -248,34 +260,28 @@ def test_a_pooler_that_changes_its_mode_never_makes_an_answer_wrong(
 
 
 def test_a_statement_never_finds_one_that_another_session_prepared(
-    pooler: Pooler, postgresql_server: str, monkeypatch: pytest.MonkeyPatch
+    pooler: Pooler, postgresql_server: str
 ) -> None:
-    """Also where connections were not compared: each comes to a session where the other prepared its own."""
-    pooler.configure("transaction")
+    """The pooler changes its mode under open connections. A statement then runs in the session that was used
+    last, in which another connection prepared its own."""
+    pooler.configure("session")
     pooler.start()
-    url = pooler.url(postgresql_server)
-    address = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-    monkeypatch.setattr(sessions, "_compare", lambda *_: None)
-    engine = engines.connect(url)
-    with (
-        psycopg.connect(address, autocommit=True) as holder,
-        engine.connect() as one,
-        engine.connect() as two,
-    ):
-        for connection in (one, two):
+    engine, other = (engines.connect(pooler.url(postgresql_server)) for _ in range(2))
+    with engine.connect() as one, engine.connect() as two, other.connect() as three:
+        for connection in (one, two, three):
             connection.execution_options(**{engines._ALONE_OPTION: True})
-        assert prepared.run(one, "SELECT 'one' AS said", {}).said == "one"
-        with holder.transaction():
-            holder.execute("SELECT 1")  # has the session that was used last, so that others get another one
-            assert prepared.run(two, "SELECT 'two' AS said", {}).said == "two"
-        with holder.transaction():
-            holder.execute("SELECT 1")
-            with pytest.raises(UnsafeSession), engines.translated_errors():
-                prepared.run(one, "SELECT 'one' AS said", {})
+        for connection, name in ((one, "one"), (two, "two")):
+            assert prepared.run(connection, f"SELECT '{name}' AS said", {}).said == name
+        pooler.configure("transaction")
+        for connection in (one, three, two):  # each gives its session away
+            connection.exec_driver_sql("SELECT 1")
+        with pytest.raises(UnsafeSession), engines.translated_errors():
+            prepared.run(one, "SELECT 'one' AS said", {})
         assert one.invalidated
-    with pytest.raises(UnsafeSession), engines.writing(engine), engines.writing(engine):
-        raise AssertionError("one transaction has the other's session")
+    with pytest.raises(UnsafeSession), engines.writing(other):  # on the third connection
+        raise AssertionError("a transaction has the session of another connection")
     engine.dispose()
+    other.dispose()
 
 
 def test_a_setting_that_does_not_hold_is_refused(postgresql_server: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,6 +22,7 @@ from shuffle_ledger.ledger.decisions import (
 )
 from shuffle_ledger.ledger.errors import LostRace
 from shuffle_ledger.ledger.storage import batch_writes
+from shuffle_ledger.ledger.storage.appends import write_with_round
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import LedgerEntry
 from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Refused, RoundRequest
@@ -196,15 +198,16 @@ def test_who_waits_in_a_circle_binds_each_identifier_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two files name the same rounds, for other cohorts and in the opposite order."""
-    one_by_one, met = batch_writes._waves, threading.Barrier(2)
+    written, met = Counter[int](), threading.Barrier(2)
 
-    def slowly(steps: Sequence[Any]) -> Iterator[list[int]]:
-        for number, wave in enumerate(one_by_one(steps)):
-            if number == 1:
-                met.wait(WAIT_SECONDS_MAX)  # both have written their first round, and want the other's
-            yield wave
+    def slowly(*given: Any) -> int:
+        thread = threading.get_ident()
+        if written[thread] == 1:
+            met.wait(WAIT_SECONDS_MAX)  # both have written their first round, and want the other's
+        written[thread] += 1
+        return write_with_round(*given)
 
-    monkeypatch.setattr(batch_writes, "_waves", slowly)
+    monkeypatch.setattr("shuffle_ledger.ledger.storage.batch_writes.write_with_round", slowly)
 
     def decide(cohort: str) -> int:
         requests = [make_request(name, cohort=cohort) for name in ("one", "two")]
@@ -213,6 +216,7 @@ def test_who_waits_in_a_circle_binds_each_identifier_once(
 
     with ThreadPoolExecutor(2) as pool:
         assert sorted(pool.map(decide, ("phones", "tablets"))) == [0, 2]
+    assert list(written.values()) == [2, 2]
     assert len({three.round(name).cohort for name in ("one", "two")}) == 1
     assert verify(three, accountant, numbers="all").ok
 

@@ -16,7 +16,7 @@ from shuffle_ledger.ledger.decisions import admit, change_budget, open_cohort, r
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.health import health, retry, verify_oldest
 from shuffle_ledger.ledger.recovery import reconciliation
-from shuffle_ledger.ledger.reports.events import events_after
+from shuffle_ledger.ledger.reports.events import EventPage, events_after
 from shuffle_ledger.ledger.storage import tables
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX as DECIDING_ATTEMPTS_MAX
 from shuffle_ledger.ledger.storage.store import Store
@@ -117,11 +117,7 @@ def test_a_subscription_gets_each_event_of_the_feed_once_and_no_other(
 
 
 def test_the_same_message_comes_again_until_it_was_taken_and_the_order_stays(
-    phones: Store,
-    accountant: Accountant,
-    make_request: MakeRequest,
-    receiver: Receiver,
-    monkeypatch: pytest.MonkeyPatch,
+    phones: Store, accountant: Accountant, make_request: MakeRequest, receiver: Receiver
 ) -> None:
     new = added(phones, receiver)
     for name in "abc":
@@ -133,10 +129,13 @@ def test_the_same_message_comes_again_until_it_was_taken_and_the_order_stays(
         [shown] = list_subscriptions(phones)
         assert (shown.attempts, bool(shown.last_error and shown.failing_since)) == (attempt, True)
         due(phones)
-    with monkeypatch.context() as patched:  # the process dies between the answer and the commit
-        patched.setattr(delivery, "_done", lambda *_: (_ for _ in ()).throw(SystemExit))
-        with pytest.raises(SystemExit):
-            deliver(phones, KEY)
+
+    def dying(*given: Any, **more: Any) -> str | None:  # between the answer and the commit
+        assert sending.send(*given, **more) is None
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        deliver(phones, KEY, send=dying)
     assert deliver(phones, KEY).sent == 3
     found = receiver.read(new.secret)
     assert [each["data"]["round_id"] for each in found] == ["a", "a", "a", "a", "b", "c"]
@@ -279,14 +278,13 @@ def test_a_claim_that_was_lost_changes_nothing(
     assert (shown.attempts, shown.last_error) == (0, None)
     assert deliver(phones, KEY, send=slow).sent == 0
     decided(phones, accountant, make_request("b", **TOO_MUCH))
-    find = delivery._next
 
-    def stolen(*arguments: Any) -> Any:
+    def stolen(*given: Any, **more: Any) -> EventPage:
         with phones.engine.begin() as connection:
             connection.execute(update(tables.webhooks).values(claim="another's"))
-        return find(*arguments)
+        return events_after(*given, **more)
 
-    monkeypatch.setattr(delivery, "_next", stolen)
+    monkeypatch.setattr(delivery, "events_after", stolen)
     assert deliver(phones, KEY, send=slow).sent == 0
     assert len(sent) == 2
 

@@ -13,7 +13,13 @@ from typing import Any
 
 import pytest
 
-from shuffle_ledger.accounting import Accountant, InvalidParameter, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting import (
+    NUMERICAL_POLICY,
+    Accountant,
+    InvalidParameter,
+    ShuffledRound,
+    parse_randomizer,
+)
 from shuffle_ledger.ledger.decisions import (
     admit_together,
     change_budget,
@@ -34,13 +40,21 @@ from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable,
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
+from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
 from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind
-from shuffle_ledger.ledger.values.requests import Admitted, Outcome, RefusalReason, Refused, RoundRequest
+from shuffle_ledger.ledger.values.requests import (
+    Admitted,
+    Cohort,
+    Outcome,
+    RefusalReason,
+    Refused,
+    RoundRequest,
+)
 from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
 
@@ -430,17 +444,22 @@ def test_an_entry_that_leaves_out_a_window_is_found(
     _is_found(desk, "phones", "not charged to every period of the cohort's windows")
 
 
-def test_a_period_with_a_larger_budget_than_was_declared_is_found(
-    sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    desk = sqlite_desk
+def test_a_period_with_a_larger_budget_than_was_declared_is_found(sqlite_desk: Desk) -> None:
+    desk, monday = sqlite_desk, a_monday()
     desk.open("phones", WEEK)
-    made = windows_module._as_cohort
-    larger = lambda *given: dataclasses.replace(made(*given), epsilon_budget=5.0)  # noqa: E731
-    monkeypatch.setattr(windows_module, "_as_cohort", larger)
-    assert isinstance(desk.ask(a_monday()), Admitted)
-    monkeypatch.undo()
-    _is_found(desk, f"phones@{a_monday():%G-W%V}", "declared no window with such a period and such a budget")
+    period = next(WEEK.periods("phones", monday, monday))
+    larger = Cohort(
+        name=period.name,
+        population=100_000,
+        epsilon_budget=5.0,
+        delta_budget=WEEK.delta,
+        policy="adaptive",
+        period=period,
+    )
+    opening = [(larger, registry.policy_for(larger).opening())]
+    desk.store.open_cohorts(opening, actor="ada", numerical_policy=NUMERICAL_POLICY)
+    assert isinstance(desk.ask(monday), Admitted)
+    _is_found(desk, period.name, "declared no window with such a period and such a budget")
 
 
 @pytest.mark.slow

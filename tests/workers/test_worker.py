@@ -238,7 +238,7 @@ def test_the_scheduler_delivers_webhooks(
     key = "a key of at least thirty-two characters"
     monkeypatch.setenv("SHUFFLE_LEDGER_DATABASE_URL", database_url)
     monkeypatch.setenv("SHUFFLE_LEDGER_WEBHOOK_KEY", key)
-    monkeypatch.setattr(tasks, "_store", lambda: store)
+    monkeypatch.setattr(tasks, "worker_store", lambda: store)
     store.record_verification("phones", head=(1, "00"), numbers_checked=0, problem="changed")
     root, level = logging.getLogger(), logging.getLogger().level
     handlers = list(root.handlers)

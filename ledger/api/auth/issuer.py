@@ -65,9 +65,10 @@ class _Published:
 class OpenIdConnect:
     """The settings with their issuer: whose access a token gives."""
 
-    def __init__(self, settings: OidcSettings) -> None:
+    def __init__(self, settings: OidcSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Takes seconds that never go back, for the age of the issuer's keys."""
         self.settings = settings
-        self.issuer = Issuer(settings.issuer)
+        self.issuer = Issuer(settings.issuer, clock=clock)
 
     async def bearer(self, token: str) -> AccessToken:
         """Returns the access of a service's token; raises BadToken, IssuerUnavailable."""
