@@ -1,4 +1,5 @@
-"""What every file owes: functions that fit on a screen, a lock that is one, no address of an index."""
+"""What every file owes: functions that fit on a screen, a lock that is one, no address of an index; and of
+tests: no patch of a private name."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCES = ("accounting", "cli", "ledger", "migrations", "workers", "tests", ".ci")
 FUNCTION_LINES_MAX = 70
+# Calls that replace the attribute, or the item, that their first arguments name.
+PATCHING = {"setattr", "delattr", "__setattr__", "setitem", "delitem", "patch", "object"}
 LOCKS = ("runtime.txt", "dev.txt", "bench.txt")
 # Put together here, so that this file does not hold what it looks for.
 HOSTS = [
@@ -53,6 +56,96 @@ def test_functions_fit_on_a_screen() -> None:
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                     lines = (node.end_lineno or node.lineno) - node.lineno + 1
                     assert lines <= FUNCTION_LINES_MAX, f"{file}:{node.lineno}: {node.name} has {lines} lines"
+
+
+@pytest.mark.slow
+def test_no_test_patches_a_private_name() -> None:
+    """A private name is no promise: a patch of it holds on to how the code is written."""
+    for file in sorted((ROOT / "tests").rglob("*.py")):
+        lines = _private_patches(file.read_text("utf-8"))
+        assert not lines, f"{file}: lines {lines} patch a name that begins with an underscore"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'monkeypatch.setattr(module, "_LIMIT", 1)',
+        'monkeypatch.setattr("shuffle_ledger.ledger._rooms.LIMIT", 1)',
+        'monkeypatch.setattr(f"{ROOM}.module._LIMIT", 1)',
+        'monkeypatch.setattr(store._guard, "checked_at", 0)',
+        "monkeypatch.setitem(module._known, name, 1)",
+        'monkeypatch.delattr(Store, "_views")',
+        'object.__setattr__(value, "_number", 1)',
+        '@patch("shuffle_ledger.ledger.access._clock")\ndef f(): ...',
+        'mock.patch.object(module, attribute="_clock")',
+        "module._LIMIT = 1",
+        "store._guard._checked_at -= 60",
+        "self._store._cursor = None",
+        "module._known[name], other = 1, 2",
+        "del module._LIMIT",
+    ],
+)
+def test_a_patch_of_a_private_name_is_noticed(line: str) -> None:
+    assert _private_patches(f"import os\n{line}") == [2]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'monkeypatch.setattr(module, "LIMIT", module._LIMIT)',
+        'monkeypatch.setattr("shuffle_ledger.ledger.access.LIMIT", module._LIMIT)',
+        'monkeypatch.setattr(Guard, "__call__", other)',
+        'monkeypatch.setitem(known, "_name", 1)',
+        "self._store, _limit = store, module._LIMIT",
+        "kinds[type(outcome).__name__] += 1",
+    ],
+)
+def test_what_else_a_test_does_is_no_patch_of_a_private_name(line: str) -> None:
+    assert not _private_patches(line)
+
+
+def _private_patches(program: str) -> list[int]:
+    """The lines of a program that replace a private attribute, or item, of any object but `self`."""
+    return sorted(
+        {
+            node.lineno
+            for node in ast.walk(ast.parse(program))
+            if isinstance(node, ast.expr)
+            and any(name.startswith("_") and not name.endswith("__") for name in _replaced(node))
+        }
+    )
+
+
+def _replaced(node: ast.expr) -> list[str]:
+    """The name of the attribute that an assignment or a call replaces, and those that lead to it."""
+    if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+        return _names(node)
+    if not isinstance(node, ast.Call):
+        return []
+    called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    given = [*node.args, *(keyword.value for keyword in node.keywords)]
+    if called not in PATCHING or not given:
+        return []
+    # An attribute's name is a text: the second one, unless the first one says all. A key may be anything.
+    has_name = len(given) > 1 and not called.endswith("item") and not _text(given[0])
+    return _names(given[0]) + (_text(given[1]) if has_name else [])
+
+
+def _names(node: ast.expr) -> list[str]:
+    """The names in "a.b", or of the attributes in `a.b[c].d()`, except one of `self`; the last one first."""
+    names = _text(node)
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        names += [node.attr] if isinstance(node, ast.Attribute) else []
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return names[:-1] if isinstance(node, ast.Name) and node.id == "self" else names
+
+
+def _text(node: ast.expr) -> list[str]:
+    """The names in a text, also where it is put together; none in anything else."""
+    if isinstance(node, ast.JoinedStr):
+        parts = [str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values]
+        return "".join(parts).split(".")
+    return node.value.split(".") if isinstance(node, ast.Constant) and isinstance(node.value, str) else []
 
 
 @pytest.mark.parametrize("lock", LOCKS)
