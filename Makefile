@@ -6,7 +6,8 @@ READY := $(VENV)/.ready
 BENCH := .venv-bench
 BENCH_READY := $(BENCH)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
-WORKERS ?= 2
+# Test processes. One more than two cores: many tests wait for a database, or for processes that they started.
+WORKERS ?= 3
 # One thread for linear algebra in each process: more threads than cores slow each other down. Compiled modules are
 # kept, also where the environment says otherwise: else every process compiles all tests again.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal

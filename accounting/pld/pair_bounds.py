@@ -11,7 +11,7 @@ import numpy as np
 from shuffle_ledger.accounting.errors import DamagedPrivacyLoss
 from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA, PrivacyLossDistribution, Side
 
-SIDES: tuple[Side, Side] = ("upper", "lower")
+SIDES: tuple[Side, Side] = ("upper", "lower")  # of the two pairs that enclose a round's profile
 # The stored form: this name, a checksum and the body's length, then for each pair its head and its arrays.
 # Frozen: stored losses must stay readable.
 _MAGIC = b"shuffle-ledger privacy loss 1\n"

@@ -44,6 +44,7 @@ from shuffle_ledger.accounting.randomizers.support_oracles import (
 from shuffle_ledger.accounting.randomizers.table import Table
 from shuffle_ledger.accounting.randomizers.whole_release import WholeRelease
 
+# By the name with which each is written.
 RANDOMIZERS: Mapping[str, type[LocalRandomizer]] = {
     randomizer.kind: randomizer
     for randomizer in (

@@ -8,6 +8,7 @@ import itertools
 import re
 import subprocess
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,29 @@ def _text(node: ast.expr) -> list[str]:
         parts = [str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values]
         return "".join(parts).split(".")
     return node.value.split(".") if isinstance(node, ast.Constant) and isinstance(node.value, str) else []
+
+
+def _without_comment(text: str) -> Iterator[str]:
+    """Yield the module constants that have no comment: on their line, or above them in the same block."""
+    lines = text.splitlines()
+    for node in ast.parse(text).body:
+        if not isinstance(node, ast.Assign | ast.AnnAssign):
+            continue
+        listed = node.targets if isinstance(node, ast.Assign) else [node.target]
+        targets = [one for each in listed for one in (each.elts if isinstance(each, ast.Tuple) else [each])]
+        names = [each.id for each in targets if isinstance(each, ast.Name) and each.id.strip("_").isupper()]
+        block = itertools.takewhile(str.strip, reversed(lines[: node.lineno - 1]))
+        its_own = lines[node.lineno - 1 : node.end_lineno]
+        if not any(line.startswith("#") for line in block) and not any("#" in line for line in its_own):
+            yield from names
+
+
+def test_every_constant_of_the_accountant_says_what_it_is() -> None:
+    """Its unit or its effect: most are limits and thresholds that no name explains."""
+    for file in sorted((ROOT / "accounting").rglob("*.py")):
+        assert list(_without_comment(file.read_text("utf-8"))) == [], file
+    found = _without_comment("# what it is\nA = 1\n\nB: int = 2\n_C, D = 3, 4\nE = 5  # seconds\n\nlower = 6\n")
+    assert list(found) == ["B", "_C", "D"]
 
 
 @pytest.mark.parametrize("lock", LOCKS)
