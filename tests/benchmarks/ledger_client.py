@@ -6,6 +6,7 @@ that all processes of the machine share.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
@@ -105,13 +106,15 @@ def main() -> None:
     with _doing(order) as operation:
         for _ in range(order["warm"]):
             operation()
+        gc.collect()  # what the start left over is collected once, and not while others wait
         print("ready", flush=True)
         sys.stdin.readline()
         moments = [time.monotonic()]
         for _ in range(order["count"]):
             operation()
             moments.append(time.monotonic())
-    print(json.dumps(moments))
+    print(json.dumps(moments), flush=True)
+    sys.stdin.readline()  # a process that ends takes time from those that still work
 
 
 def _doing(order: dict[str, Any]) -> AbstractContextManager[Operation]:
