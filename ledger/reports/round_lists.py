@@ -169,7 +169,8 @@ def _scanned(wanted: RoundFilter, first: int, limit: int) -> Select[tuple[int]]:
     number = rounds.c.registration
 
     def of(*cohort: ColumnElement[bool] | TextClause) -> Select[tuple[int]]:
-        return select(number).where(number > first, *pending, *cohort).order_by(number).limit(most)
+        listed = select(number).where(number > first, rows.IN_ORDER, *pending, *cohort)
+        return listed.order_by(number).limit(most)
 
     if wanted.cohorts is None:
         return of(rows.FIRST)

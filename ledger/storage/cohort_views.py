@@ -21,6 +21,7 @@ from sqlalchemy import (
     cast,
     exists,
     func,
+    literal_column,
     select,
     true,
 )
@@ -138,9 +139,7 @@ def of_all(connection: Connection, kinds: Kinds, names: Sequence[str]) -> list[C
 
 def of_cohorts(connection: Connection, kinds: Kinds, names: Iterable[str]) -> dict[str, CohortView]:
     """Return the views of those of some cohorts that there are; raises Damaged as `of_cohort`."""
-    its_entry = and_(entries_table.c.cohort == heads.c.cohort, entries_table.c.sequence == heads.c.sequence)
-    headed = cohorts.join(heads, heads.c.cohort == cohorts.c.name).outerjoin(entries_table, its_entry)
-    query = _selected(connection.dialect.name, headed).where(cohorts.c.name.in_(list(names)))
+    query = _of_cohorts(connection.dialect.name).where(cohorts.c.name.in_(list(names)))
     found = connection.execute(query).all()
     kinds.learn(connection, {digest for row in found for digest, _, _ in _held(row)})  # of all, at once
     return {row.name: _view(connection, kinds, row, None) for row in found}
@@ -284,6 +283,18 @@ def _of_cohort(dialect_name: str) -> Select[Any]:
 
 
 @functools.cache
+def _of_cohorts(dialect_name: str) -> Select[Any]:
+    headed = cohorts.join(heads, heads.c.cohort == cohorts.c.name)
+    its_entry = and_(entries_table.c.cohort == heads.c.cohort, entries_table.c.sequence == heads.c.sequence)
+    if dialect_name == "sqlite":
+        return _selected(dialect_name, headed.outerjoin(entries_table, its_entry))
+    # A subquery that `OFFSET 0` keeps whole. By statistics from when chains were short, PostgreSQL would else
+    # look for the cohorts' names in the entries, and read whole chains.
+    last = select(*ENTRY_COLUMNS).where(its_entry).correlate(heads).offset(literal_column("0")).lateral()
+    return _selected(dialect_name, headed.outerjoin(last, true()), entry=last)
+
+
+@functools.cache
 def _of_round(dialect_name: str) -> Select[Any]:
     beside = rounds.outerjoin(cohorts, cohorts.c.name == rounds.c.cohort)
     beside = beside.outerjoin(heads, heads.c.cohort == cohorts.c.name)
@@ -329,9 +340,15 @@ def _with_head(
     return source.outerjoin(entries_table, and_(last, wanted))
 
 
-def _selected(dialect_name: str, source: FromClause, wanted: ColumnElement[bool] = _ALWAYS) -> Select[Any]:
+def _selected(
+    dialect_name: str,
+    source: FromClause,
+    wanted: ColumnElement[bool] = _ALWAYS,
+    *,
+    entry: FromClause = entries_table,
+) -> Select[Any]:
     """Return the statement for a cohort, its head, the clock, and if `wanted` the head's entry and what is
-    held.
+    held. `entry`: the table, or a subquery, that the head's entry is read from.
     """
     counts = (holdings.c.count, holdings.c.local_count)
     if dialect_name == "sqlite":
@@ -346,7 +363,7 @@ def _selected(dialect_name: str, source: FromClause, wanted: ColumnElement[bool]
         heads.c.sequence,
         heads.c.digest,
         heads.c.status,
-        *(column.label(f"entry_{column.name}") for column in ENTRY_COLUMNS),
+        *(entry.c[column.name].label(f"entry_{column.name}") for column in ENTRY_COLUMNS),
         held.label("held"),
         engine.clock(dialect_name).label("at"),
     ).select_from(source)

@@ -187,7 +187,9 @@ class RoundStore(Database):
         """Yield a cohort's rounds in order of registration, a page at a time."""
         last = 0
         while True:
-            query = select(rounds).where(rounds.c.cohort == cohort, rounds.c.registration > last)
+            query = select(rounds).where(
+                rounds.c.cohort == cohort, rounds.c.registration > last, rows.IN_ORDER
+            )
             query = query.order_by(rounds.c.registration).limit(PAGE_ROWS)
             with engine.reading_once(self._engine) as connection:
                 page = [rows.round_from(row) for row in connection.execute(query)]

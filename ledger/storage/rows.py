@@ -30,6 +30,7 @@ from shuffle_ledger.ledger.storage import engine, tables
 from shuffle_ledger.ledger.storage.tables import (
     COUNT_OF_KIND,
     ENTRY_COLUMNS,
+    LISTED,
     accounted_rounds,
     cohorts,
     heads,
@@ -229,6 +230,7 @@ _HOLDING = (
     )
 )
 PENDING = rounds.c.outcome_sequence.is_(None)
+IN_ORDER = text(f"rounds.{LISTED}")
 FIRST = text("NOT rounds.shared")  # the one row that every round has, as the index says it
 COHORTS_WITH_HEADS = select(cohorts, heads.c.sequence, heads.c.digest, heads.c.status).join_from(
     cohorts, heads, heads.c.cohort == cohorts.c.name

@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-SCHEMA_REVISION = "0015"  # the migration this code was written for
+SCHEMA_REVISION = "0016"  # the migration this code was written for
 
 NAME = String(200)
 DIGEST = LargeBinary(32)
@@ -80,6 +80,9 @@ ledger_identity = Table(
 )
 
 NO_PART = "period IS NULL AND quota IS NULL"  # of another cohort
+# True of every round: the index for lists is used only where a statement says it. By old statistics, planners
+# would else use it for decisions too, and read all rounds of a cohort for each.
+LISTED = "registration > 0"
 
 cohorts = Table(
     "cohorts",
@@ -164,7 +167,13 @@ rounds = Table(
         sqlite_where=text("outcome_sequence IS NULL"),
         postgresql_where=text("outcome_sequence IS NULL"),
     ),
-    Index("ix_rounds_in_order", "cohort", "registration"),
+    Index(
+        "ix_rounds_in_order",
+        "cohort",
+        "registration",
+        sqlite_where=text(LISTED),
+        postgresql_where=text(LISTED),
+    ),
     sqlite_autoincrement=True,
 )
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
 import pytest
 from sqlalchemy.engine import make_url
 
 from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.ledger.decisions import admit, admit_together, open_cohort, register, register_and_admit
+from shuffle_ledger.ledger.decisions import (
+    admit,
+    admit_together,
+    open_cohort,
+    register,
+    register_and_admit,
+    settle,
+    void,
+)
 from shuffle_ledger.ledger.reports.events import events_after
 from shuffle_ledger.ledger.reports.listing import refusals_after
 from shuffle_ledger.ledger.storage.store import Store
@@ -22,6 +32,10 @@ ROUNDS = 12
 COHORTS = 8
 WAITING = 40
 WAIT_SECONDS_MAX = 10.0
+TIMES, FEW_TIMES, TOGETHER = 40, 10, 5
+STEPS_TOGETHER = 20
+READ = "SELECT indexrelname, idx_tup_read FROM pg_stat_user_indexes"
+READ_MAX = 8.0  # rows for each decision: several statements find the same one
 
 
 def read_whole(database_url: str) -> dict[str, int]:
@@ -66,6 +80,47 @@ def test_no_table_is_read_whole_for_a_decision(
             assert refusals_after(store, "phones", after=0) == []
             assert len(events_after(store, cohorts=["phones"], limit=1).events) == 1
     assert read_whole(database_url) == before
+
+
+def decide(store: Store, accountant: Accountant, requests: list[RoundRequest]) -> None:
+    """Decide rounds in each of the ways there are, and close two of them."""
+    once, twice, settled, *together = requests
+    assert isinstance(register_and_admit(store, accountant, once, actor="x")[0], Admitted)
+    register(store, twice, actor="x")
+    assert isinstance(admit(store, accountant, twice.round_id), Admitted)
+    assert len(admit_together(store, accountant, [settled, *together], actor="x")) == 1 + len(together)
+    settle(store, accountant, settled.round_id, reports=settled.round.reports, actor="x")
+    void(store, accountant, together[0].round_id, reason="not collected", actor="x")
+
+
+def test_a_decision_reads_no_more_after_many_rounds(
+    database_url: str, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    """In one session, which planned its statements when the tables were almost empty.
+
+    On PostgreSQL rows that indexes find are counted, on SQLite the steps of its machine.
+    """
+    numbers, steps = itertools.count(), itertools.count()
+    taken = []
+    before = {} if "sqlite" in database_url else counted(database_url, READ)
+    with Store.connect(database_url) as store:
+        if "sqlite" in database_url:
+            with store.engine.connect() as connection:
+                driver: Any = connection.connection.driver_connection
+            driver.set_progress_handler(lambda: next(steps) * 0, STEPS_TOGETHER)
+        open_cohort(
+            store, name="phones", population=10**6, epsilon=50.0, delta=1e-9, policy="adaptive", actor="x"
+        )
+        for _ in range(TIMES):
+            begun = next(steps)
+            decide(store, accountant, [make_request(f"round {next(numbers)}") for _ in range(TOGETHER)])
+            taken.append(next(steps) - begun)
+    if "sqlite" in database_url:
+        assert sum(taken[-FEW_TIMES:]) < 1.1 * sum(taken[FEW_TIMES : 2 * FEW_TIMES]), taken
+        return
+    after = counted(database_url, READ)
+    found = {name: (count - before.get(name, 0)) / (TIMES * TOGETHER) for name, count in after.items()}
+    assert max(found.values()) < READ_MAX, found
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
