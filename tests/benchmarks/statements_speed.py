@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -83,8 +83,17 @@ def long_ledger(rounds: int = ROUNDS) -> LongStore:
     for number in range(rounds):
         body = bodies[number % len(bodies)]
         name = f"r{number}"
-        details = {**body.details, "request": {**body.details["request"], "round_id": name}}
-        body = dataclasses.replace(body, sequence=number + 2, round_id=name, details=details)
+        spent = dataclasses.replace(body.spent, rounds=number + 1)
+        request = {**body.details["request"], "round_id": name}
+        details = {**body.details, "request": request, "requested": spent.to_mapping()}
+        body = dataclasses.replace(
+            body,
+            sequence=number + 2,
+            round_id=name,
+            recorded_at=bodies[-1].recorded_at + timedelta(microseconds=number),
+            spent=spent,
+            details=details,
+        )
         chain.append(LedgerEntry.following(chain[-1].digest, body))
     store.long = chain
     return store
