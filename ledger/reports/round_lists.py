@@ -165,12 +165,15 @@ def _scanned(wanted: RoundFilter, first: int, limit: int) -> Select[tuple[int]]:
     """
     passes_over = wanted.since is not None or wanted.outcome not in (None, "pending")
     most = SCANNED_MAX if passes_over else limit + 1
-    pending = [rows.PENDING] if wanted.outcome == "pending" else []
     number = rounds.c.registration
+    which: list[ColumnElement[bool] | TextClause] = [
+        rows.PENDING if wanted.outcome == "pending" else rows.IN_ORDER  # each has an index
+    ]
+    if first:  # SQLite takes `number > 0` for what the other index asks for
+        which.append(number > first)
 
     def of(*cohort: ColumnElement[bool] | TextClause) -> Select[tuple[int]]:
-        listed = select(number).where(number > first, rows.IN_ORDER, *pending, *cohort)
-        return listed.order_by(number).limit(most)
+        return select(number).where(*which, *cohort).order_by(number).limit(most)
 
     if wanted.cohorts is None:
         return of(rows.FIRST)

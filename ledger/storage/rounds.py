@@ -123,14 +123,14 @@ class RoundStore(Database):
         query = query.where(rows.FIRST if cohorts is None else rounds.c.cohort.in_(cohorts))
         if up_to is not None:
             query = query.where(rounds.c.registration <= up_to)
-        query = query.order_by(rounds.c.registration).limit(min(limit, PENDING_LIMIT_MAX))
+        query = query.order_by(rows.BY_NUMBER).limit(min(limit, PENDING_LIMIT_MAX))
         with engine.reading_once(self._engine) as connection:
             return list(dict.fromkeys(connection.execute(query).scalars()))
 
     def stuck(self, *, limit: int) -> list[StoredRound]:
         """Return undecided rounds that failed too often, in order of registration."""
-        query = select(rounds).where(rows.PENDING, rows.FIRST, rounds.c.attempts >= ATTEMPTS_MAX)
-        query = query.order_by(rounds.c.registration).limit(min(limit, PENDING_LIMIT_MAX))
+        query = select(rounds).where(rows.FIRST_PENDING, rounds.c.attempts >= ATTEMPTS_MAX)
+        query = query.order_by(rows.BY_NUMBER).limit(min(limit, PENDING_LIMIT_MAX))
         with engine.reading_once(self._engine) as connection:
             return [rows.round_from(row) for row in connection.execute(query)]
 
@@ -142,9 +142,9 @@ class RoundStore(Database):
             before = now - timedelta(seconds=older_than_seconds)
             waiting_since = func.coalesce(rounds.c.queued_at, rounds.c.registered_at)
             query = select(rounds.c.registration, rounds.c.round_id)
-            query = query.where(rows.PENDING, rows.FIRST, rounds.c.attempts < ATTEMPTS_MAX)
+            query = query.where(rows.FIRST_PENDING, rounds.c.attempts < ATTEMPTS_MAX)
             query = query.where(waiting_since <= before)
-            query = query.order_by(rounds.c.registration).limit(min(limit, PENDING_LIMIT_MAX))
+            query = query.order_by(rows.BY_NUMBER).limit(min(limit, PENDING_LIMIT_MAX))
             found = connection.execute(query.with_for_update(skip_locked=True)).all()
             for row in found:
                 mark = update(rounds).where(rounds.c.registration == row.registration)
@@ -233,7 +233,7 @@ class RoundStore(Database):
             func.min(rounds.c.registered_at).filter(rounds.c.attempts < ATTEMPTS_MAX),
         )
         with engine.reading(self._engine) as connection:
-            pending, stuck, since = connection.execute(query.where(rows.PENDING, rows.FIRST)).one()
+            pending, stuck, since = connection.execute(query.where(rows.FIRST_PENDING)).one()
             now = engine.database_time(connection)
         waited = 0.0 if since is None else max(0.0, (now - since).total_seconds())
         return Waiting(at=now, pending=pending, stuck=stuck, longest_seconds=waited)

@@ -232,6 +232,9 @@ _HOLDING = (
 PENDING = rounds.c.outcome_sequence.is_(None)
 IN_ORDER = text(f"rounds.{LISTED}")
 FIRST = text("NOT rounds.shared")  # the one row that every round has, as the index says it
+# Of rounds that wait, the same. Not as the index of all rounds says it: SQLite would read all of them.
+FIRST_PENDING = and_(PENDING, rounds.c.shared.is_(False))
+BY_NUMBER = rounds.c.registration + 0  # few rounds are sorted: the index of numbers is of all rounds, again
 COHORTS_WITH_HEADS = select(cohorts, heads.c.sequence, heads.c.digest, heads.c.status).join_from(
     cohorts, heads, heads.c.cohort == cohorts.c.name
 )

@@ -23,6 +23,7 @@ from shuffle_ledger.ledger.decisions import (
 )
 from shuffle_ledger.ledger.reports.events import events_after
 from shuffle_ledger.ledger.reports.listing import refusals_after
+from shuffle_ledger.ledger.reports.round_lists import RoundFilter, list_rounds
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 
@@ -34,6 +35,7 @@ WAITING = 40
 WAIT_SECONDS_MAX = 10.0
 TIMES, FEW_TIMES, TOGETHER = 40, 10, 5
 STEPS_TOGETHER = 20
+FEW_STEPS = 50  # less than one for each round
 READ = "SELECT indexrelname, idx_tup_read FROM pg_stat_user_indexes"
 READ_MAX = 8.0  # rows for each decision: several statements find the same one
 
@@ -147,3 +149,37 @@ def test_what_waits_in_other_cohorts_is_not_read(
         assert len(admit_together(store, accountant, new, actor="x")) == COHORTS
     read = counted(database_url, query)["ix_rounds_pending"] - before["ix_rounds_pending"]
     assert read < WAITING
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_what_was_decided_is_not_read_to_see_what_waits(
+    store: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    """On SQLite, whose planner would take an index of all rounds; steps of its machine are counted."""
+    open_cohort(
+        store, name="phones", population=10**6, epsilon=50.0, delta=1e-9, policy="adaptive", actor="x"
+    )
+    register_and_admit(store, accountant, make_request("first"), actor="x")
+    with store.engine.connect() as connection:
+        driver: Any = connection.connection.driver_connection
+
+    def steps(question: Callable[[], object]) -> int:
+        taken = itertools.count()
+        driver.set_progress_handler(lambda: next(taken) * 0, 1)
+        question()
+        driver.set_progress_handler(None, 0)
+        return next(taken)
+
+    questions = (
+        lambda: list_rounds(store, RoundFilter(cohorts=("phones",), outcome="pending"), limit=5),
+        lambda: store.count_pending("phones"),
+        store.waiting,
+        lambda: store.stuck(limit=5),
+        lambda: store.pending(limit=5),
+        lambda: store.pending(limit=5, cohorts=["phones"]),
+        lambda: store.take_overdue(older_than_seconds=60.0, limit=5),
+    )
+    few = [steps(question) for question in questions]
+    admit_together(store, accountant, [make_request(f"round {number}") for number in range(50)], actor="x")
+    many = [steps(question) for question in questions]
+    assert all(after < before + FEW_STEPS for before, after in zip(few, many, strict=True)), (few, many)
