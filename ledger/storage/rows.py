@@ -230,7 +230,7 @@ _HOLDING = (
     )
 )
 PENDING = rounds.c.outcome_sequence.is_(None)
-IN_ORDER = text(f"rounds.{LISTED}")
+IN_ORDER = text(f"rounds.{LISTED}")  # true: says that the index for lists may be used
 FIRST = text("NOT rounds.shared")  # the one row that every round has, as the index says it
 # Of rounds that wait, the same. Not as the index of all rounds says it: SQLite would read all of them.
 FIRST_PENDING = and_(PENDING, rounds.c.shared.is_(False))

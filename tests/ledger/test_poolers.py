@@ -97,7 +97,7 @@ class Pooler:
             gives_up = time.monotonic() + START_SECONDS_MAX
             while self._log().count(READ_AGAIN) == times:
                 assert time.monotonic() < gives_up, "PgBouncer did not read its configuration again"
-                time.sleep(0.02)
+                time.sleep(0.02)  # only its log tells that it has
 
     def start(self) -> None:
         """Start it, and wait until it listens."""
