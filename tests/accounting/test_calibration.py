@@ -22,6 +22,7 @@ from shuffle_ledger.accounting import (
     slot_for,
 )
 from shuffle_ledger.accounting.numeric.bracketing import least_true
+from tests.tiers import thorough
 
 
 @pytest.mark.slow
@@ -76,7 +77,7 @@ def test_without_amplification_the_target_is_shared_out() -> None:
         ("binomial_sum(p=0.25)", 20, "bits", 2, "fixed"),
         ("binomial_histogram(p=0.5)", 20, "bits", 1, "fixed"),
         ("distinct_elements(security=100)", 50, "p", 2, "fixed"),
-        ({"kind": "uniformity_tester"}, 10, "noise", 1, "fixed"),
+        thorough({"kind": "uniformity_tester"}, 10, "noise", 1, "fixed"),
         ("binomial_sum(bits=2)", 300, "p", 1, "adaptive"),
         ("binomial_sum(p=0.25)", 20, "bits", 2, "adaptive"),
     ],

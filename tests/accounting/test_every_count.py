@@ -26,6 +26,7 @@ from shuffle_ledger.accounting.comparison.attacks import WitnessProfile
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
 from tests.accounting import exact_sums
+from tests.tiers import thorough
 
 
 def _bounds(pair: Decomposition, counts: Counts, excess: Any, smoothing: float) -> ProfileBounds:
@@ -223,7 +224,7 @@ def test_groups_of_numbers_count_by_their_ends(finest: float) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sample", "population", "fraction", "epsilon0"),
-    [(600, 1500, 0.95, 0.25), (1500, 10**6, 0.6, 2.0)],
+    [(600, 1500, 0.95, 0.25), thorough(1500, 10**6, 0.6, 2.0)],
 )
 def test_a_sample_is_enclosed_by_the_sum_over_every_number(
     sample: int, population: int, fraction: float, epsilon0: float
@@ -262,7 +263,7 @@ def test_a_sample_is_enclosed_by_the_sum_over_every_number(
     ("written", "sample", "population", "fraction"),
     [
         ("krr(k=10, epsilon0=2)", 1000, 100_000, 0.8),
-        ("hadamard(epsilon0=4)", 1000, 10_000, 0.5),
+        thorough("hadamard(epsilon0=4)", 1000, 10_000, 0.5),
         ("blh(epsilon0=6, domain=4)", 100, 50_000, 0.7),
     ],
 )
@@ -289,7 +290,7 @@ def test_partly_honest_samples_are_as_narrow_as_asked(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("written", ["krr(k=4, epsilon0=2)", "laplace(epsilon0=1)"])
+@pytest.mark.parametrize("written", ["krr(k=4, epsilon0=2)", thorough("laplace(epsilon0=1)")])
 def test_attacks_on_samples_look_where_the_usual_number_says(written: str) -> None:
     shuffled = ShuffledRound(
         interaction="identical",

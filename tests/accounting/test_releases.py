@@ -29,6 +29,7 @@ from shuffle_ledger.accounting.pld.renyi_conversion import linear_curve, profile
 from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
 from shuffle_ledger.accounting.verification import Coverage
 from shuffle_ledger.accounting.verification.second_method import round_delta
+from tests.tiers import thorough
 
 mp.mp.dps = 40
 FILTERS = FilterSet.for_budget(epsilon=2, delta=1e-6)
@@ -154,7 +155,7 @@ def test_no_mechanism_of_a_declared_rho_reveals_more(some: list[float], others: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rho", [1e-8, 1e-3, 0.3, 8.0])
+@pytest.mark.parametrize("rho", [thorough(1e-8), thorough(1e-3), 0.3, thorough(8.0)])
 def test_a_declared_rho_is_little_above_what_is_possible(rho: float) -> None:
     """The boundary of two probabilities that all orders allow, found from within, point by point."""
     orders = 1 + np.geomspace(1e-3, 20, 1500) / math.sqrt(rho)

@@ -44,6 +44,7 @@ from tests.accounting.test_adaptive_adversary import (
     pair_of,
     worst_delta,
 )
+from tests.tiers import thorough
 
 BUDGETS = st.tuples(st.floats(0.01, 20), st.floats(-40, -2).map(lambda x: 10.0**x))
 
@@ -157,7 +158,7 @@ KINDS_AND_SHARES = [
     ("generic(epsilon0=2)", {"reports": 1_000, "sampled_from": 10_000}, 0.8),
     ("generic(epsilon0=4)", {"reports": 10_000, "sampled_from": 1_000_000}, 0.8),
     # Heavy tails: single losses are a large part of the budget.
-    ("generic(epsilon0=4)", {"reports": 1_000, "sampled_from": 100_000}, 0.8),
+    thorough("generic(epsilon0=4)", {"reports": 1_000, "sampled_from": 100_000}, 0.8),
     ("generic(epsilon0=4)", {"reports": 1_000, "sampled_from": 10_000}, 0.8),
     ("declared(epsilon=0.1, delta=1e-11)", {"reports": 1}, 0.8),
 ]

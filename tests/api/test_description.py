@@ -46,7 +46,7 @@ def made_smaller(published: dict[str, Any]) -> str:
     return SCRIPTS.sub(r"\1", json.dumps(published))
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_generated_requests_find_nothing(server: Server, tmp_path: Path) -> None:
     published = server.ask("GET", "/v1/openapi.json").json()
     (tmp_path / "openapi.json").write_text(made_smaller(published))

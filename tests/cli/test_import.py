@@ -28,6 +28,7 @@ from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import Pending
 from tests.cli.conftest import Run
+from tests.tiers import thorough
 
 PROGRAM = Path(sys.executable).with_name("shuffle-ledger")
 IMPORT = ("round", "import", "rounds.csv", "--cohorts", "cohorts.csv", "--json")
@@ -211,7 +212,7 @@ def interruptible() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("sent", [thorough(signal.SIGINT), signal.SIGKILL])
 def test_a_process_stopped_again_and_again_is_finished_in_the_end(
     files: Path,
     run: Run,

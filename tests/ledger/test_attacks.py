@@ -36,6 +36,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import LedgerEntry
 from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.tiers import thorough
 
 PROGRAMS = Path(__file__).parent / "programs"
 PROCESSES = 50
@@ -44,6 +45,8 @@ WAIT_SECONDS_MAX = 300
 OFF = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
 COMMITTING = ("COMMIT", "DONE")
+# Deaths at every step take a process each.
+ON_BOTH = pytest.mark.parametrize("database_url", ["sqlite", thorough("postgresql")], indirect=True)
 
 MakeRequest = Callable[..., RoundRequest]
 
@@ -91,7 +94,7 @@ def scarce_url(database_url: str) -> Iterator[str]:
         "policy",
         "seed",
     ),  # in two commits, and at once; test_races.py: two on SQLite
-    [("postgresql", "fixed", 0), ("postgresql", "adaptive", 1), ("sqlite", "adaptive", 1)],
+    [("postgresql", "fixed", 0), thorough("postgresql", "adaptive", 1), thorough("sqlite", "adaptive", 1)],
     indirect=["database_url"],
 )
 def test_fifty_processes_on_the_last_sliver_admit_exactly_what_fits(
@@ -143,6 +146,7 @@ def test_who_gets_no_connection_to_wait_its_turn_on_goes_on_without(
 
 
 @pytest.mark.slow
+@ON_BOTH
 def test_a_process_killed_at_any_step_leaves_all_or_nothing(database_url: str) -> None:
     *said, last = run("doomed.py", database_url, "in-two-steps")
     assert last == "survived"
@@ -158,6 +162,7 @@ def test_a_process_killed_at_any_step_leaves_all_or_nothing(database_url: str) -
 
 
 @pytest.mark.slow
+@ON_BOTH
 def test_a_process_killed_while_it_decides_at_once_leaves_all_or_nothing(database_url: str) -> None:
     """As above; and whenever a round is there, its outcome is (the program looks after every death)."""
     *said, last = run("doomed.py", database_url, "at-once")
@@ -171,6 +176,7 @@ def test_a_process_killed_while_it_decides_at_once_leaves_all_or_nothing(databas
 
 
 @pytest.mark.slow
+@ON_BOTH
 def test_a_process_killed_while_it_decides_together_leaves_both_or_none(database_url: str) -> None:
     *said, last = run("doomed.py", database_url, "together")
     assert last == "survived"
@@ -178,6 +184,7 @@ def test_a_process_killed_while_it_decides_together_leaves_both_or_none(database
 
 
 @pytest.mark.slow
+@ON_BOTH
 @pytest.mark.parametrize("way", ["joint", "joint-in-two-steps"])
 def test_dying_at_any_step_of_a_round_of_two_cohorts_leaves_it_in_both_or_in_none(
     database_url: str, way: str

@@ -146,7 +146,7 @@ def made(sqlite_template: Path, accountant: Accountant) -> Iterator[Any]:
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(moves=MOVES)
 def test_a_round_is_admitted_if_and_only_if_every_cohort_would(made: Any, moves: list[Any]) -> None:
     ledgers = made()

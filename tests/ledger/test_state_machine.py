@@ -580,9 +580,9 @@ def run_machine(
         shutil.copy(sqlite_template, path)
         return f"sqlite:///{path}"
 
-    new_database, examples = new_sqlite, 25
+    new_database, examples = new_sqlite, 12
     if database == "postgresql":
-        new_database, examples = request.getfixturevalue("new_postgresql_ledger"), 5
+        new_database, examples = request.getfixturevalue("new_postgresql_ledger"), 4
     machine.new_database = staticmethod(new_database)
     run_state_machine_as_test(
         machine,
