@@ -33,6 +33,23 @@ UUID_HEX_LENGTH = 32
 LEFT_OVER_SECONDS = 86_400
 DROPPED_TOGETHER = 12  # databases, and connections for a moment; more are faster, and need more of the server
 NOBODY = "nobody"  # PostgreSQL refuses to run as root
+# Temporary files are in memory where this much of it is free: thousands of small databases come and go.
+MEMORY, MEMORY_BYTES_MIN = Path("/dev/shm"), 4 << 30  # noqa: S108 - names in it are made by tempfile
+
+
+def _is_roomy(folder: Path) -> bool:
+    """Return whether a folder takes all temporary files of a run, programs among them."""
+    if not os.access(folder, os.W_OK):
+        return False
+    may_run = not os.statvfs(folder).f_flag & os.ST_NOEXEC
+    return may_run and shutil.disk_usage(folder).free >= MEMORY_BYTES_MIN
+
+
+# A short path: a socket's may not be longer than about a hundred bytes.
+SHORT = MEMORY if _is_roomy(MEMORY) else Path("/tmp")  # noqa: S108 - as above
+if SHORT == MEMORY:
+    os.environ.setdefault("TMPDIR", str(MEMORY))
+    tempfile.tempdir = None  # it is looked up again
 # Ends the server and removes its files when our end of the pipe closes, however this process ended.
 # Servers end at once in tests; only the tests of draining set a longer time.
 os.environ.setdefault("SHUFFLE_LEDGER_DRAIN_SECONDS", "0")
@@ -203,8 +220,7 @@ def _drop_left_over(server: str) -> None:
 
 @contextmanager
 def _own_server(programs: Path) -> Iterator[str]:
-    # A short path: a socket's may not be longer than about a hundred bytes.
-    home = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
+    home = Path(tempfile.mkdtemp(prefix="pg-", dir=SHORT))
     user = NOBODY if os.geteuid() == 0 else None
     try:
         programs = _reachable(programs, home, user)

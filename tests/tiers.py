@@ -37,6 +37,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     names = (*getattr(item, "fixturenames", ()), *(value for value in chosen if isinstance(value, str)))
     if any(name in DATABASES for name in names):
         item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("policies"):
+            item.add_marker(pytest.mark.thorough)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -57,7 +57,7 @@ class LongStore(Store):
         return dataclasses.replace(super().view(name), head_sequence=last.sequence, head_digest=last.digest)
 
 
-def real_ledger() -> LongStore:
+def real_ledger(rounds: int = REAL, kinds: int = KINDS) -> LongStore:
     """Return a ledger with the rounds that were really admitted."""
     url = f"sqlite:///{Path(tempfile.mkdtemp()) / 'statements.db'}"
     schema.initialise(url)
@@ -66,8 +66,8 @@ def real_ledger() -> LongStore:
         store, name=NAME, population=10**9, epsilon=5.0, delta=1e-9, policy="fixed", actor="bench"
     )
     randomizer = parse_randomizer("krr(k=8, epsilon0=1)")
-    for number in range(REAL):
-        shuffled = ShuffledRound(randomizer=randomizer, reports=10**7 + 2 * 10**5 * (number % KINDS))
+    for number in range(rounds):
+        shuffled = ShuffledRound(randomizer=randomizer, reports=10**7 + 2 * 10**5 * (number % kinds))
         request = RoundRequest(round_id=f"r{number}", cohort=NAME, round=shuffled)
         decisions.register(store, request, actor="bench")
         decisions.admit(store, accountant, request.round_id)
@@ -76,9 +76,9 @@ def real_ledger() -> LongStore:
     return long
 
 
-def long_ledger(rounds: int = ROUNDS) -> LongStore:
-    """Return the ledger; its chain has this number of rounds."""
-    store = real_ledger()
+def long_ledger(rounds: int = ROUNDS, *, real: int = REAL, kinds: int = KINDS) -> LongStore:
+    """Return the ledger; its chain has this number of rounds, copies of some that were really admitted."""
+    store = real_ledger(real, kinds)
     chain, bodies = store.long[:1], [entry.content() for entry in store.long[1:]]
     for number in range(rounds):
         body = bodies[number % len(bodies)]

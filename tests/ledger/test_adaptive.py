@@ -25,6 +25,8 @@ from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, LedgerEnt
 from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Refused, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
 
+pytestmark = pytest.mark.policies
+
 MakeRequest = Callable[..., RoundRequest]
 EPSILON, DELTA = 1.0, 1e-9
 

@@ -22,6 +22,8 @@ from shuffle_ledger.ledger.reports.calibrations import calibrate_for
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 
+pytestmark = pytest.mark.policies
+
 PRECISION = 1e-2  # where numbers need not be closer
 # Calibrated and admitted rounds are numbers: the database changes neither.
 ONE_DATABASE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -34,6 +34,8 @@ from shuffle_ledger.ledger.values.requests import Refused, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.test_adaptive import rewrite
 
+pytestmark = pytest.mark.policies
+
 KRR = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=2)"), reports=10_000)
 SLACK = ShuffledRound(randomizer=parse_randomizer("generic(epsilon0=1)"), reports=20_000, delta0=1e-15)
 

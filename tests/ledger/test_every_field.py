@@ -34,6 +34,7 @@ from shuffle_ledger.ledger.values.entries import EntryKind
 from shuffle_ledger.ledger.values.requests import ReleaseTimes, RoundRequest
 from shuffle_ledger.ledger.values.signing import SigningKey
 from tests.ledger.test_bundles import altered, forged, leaves, lines_of, members_of
+from tests.tiers import thorough
 
 PAGE = Path(__file__).parents[2] / "docs" / "bundle-format.md"
 CHAIN = "chains/000001.txt"
@@ -91,7 +92,7 @@ def database_url(tmp_path: Path, sqlite_template: Path) -> str:
 KEY = SigningKey.generate()
 
 
-@pytest.fixture(params=["fixed", "adaptive", "plan"])
+@pytest.fixture(params=[thorough("fixed"), "adaptive", thorough("plan")])
 def lived(request: pytest.FixtureRequest, store: Store, accountant: Accountant) -> tuple[str, BundleMade]:
     """Return a policy, and the evidence of a cohort with it that has entries of every kind."""
     policy: str = request.param

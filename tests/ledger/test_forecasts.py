@@ -25,6 +25,8 @@ from shuffle_ledger.ledger.reports.schedules_of_late import schedule_course
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 
+pytestmark = pytest.mark.policies
+
 TODAY = date(2025, 1, 31)
 COUNT_MAX = 60  # rounds that a test registers
 PRECISION = 1e-2  # of privacy losses, where numbers need not be closer

@@ -23,7 +23,7 @@ TIMES_WRITTEN_MAX = 2.3  # a bundle's chain, and the archive that is made of it
 @pytest.fixture(scope="module")
 def ledgers() -> dict[int, LongStore]:
     """Return ledgers with a short and a long chain."""
-    return {rounds: long_ledger(rounds) for rounds in (FEW, MANY)}
+    return {rounds: long_ledger(rounds, real=10, kinds=2) for rounds in (FEW, MANY)}
 
 
 def growth(work: Callable[[int], object]) -> float:

@@ -34,6 +34,8 @@ from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.test_adaptive import rewrite
 
+pytestmark = pytest.mark.policies
+
 
 def krr(epsilon0: float) -> ShuffledRound:
     return ShuffledRound(

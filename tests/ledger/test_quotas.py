@@ -35,6 +35,8 @@ from shuffle_ledger.ledger.values.requests import Admitted, Outcome, RefusalReas
 from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
 
+pytestmark = pytest.mark.policies
+
 KRR = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=2)"), reports=10_000)
 WEEK = Window(unit="week", epsilon=0.4, delta=1e-6)
 ADS = "phones@team=ads"

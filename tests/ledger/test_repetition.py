@@ -18,6 +18,8 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Refused, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
 
+pytestmark = pytest.mark.policies
+
 MakeRequest = Callable[..., RoundRequest]
 EPSILON, DELTA = 3.0, 1e-9
 # A few of these are the budget: the filters for rounds of any kind admit half as many.

@@ -16,6 +16,8 @@ from shuffle_ledger.ledger.reports.rounds_left import KINDS_MAX, _Search
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 
+pytestmark = pytest.mark.policies
+
 MakeRequest = Callable[..., RoundRequest]
 KINDS: tuple[dict[str, Any], ...] = (
     {"epsilon0": 1.0, "reports": 20_000},

@@ -40,6 +40,8 @@ from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Refused, Re
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.test_adaptive import rewrite
 
+pytestmark = pytest.mark.policies
+
 ONE = Fraction(1)
 
 

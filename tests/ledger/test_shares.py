@@ -21,6 +21,8 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
 
+pytestmark = pytest.mark.policies
+
 KINDS = {
     "declared": "declared(epsilon={})",
     "krr": "krr(k=4, epsilon0={})",  # of a single report: nothing is amplified

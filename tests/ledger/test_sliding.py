@@ -28,6 +28,8 @@ from tests.ledger.test_state_machine import (
     run_machine,
 )
 
+pytestmark = pytest.mark.policies
+
 MakeRequest = Callable[..., RoundRequest]
 EPSILON, DELTA = 0.4, 1e-9
 

@@ -39,6 +39,8 @@ from shuffle_ledger.ledger.values.requests import (
 )
 from shuffle_ledger.ledger.verification.verifier import verify
 
+pytestmark = pytest.mark.policies
+
 MakeRequest = Callable[..., RoundRequest]
 Ask = Callable[..., Any]
 EPSILON, DELTA = 1.0, 1e-6

@@ -58,6 +58,8 @@ from shuffle_ledger.ledger.values.requests import (
 from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
 
+pytestmark = pytest.mark.policies
+
 DAY = timedelta(days=1)
 WEEK = Window(unit="week", epsilon=0.2, delta=1e-7)
 SEVEN_DAYS = Window(unit="day", sliding=7, epsilon=0.2, delta=1e-7)
