@@ -24,7 +24,7 @@ from shuffle_ledger.ledger.values.quotas import Quota
 from shuffle_ledger.ledger.values.requests import RoundRequest, cohort_from_opening
 from tests.ledger.test_by_key import counted
 
-COHORTS = 200
+COHORTS = 400
 PART: dict[str, Any] = {
     "population": 10**6,
     "epsilon_budget": 1.0,
@@ -32,7 +32,7 @@ PART: dict[str, Any] = {
     "policy": "adaptive",
     "opened_at": datetime(2026, 1, 5, tzinfo=UTC),
 }
-ROUNDS = 150
+ROUNDS = 300
 FEW = 60  # rows: less than any of the numbers above
 LIMIT = 5
 WEEK_SECONDS = 7 * 86_400.0
