@@ -1,6 +1,7 @@
-"""The drill of `docs/operations.md`: a database is put back under a server, and nothing is spent twice.
+"""The drill of `docs/operations.md`: a database is put back under a deployment, and nothing is spent twice.
 
-`make drill` runs it. It needs no server: it starts a PostgreSQL, a server of ours, and ends both.
+`make drill` runs it. It starts a PostgreSQL, two servers of ours and, if SHUFFLE_LEDGER_TEST_BROKER_URL says
+where a broker is, a worker; and it ends them.
 """
 
 from __future__ import annotations
@@ -12,31 +13,44 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.benchmarks.http_storm import free_port
+from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.workers.celery_app import create_app
+from shuffle_ledger.workers.dispatch import publish
+from tests.benchmarks.http_storm import forget_queues, free_port
 from tests.commands import command
 from tests.drills.cluster import DATABASE, SECONDS_MAX, Cluster, cluster
 
+BROKER = "SHUFFLE_LEDGER_TEST_BROKER_URL"
 SCRIPT = Path(sys.executable).with_name("shuffle-ledger")
 ROUND = {"randomizer": "krr(k=10, epsilon0=2)", "reports": 300}
-EPSILON = 1.0
+OTHER_REPORTS = 250  # of a new kind
+EPSILON = 2.0
+SERVERS = 2
+WORKER_SECONDS = 3.0  # in which a worker would have decided what it got
 NOT_VERIFIED, REFUSED, ALARM = 6, 3, 1
 EARLIER, LATER = "earlier.json", "later.json"  # checkpoints
+SAID = {201: "admitted", 202: "undecided"}
+Servers = Sequence[httpx.Client]
 
 
 class Deployment:
     """A ledger, what was promised of it, and the commands that operators run."""
 
-    def __init__(self, database: Cluster, folder: Path) -> None:
+    def __init__(self, database: Cluster, folder: Path, broker: str | None) -> None:
         self.database = database
         self._folder = folder
+        self.broker = broker
+        self._queue = f"shuffle-ledger-drill-{uuid.uuid4().hex}"
         self.promised: set[str] = set()  # rounds that were answered "admitted"
+        self._asked = 0  # how often servers were asked: they take turns
         self._token = ""
 
     def say(self, sentence: str) -> None:
@@ -67,44 +81,83 @@ class Deployment:
         self.command("audit", "checkpoint", "--signing-key", "key.pem", "-o", name)
 
     @contextmanager
-    def serving(self, checkpoint: str) -> Iterator[httpx.Client]:
-        """Run a server with a checkpoint as its anchor until the end of the block."""
-        url = f"http://127.0.0.1:{free_port()}"
-        settings = {
-            "SHUFFLE_LEDGER_DATABASE_URL": self.database.url,
-            "SHUFFLE_LEDGER_CHECKPOINT": checkpoint,
-            "SHUFFLE_LEDGER_DRAIN_SECONDS": "0",
-        }
+    def serving(self, checkpoint: str, *, works: bool = True) -> Iterator[Servers]:
+        """Run servers, and a worker if it `works`, with a checkpoint as their anchor, in the block."""
+        with ExitStack() as stack:
+            worker = (
+                stack.enter_context(self._running("worker", checkpoint)) if works and self.broker else None
+            )
+            ports = [str(free_port()) for _ in range(SERVERS)]
+            for port in ports:
+                stack.enter_context(self._running("serve", checkpoint, "--port", port))
+            token = {"Authorization": f"Bearer {self._token}"}
+            servers = [
+                stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=token))
+                for port in ports
+            ]
+            for server in servers:
+                _await_answer(server)
+            yield servers
+            assert worker is None or worker.poll() is None, "the worker has ended"
+
+    @contextmanager
+    def _running(self, program: str, checkpoint: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
         with (
             (self._folder / "log").open("ab") as log,
             subprocess.Popen(
-                [SCRIPT, "serve", "--port", url.rpartition(":")[2]],
+                [SCRIPT, program, *options],
                 cwd=self._folder,
-                env=os.environ | settings,
+                env=os.environ | self._settings(checkpoint),
                 stdout=log,
                 stderr=log,
             ) as process,
-            httpx.Client(base_url=url, headers={"Authorization": f"Bearer {self._token}"}) as client,
         ):
             try:
-                _await_answer(client)
-                yield client
+                yield process
             finally:
                 process.terminate()
 
-    def register(self, client: httpx.Client, round_id: str, cohort: str = "phones") -> httpx.Response:
-        """Register a round, and remember it if the answer permits its release."""
-        body = {"round_id": round_id, "cohort": cohort, **ROUND}
-        answer = client.post("/v1/rounds", json=body, timeout=SECONDS_MAX)
+    def _settings(self, checkpoint: str) -> dict[str, str]:
+        found = {
+            "SHUFFLE_LEDGER_DATABASE_URL": self.database.url,
+            "SHUFFLE_LEDGER_CHECKPOINT": checkpoint,
+            "SHUFFLE_LEDGER_DRAIN_SECONDS": "0",
+            "SHUFFLE_LEDGER_QUEUE": self._queue,
+        }
+        return found | ({"SHUFFLE_LEDGER_BROKER_URL": self.broker} if self.broker else {})
+
+    def send_again(self, round_id: str) -> None:
+        """Give the worker a message about a round once more, as brokers may."""
+        with create_app(Settings(broker_url=self.broker, queue=self._queue)) as app:
+            assert publish(app, round_id)
+
+    def forget_queues(self) -> None:
+        """Remove from the broker what is left."""
+        if self.broker:
+            forget_queues(self._settings(EARLIER))
+
+    def entries(self) -> int:
+        """Return how many entries the database has."""
+        ((found,),) = self.database.execute("SELECT count(*) FROM entries", DATABASE)
+        return int(str(found))
+
+    def register(
+        self, servers: Servers, round_id: str, *, cohort: str = "phones", reports: int = 300, wait: int = 30
+    ) -> httpx.Response:
+        """Register a round at one of the servers, and remember it if the answer permits its release."""
+        body = {"round_id": round_id, "cohort": cohort, **ROUND, "reports": reports}
+        server, self._asked = servers[self._asked % len(servers)], self._asked + 1
+        answer = server.post("/v1/rounds", json=body, headers={"Prefer": f"wait={wait}"}, timeout=SECONDS_MAX)
         if answer.status_code == 201:
             self.promised.add(round_id)
-        self.say(f"    round {round_id}: {answer.status_code} {answer.json().get('title', 'admitted')}")
+        said = answer.json().get("title", SAID.get(answer.status_code))
+        self.say(f"    round {round_id}: {answer.status_code} {said}")
         return answer
 
-    def spend_the_rest(self, client: httpx.Client) -> None:
+    def spend_the_rest(self, servers: Servers) -> None:
         """Register rounds until the budget refuses one."""
         for number in range(100):
-            if self.register(client, f"rest {number}").status_code != 201:
+            if self.register(servers, f"rest {number}").status_code != 201:
                 return
         raise AssertionError("the budget refused nothing")
 
@@ -132,20 +185,29 @@ def _await_answer(client: httpx.Client) -> None:
 
 def drill(ledger: Deployment) -> None:
     """Walk through the recovery of `docs/operations.md`; raises AssertionError where a promise is broken."""
-    ledger.say("A deployment: PostgreSQL with an archive of its log, a server, a checkpoint as its anchor.")
+    worker = "a worker" if ledger.broker else f"no worker (NOT RUN: {BROKER} is not set)"
+    ledger.say(
+        f"A deployment: PostgreSQL with an archive of its log, {SERVERS} servers, {worker},"
+        " a checkpoint as their anchor."
+    )
     ledger.set_up()
     ledger.database.back_up("base")
-    with ledger.serving(EARLIER) as client:
+    with ledger.serving(EARLIER) as servers:
         for round_id in ("a", "b"):
-            ledger.register(client, round_id)
+            ledger.register(servers, round_id)
+    with ledger.serving(EARLIER, works=False) as servers:
+        answer = ledger.register(servers, "waiting", reports=OTHER_REPORTS, wait=0)
+        assert answer.status_code == (202 if ledger.broker else 201), answer.text
         ledger.say(
-            "A dump is made, and a point of the log gets a name. Then a round is admitted and signed for."
+            "A dump is made, and a point of the log gets a name. Then rounds are admitted and signed for."
         )
         ledger.database.run(
             "pg_dump", "-h", ledger.database.home, "-U", "postgres", "-Fc", "-f", "dump", DATABASE
         )
         ledger.database.execute("SELECT pg_create_restore_point('too_early')")
-        ledger.register(client, "c")
+    with ledger.serving(EARLIER) as servers:
+        assert ledger.register(servers, "waiting", reports=OTHER_REPORTS).status_code == 201
+        ledger.register(servers, "c")
     ledger.checkpoint(LATER)
     ledger.command("audit", "statement", "phones", "--bundle", "evidence.zip", "--signing-key", "key.pem")
     ledger.database.archive_all()
@@ -157,53 +219,57 @@ def drill(ledger: Deployment) -> None:
 def point_in_time(ledger: Deployment) -> None:
     """Put the database back to a moment that is too early, under a server; then replay the whole log."""
     database = ledger.database
-    ledger.say("\nThe database is put back to the named point, while the server runs.")
-    with ledger.serving(LATER) as client:
+    ledger.say("\nThe database is put back to the named point, while servers and worker run.")
+    with ledger.serving(LATER) as servers:
         database.stop()
         database.replay("base", "too-early", until="too_early")
-        refused(ledger, client)
+        refused(ledger, servers)
     ledger.say(
         "The log is replayed to its end (step 1). Everything is there, and the rest of the budget is spent."
     )
     database.stop()
     database.replay("base", "complete", until=None)
     ledger.command("audit", "verify", "--against", LATER)
-    with ledger.serving(LATER) as client:
-        ledger.spend_the_rest(client)
+    with ledger.serving(LATER) as servers:
+        ledger.spend_the_rest(servers)
     ledger.check_promises()
     ledger.checkpoint(LATER)
     ledger.command("audit", "statement", "phones", "--bundle", "evidence.zip", "--signing-key", "key.pem")
 
 
 def dump_and_recover(ledger: Deployment) -> None:
-    """Load the dump under a running server; then bring the lost entries back from a bundle."""
-    ledger.say("\nThe dump is loaded, while the server runs.")
-    with ledger.serving(LATER) as client:
+    """Load the dump under a running deployment; then bring the lost entries back from a bundle."""
+    ledger.say("\nThe dump is loaded, while servers and worker run.")
+    with ledger.serving(LATER) as servers:
         load_dump(ledger)
-        refused(ledger, client)
+        refused(ledger, servers)
     ledger.say("The lost entries come back from a bundle that holds them all (step 2).")
     attested = ("--against", LATER, "--reason", "the drill", "--nothing-later")
     ledger.command("audit", "recover", "evidence.zip", *attested)
     ledger.command("audit", "verify", "--against", LATER)
-    with ledger.serving(LATER) as client:
-        assert ledger.register(client, "one more").status_code == 409
-        assert client.get("/v1/rounds/c").json()["decision"]["outcome"] == "admitted"
+    with ledger.serving(LATER) as servers:
+        assert ledger.register(servers, "one more").status_code == 409
+        for server, round_id in zip(servers, ("c", "waiting"), strict=True):
+            assert outcome(server, round_id) == "admitted"
     ledger.check_promises()
 
 
 def dump_and_reconcile(ledger: Deployment) -> None:
     """Load the dump again, and accept the loss: the cohort admits nothing, another one does."""
-    ledger.say("\nThe dump is loaded once more, while the server runs, and the loss is accepted (step 3).")
-    with ledger.serving(LATER) as client:
+    ledger.say("\nThe dump is loaded once more, under servers and worker, and the loss is accepted (step 3).")
+    with ledger.serving(LATER) as servers:
         load_dump(ledger)
-        refused(ledger, client)
+        refused(ledger, servers)
     ledger.command("audit", "reconcile", "--against", LATER, "--reason", "the drill")
-    with ledger.serving(LATER) as client:
-        assert ledger.register(client, "c").status_code == 409, "a lost round was admitted again"
-        assert ledger.register(client, "a round after the loss").status_code == 409
+    with ledger.serving(LATER) as servers:
+        assert ledger.register(servers, "c").status_code == 409, "a lost round was admitted again"
+        assert ledger.register(servers, "a round after the loss").status_code == 409
+        if ledger.broker:
+            again = ledger.register(servers, "waiting", reports=OTHER_REPORTS)
+            assert again.status_code == 409, "a round whose decision was lost was admitted again"
         budget = ("--population", "100000", "--epsilon", str(EPSILON), "--delta", "1e-6")
         ledger.command("cohort", "open", "tablets", *budget)
-        assert ledger.register(client, "of other users", cohort="tablets").status_code == 201
+        assert ledger.register(servers, "of other users", cohort="tablets").status_code == 201
     found = ledger.command("health", code=ALARM)
     assert any(alarm.startswith("FROZEN phones") for alarm in found["alarms"]), found
     ledger.command("audit", "verify", "--numbers", "all")
@@ -219,13 +285,27 @@ def load_dump(ledger: Deployment) -> None:
     )
 
 
-def refused(ledger: Deployment, client: httpx.Client) -> None:
-    """Check that the running server writes nothing, and that the checkpoint shows what is missing."""
-    for _ in range(3):  # the first ones may meet connections that were cut
-        answer = ledger.register(client, "spent twice")
-        assert answer.status_code == 503, answer.text
-    assert answer.json()["type"].endswith("behind_checkpoint"), answer.text
+def refused(ledger: Deployment, servers: Servers) -> None:
+    """Check that neither servers nor worker write, and that the checkpoint shows what is missing."""
+    before = ledger.entries()
+    for server in servers:
+        for _ in range(3):  # the first ones may meet connections that were cut
+            answer = ledger.register([server], "spent twice")
+            assert answer.status_code == 503, answer.text
+        assert answer.json()["type"].endswith("behind_checkpoint"), answer.text
+    if ledger.broker:
+        assert outcome(servers[0], "waiting") is None  # its decision is among what is missing
+        ledger.send_again("waiting")
+        time.sleep(WORKER_SECONDS)
+        assert outcome(servers[0], "waiting") is None, "the worker decided a round once more"
+    assert ledger.entries() == before
     ledger.command("audit", "verify", "--against", LATER, code=NOT_VERIFIED)
+
+
+def outcome(server: httpx.Client, round_id: str) -> str | None:
+    """Return the outcome of a round's decision; None while it is undecided."""
+    decision = server.get(f"/v1/rounds/{round_id}").json()["decision"]
+    return None if decision is None else decision["outcome"]
 
 
 def main() -> None:
@@ -233,7 +313,11 @@ def main() -> None:
     began = time.monotonic()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("the drill was ended"))  # with all that it started
     with cluster() as database, tempfile.TemporaryDirectory(prefix="drill-") as folder:
-        drill(Deployment(database, Path(folder)))
+        ledger = Deployment(database, Path(folder), os.environ.get(BROKER))
+        try:
+            drill(ledger)
+        finally:
+            ledger.forget_queues()
     seconds = time.monotonic() - began
     print(f"\nThe drill took {seconds:.0f} seconds. Nothing was spent twice, and no loss went unnoticed.")
 
