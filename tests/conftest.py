@@ -34,22 +34,8 @@ LEFT_OVER_SECONDS = 86_400
 DROPPED_TOGETHER = 12  # databases, and connections for a moment; more are faster, and need more of the server
 NOBODY = "nobody"  # PostgreSQL refuses to run as root
 # Temporary files are in memory where this much of it is free: thousands of small databases come and go.
-MEMORY, MEMORY_BYTES_MIN = Path("/dev/shm"), 4 << 30  # noqa: S108 - names in it are made by tempfile
-
-
-def _is_roomy(folder: Path) -> bool:
-    """Return whether a folder takes all temporary files of a run, programs among them."""
-    if not os.access(folder, os.W_OK):
-        return False
-    may_run = not os.statvfs(folder).f_flag & os.ST_NOEXEC
-    return may_run and shutil.disk_usage(folder).free >= MEMORY_BYTES_MIN
-
-
-# A short path: a socket's may not be longer than about a hundred bytes.
-SHORT = MEMORY if _is_roomy(MEMORY) else Path("/tmp")  # noqa: S108 - as above
-if SHORT == MEMORY:
-    os.environ.setdefault("TMPDIR", str(MEMORY))
-    tempfile.tempdir = None  # it is looked up again
+MEMORY, MEMORY_BYTES_MIN = Path("/dev/shm"), 4 << 30  # noqa: S108 - each run has a folder of its own in it
+SCRATCH_PREFIX = "shuffle-ledger-tests-"
 # Ends the server and removes its files when our end of the pipe closes, however this process ended.
 # Servers end at once in tests; only the tests of draining set a longer time.
 os.environ.setdefault("SHUFFLE_LEDGER_DRAIN_SECONDS", "0")
@@ -64,6 +50,39 @@ kill -INT "$server"
 wait "$server"
 rm -rf "$2"
 """
+
+
+def pytest_configure() -> None:
+    """Put temporary files into memory, unless TMPDIR names a folder; the processes of a run share one."""
+    if "TMPDIR" not in os.environ and _is_roomy(MEMORY):
+        os.environ["TMPDIR"] = str(_scratch())
+        tempfile.tempdir = None  # it is looked up again
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(exitstatus: int) -> None:
+    """Remove the folder of a run that passed."""
+    if exitstatus == 0:
+        shutil.rmtree(MEMORY / f"{SCRATCH_PREFIX}{os.getpid()}", ignore_errors=True)
+
+
+def _is_roomy(folder: Path) -> bool:
+    """Return whether a folder takes all temporary files of a run, programs among them."""
+    if not os.access(folder, os.W_OK):
+        return False
+    may_run = not os.statvfs(folder).f_flag & os.ST_NOEXEC
+    return may_run and shutil.disk_usage(folder).free >= MEMORY_BYTES_MIN
+
+
+def _scratch() -> Path:
+    """Make the folder of this run, which has the number of its process; remove those of runs that ended."""
+    for left in MEMORY.glob(f"{SCRATCH_PREFIX}*"):
+        number = left.name.removeprefix(SCRATCH_PREFIX)
+        if number == str(os.getpid()) or not Path("/proc", number).exists():
+            shutil.rmtree(left, ignore_errors=True)
+    made = MEMORY / f"{SCRATCH_PREFIX}{os.getpid()}"
+    made.mkdir(mode=0o700)
+    return made
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -220,7 +239,9 @@ def _drop_left_over(server: str) -> None:
 
 @contextmanager
 def _own_server(programs: Path) -> Iterator[str]:
-    home = Path(tempfile.mkdtemp(prefix="pg-", dir=SHORT))
+    # A short path: a socket's may not be longer than about a hundred bytes.
+    folder = MEMORY if _is_roomy(MEMORY) else "/tmp"  # noqa: S108 - a new folder is made in it
+    home = Path(tempfile.mkdtemp(prefix="pg-", dir=folder))
     user = NOBODY if os.geteuid() == 0 else None
     try:
         programs = _reachable(programs, home, user)

@@ -132,11 +132,11 @@ def database_url(tmp_path: Path, sqlite_template: Path) -> str:
 
 
 @pytest.fixture
-def made(sqlite_template: Path, accountant: Accountant) -> Iterator[Any]:
+def made(sqlite_template: Path, accountant: Accountant, tmp_path: Path) -> Iterator[Any]:
     opened: list[Ledgers] = []
 
     def make() -> Ledgers:
-        folder = Path(tempfile.mkdtemp())
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
         opened.append(Ledgers(folder, sqlite_template, accountant))
         return opened[-1]
 
