@@ -81,7 +81,8 @@ def _scratch() -> Path:
         if number == str(os.getpid()) or not Path("/proc", number).exists():
             shutil.rmtree(left, ignore_errors=True)
     made = MEMORY / f"{SCRATCH_PREFIX}{os.getpid()}"
-    made.mkdir(mode=0o700)
+    made.mkdir()
+    made.chmod(0o711)  # servers that run as other users find their files in it
     return made
 
 
