@@ -41,7 +41,10 @@ def check(directory: Path) -> None:
         assert (found.description or "").strip() == readme.strip(), file
         assert found.description_content_type == "text/markdown", file
         assert set(found.provides_extra or ()) == set(project["optional-dependencies"]), file
+        assert (found.project_urls or {}) == project.get("urls", {}), file
         print(f"{file}: metadata {found.metadata_version} is valid")
+    if "urls" not in project:
+        print("pyproject.toml has no [project.urls]: give it the public addresses before you publish")
     assert "## [Unreleased]" in changes, "CHANGELOG.md has no section Unreleased"
 
 

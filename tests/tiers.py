@@ -32,7 +32,10 @@ def thorough(*values: object) -> object:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark tests of PostgreSQL: the fast tier starts no server, and runs the same tests on SQLite."""
+    """Mark tests of PostgreSQL: the fast tier starts no server, and runs the same tests on SQLite.
+
+    So does `make test` with tests of policies, whose rules are the same on each database.
+    """
     chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
     names = (*getattr(item, "fixturenames", ()), *(value for value in chosen if isinstance(value, str)))
     if any(name in DATABASES for name in names):

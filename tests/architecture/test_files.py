@@ -113,6 +113,8 @@ def test_every_test_with_thorough_cases_has_others() -> None:
         if "thorough" in program:
             lines = _thorough_alone(program)
             assert not lines, f"{file}: in lines {lines} no case is left for `make test`"
+        if "\npytestmark = pytest.mark.policies\n" in program:
+            assert '["postgresql"]' not in program, f"{file}: a test is on PostgreSQL only"
 
 
 @pytest.mark.parametrize(

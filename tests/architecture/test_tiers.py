@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from tests import tiers
+
+MAKEFILE = Path(__file__).parents[2] / "Makefile"
 
 MODULES = 30  # more than a judged test may import
 WORK = """
@@ -77,6 +82,41 @@ def test_a_heavy_test_without_a_mark_is_found_and_no_other(
     assert failed == {"test_heavy_and_wrong"} | (heavy if fast else set())
     ran.assert_outcomes(passed=4 if fast else 9, failed=3 if fast else 1, deselected=3 if fast else 0)
     ran.stdout.fnmatch_lines("*wrong anyhow*")
+
+
+CASES = """
+import pytest
+from tests.tiers import thorough
+
+@pytest.mark.parametrize("size", [1, thorough(2)])
+def test_sizes(size): pass
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_storage(database): pass
+
+@pytest.mark.policies
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_rules(database): pass
+
+@pytest.mark.system
+def test_system(): pass
+"""
+IN_TIERS = {
+    "test-fast": {"test_sizes[1]", "test_storage[sqlite]", "test_rules[sqlite]"},
+    "test": {"test_sizes[1]", "test_storage[sqlite]", "test_storage[postgresql]", "test_rules[sqlite]"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tier", IN_TIERS)
+def test_each_tier_takes_the_cases_that_are_meant_for_it(pytester: pytest.Pytester, tier: str) -> None:
+    chosen = re.search(rf'^{tier}: .*\n\t.* -m "(.+)" ', MAKEFILE.read_text("utf-8"), flags=re.MULTILINE)
+    assert chosen is not None
+    assert tier != "test-fast" or chosen[1] == tiers.FAST
+    pytester.makepyfile(test_cases=CASES)
+    collected = pytester.inline_run("--collect-only", "-m", chosen[1], plugins=[tiers])
+    items = collected.getcalls("pytest_collection_finish")[0].session.items
+    assert {item.name for item in items} == IN_TIERS[tier]
 
 
 def test_a_slower_machine_has_a_larger_limit(monkeypatch: pytest.MonkeyPatch) -> None:
