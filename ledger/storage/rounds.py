@@ -155,7 +155,7 @@ class RoundStore(Database):
         """Record that pending rounds are in no queue, so that `take_overdue` returns them without delay."""
         with engine.writing(self._engine) as connection:
             for round_id in round_ids:
-                mark = update(rounds).where(rounds.c.round_id == round_id, rows.PENDING)
+                mark = update(rounds).where(rounds.c.round_id == round_id, rows.FIRST, rows.PENDING)
                 connection.execute(mark.values(queued_at=NOT_QUEUED))
 
     def record_failure(self, round_id: str, error: str) -> int:

@@ -177,6 +177,29 @@ def test_a_question_reads_few_rows_of_many(large: str, question: Question, but: 
     assert sum(read.values()) < FEW, read
 
 
+def of_the_round_behind_one(store: Store) -> object:
+    page = list_rounds(store, RoundFilter(), after="round 0210", limit=LIMIT)
+    assert [each.round_id for each in page.rounds] == [f"round {number:04}" for number in range(211, 216)]
+    return page
+
+
+def of_a_round_that_no_broker_took(store: Store) -> None:
+    store.mark_unqueued(["round 0210"])
+
+
+@pytest.mark.parametrize("question", [of_the_round_behind_one, of_a_round_that_no_broker_took])
+def test_a_round_is_found_by_its_identifier_alone(large: str, question: Question) -> None:
+    """The index of cohorts and identifiers would be read from end to end, and count one row."""
+    scans = "SELECT indexrelname, idx_scan FROM pg_stat_user_indexes WHERE relname = 'rounds'"
+    before = counted(large, scans)
+    with Store.connect(large) as store:
+        question(store)
+    after = counted(large, scans)
+    used = {index for index, times in after.items() if times > before[index]}
+    assert "uq_rounds_first" in used
+    assert not used & {"uq_rounds_cohort_round_id", "ix_rounds_pending"}, used
+
+
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_names_in_any_table_are_found_without_reading_every_row(
     database_url: str, make_request: MakeRequest
