@@ -23,7 +23,7 @@ help:
 	@echo "make test-all   everything: more cases, brokers, a browser, processes and builds too; prints the 50 slowest"
 	@echo "make check      lint, format, types, import contracts, lock"
 	@echo "make bench      measure, and print the figures (ARGUMENTS=--write: into docs/benchmarks.md)"
-	@echo "make drill      put a database back under running servers and a worker, twice from a dump and twice from the log, and check that nothing is spent twice"
+	@echo "make drill      put a database back under a running deployment, twice from a dump and twice from the log, and check that nothing is spent twice"
 	@echo "make figures    draw docs/figures/ again (minutes)"
 	@echo "make docs       run the notebooks, and build the documentation as a site in build/site/"
 	@echo "make sbom       write dist/shuffle-ledger.cdx.json, a CycloneDX bill of what the lock names"

@@ -34,7 +34,7 @@ LEFT_OVER_SECONDS = 86_400
 DROPPED_TOGETHER = 12  # databases, and connections for a moment; more are faster, and need more of the server
 NOBODY = "nobody"  # PostgreSQL refuses to run as root
 # Temporary files are in memory where this much of it is free: thousands of small databases come and go.
-MEMORY, MEMORY_BYTES_MIN = Path("/dev/shm"), 4 << 30  # noqa: S108 - each run has a folder of its own in it
+MEMORY, MEMORY_BYTES_MIN = Path("/dev/shm"), 4 << 30  # noqa: S108 - each run makes a new folder there
 SCRATCH_PREFIX = "shuffle-ledger-tests-"
 # Ends the server and removes its files when our end of the pipe closes, however this process ended.
 # Servers end at once in tests; only the tests of draining set a longer time.
@@ -241,7 +241,8 @@ def _drop_left_over(server: str) -> None:
 @contextmanager
 def _own_server(programs: Path) -> Iterator[str]:
     # A short path: a socket's may not be longer than about a hundred bytes.
-    folder = MEMORY if _is_roomy(MEMORY) else "/tmp"  # noqa: S108 - a new folder is made in it
+    in_memory = Path(tempfile.gettempdir()).is_relative_to(MEMORY)
+    folder = MEMORY if in_memory else "/tmp"  # noqa: S108 - mkdtemp makes a new folder there
     home = Path(tempfile.mkdtemp(prefix="pg-", dir=folder))
     user = NOBODY if os.geteuid() == 0 else None
     try:

@@ -218,9 +218,9 @@ def drill(ledger: Deployment) -> None:
 
 
 def point_in_time(ledger: Deployment) -> None:
-    """Put the database back to a moment that is too early, under a server; then replay the whole log."""
+    """Put the database back to too early a moment, under the deployment; then replay the whole log."""
     database = ledger.database
-    ledger.say("\nThe database is put back to the named point, while servers and worker run.")
+    ledger.say("\nThe database is put back to the named point, under the running deployment.")
     with ledger.serving(LATER) as servers:
         database.stop()
         database.replay("base", "too-early", until="too_early")
@@ -240,7 +240,7 @@ def point_in_time(ledger: Deployment) -> None:
 
 def dump_and_recover(ledger: Deployment) -> None:
     """Load the dump under a running deployment; then bring the lost entries back from a bundle."""
-    ledger.say("\nThe dump is loaded, while servers and worker run.")
+    ledger.say("\nThe dump is loaded under the running deployment.")
     with ledger.serving(LATER) as servers:
         load_dump(ledger)
         refused(ledger, servers)
@@ -257,7 +257,7 @@ def dump_and_recover(ledger: Deployment) -> None:
 
 def dump_and_reconcile(ledger: Deployment) -> None:
     """Load the dump again, and accept the loss: the cohort admits nothing, another one does."""
-    ledger.say("\nThe dump is loaded once more, under servers and worker, and the loss is accepted (step 3).")
+    ledger.say("\nThe dump is loaded once more, as before, and the loss is accepted (step 3).")
     with ledger.serving(LATER) as servers:
         load_dump(ledger)
         refused(ledger, servers)
@@ -297,7 +297,7 @@ def refused(ledger: Deployment, servers: Servers) -> None:
     if ledger.broker:
         assert outcome(servers[0], "waiting") is None  # its decision is among what is missing
         ledger.send_again("waiting")
-        time.sleep(WORKER_SECONDS)
+        time.sleep(WORKER_SECONDS)  # nothing tells that a worker decides nothing
         assert outcome(servers[0], "waiting") is None, "the worker decided a round once more"
     assert ledger.entries() == before
     ledger.command("audit", "verify", "--against", LATER, code=NOT_VERIFIED)
