@@ -166,6 +166,10 @@ def _scanned(wanted: RoundFilter, first: int, limit: int) -> Select[tuple[int]]:
     passes_over = wanted.since is not None or wanted.outcome not in (None, "pending")
     most = SCANNED_MAX if passes_over else limit + 1
     number = rounds.c.registration
+    if wanted.cohorts is None and wanted.outcome == "pending":
+        # Few: sorted, for SQLite would look for the next ones among all rounds.
+        waiting = select(number).where(rows.FIRST_PENDING, first < rows.BY_NUMBER)
+        return waiting.order_by(rows.BY_NUMBER).limit(most)
     which: list[ColumnElement[bool] | TextClause] = [
         rows.PENDING if wanted.outcome == "pending" else rows.IN_ORDER  # each has an index
     ]

@@ -120,7 +120,7 @@ class RoundStore(Database):
             up_to: those that were registered up to this number.
         """
         query = select(rounds.c.round_id).where(rows.PENDING, rounds.c.attempts < ATTEMPTS_MAX)
-        query = query.where(rows.FIRST if cohorts is None else rounds.c.cohort.in_(cohorts))
+        query = query.where(rows.FIRST_PENDING if cohorts is None else rounds.c.cohort.in_(cohorts))
         if up_to is not None:
             query = query.where(rounds.c.registration <= up_to)
         query = query.order_by(rows.BY_NUMBER).limit(min(limit, PENDING_LIMIT_MAX))

@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from sqlalchemy import Connection, event
 from sqlalchemy.engine import make_url
 
 from shuffle_ledger.accounting import Accountant
@@ -160,17 +161,22 @@ def test_what_was_decided_is_not_read_to_see_what_waits(
         store, name="phones", population=10**6, epsilon=50.0, delta=1e-9, policy="adaptive", actor="x"
     )
     register_and_admit(store, accountant, make_request("first"), actor="x")
-    with store.engine.connect() as connection:
-        driver: Any = connection.connection.driver_connection
+    taken = itertools.count()
+
+    def count(connection: Connection, *_: object) -> None:
+        driver: Any = connection.connection.driver_connection  # any of the pool's
+        driver.set_progress_handler(lambda: next(taken) * 0, 1)
+
+    event.listen(store.engine, "before_cursor_execute", count)
 
     def steps(question: Callable[[], object]) -> int:
-        taken = itertools.count()
-        driver.set_progress_handler(lambda: next(taken) * 0, 1)
+        before = next(taken)
         question()
-        driver.set_progress_handler(None, 0)
-        return next(taken)
+        return next(taken) - before
 
     questions = (
+        lambda: list_rounds(store, RoundFilter(outcome="pending"), limit=5),
+        lambda: list_rounds(store, RoundFilter(outcome="pending"), after="first", limit=5),
         lambda: list_rounds(store, RoundFilter(cohorts=("phones",), outcome="pending"), limit=5),
         lambda: store.count_pending("phones"),
         store.waiting,
