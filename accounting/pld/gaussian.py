@@ -31,8 +31,7 @@ def gaussian_divergence(mu: float, loss: FloatArray) -> tuple[FloatArray, FloatA
     Guarantee: round-off is included.
     """
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        here, there, value = _parts(mu, loss)
-        room = _room(mu, loss, here, there)
+        value, room, _ = _parts(mu, loss)
         lower: FloatArray = np.maximum(value - room, 0.0)
     # NaN stands for a mass that underflowed, times an infinite factor: 0.
     for part in (lower, value, room):
@@ -45,13 +44,12 @@ def gaussian_tangents(mu: float, loss: FloatArray) -> GaussianTangents:
     """Returns lines below the divergence of unit Gaussians `mu > 0` apart, as a function of the order, that
     touch it, up to round-off, at the orders `exp(loss)`."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        here, there, value = _parts(mu, loss)
-        room = _room(mu, loss, here, there)
-        mass = scipy.special.ndtr(-mu / 2 - loss / mu)
-        spread = _NORMAL_ERROR * (1 + (mu / 2 + loss / mu) ** 2) * mass
-    return GaussianTangents(
-        np.nan_to_num(np.maximum(value - room, 0.0)), np.maximum(mass - spread, 0.0), mass + spread
-    )
+        value, room, far = _parts(mu, loss)
+        below: FloatArray = np.maximum(value - room, 0.0)
+        mass = scipy.special.ndtr(-far)
+        spread = _NORMAL_ERROR * (1 + far**2) * mass
+    below[np.isnan(below)] = 0.0  # as in `gaussian_divergence`
+    return GaussianTangents(below, np.maximum(mass - spread, 0.0), mass + spread)
 
 
 def gaussian_order(divergence: float) -> float:
@@ -76,13 +74,11 @@ def gaussian_divergence_at(mu: float, loss: float) -> tuple[float, float, float]
 
 
 def _parts(mu: float, loss: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    here: FloatArray = scipy.special.ndtr(mu / 2 - loss / mu)
+    """Returns the divergence about, a bound on its round-off, and `mu / 2 + loss / mu`."""
+    half, steps = mu / 2, loss / mu
+    near, far = half - steps, half + steps
+    here = scipy.special.ndtr(near)
     # In logarithms: far out the order overflows before the mass it multiplies vanishes.
-    there: FloatArray = np.exp(loss + scipy.special.log_ndtr(-mu / 2 - loss / mu))
-    return here, there, here - there
-
-
-def _room(mu: float, loss: FloatArray, here: FloatArray, there: FloatArray) -> FloatArray:
-    near, far = mu / 2 - loss / mu, mu / 2 + loss / mu
-    room: FloatArray = _NORMAL_ERROR * ((1 + near**2) * here + (1 + far**2 + np.abs(loss)) * there)
-    return room
+    there = np.exp(loss + scipy.special.log_ndtr(-far))
+    room = _NORMAL_ERROR * ((1 + near**2) * here + (1 + far**2 + np.abs(loss)) * there)
+    return here - there, room, far
