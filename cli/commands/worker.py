@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
-from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -99,8 +97,7 @@ def _become_celery(settings: Settings, *, concurrency: int, rounds: bool, upkeep
     command += ["--loglevel", "INFO", "--concurrency", str(concurrency), "--queues", ",".join(consumed)]
     command += ["--without-gossip", "--without-mingle"]  # workers share the database, and need no more
     if upkeep:
-        schedule = Path(tempfile.mkdtemp(prefix="shuffle-ledger-")) / "schedule"
-        command += ["--beat", "--schedule", str(schedule)]
+        command += ["--beat", "--scheduler", "celery.beat:Scheduler"]  # which keeps its schedule in memory
     sys.stdout.flush()
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     os.execve(sys.executable, command, {**os.environ, **chosen})  # noqa: S606 - our own interpreter, no shell
