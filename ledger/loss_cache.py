@@ -107,22 +107,31 @@ def _computed(store: Store, accountant: Accountant, accounted: ShuffledRound) ->
         return _publish(store, accountant, accounted)
 
 
+def store_known(store: Store, accountant: Accountant, rounds: Iterable[ShuffledRound]) -> None:
+    """Store the losses of rounds, of which an accountant knows each, in one commit."""
+    store.insert_losses([_own(accountant, accounted) for accounted in rounds])
+
+
+def _own(accountant: Accountant, accounted: ShuffledRound) -> StoredLoss:
+    loss = accountant.privacy_loss(accounted)
+    blob = loss.to_bytes()
+    digest = _digests[loss] = entries.loss_digest(blob)
+    return StoredLoss(key=_key(accounted), digest=digest, blob=blob)
+
+
 def _publish(store: Store, accountant: Accountant, accounted: ShuffledRound) -> bytes:
     """Store a round's loss and return the digest of the stored one.
 
     Another process may have stored one first, with another precision: then all processes use that one.
     """
-    key = _key(accounted)
-    blob = accountant.privacy_loss(accounted).to_bytes()
-    digest = entries.loss_digest(blob)
-    own = StoredLoss(key=key, digest=digest, blob=blob)
-    store.insert_loss(own)
-    stored = store.loss(key)
+    own = _own(accountant, accounted)
+    store.insert_losses([own])
+    stored = store.loss(own.key)
     if stored == own:
-        return digest
+        return own.digest
     recalled = _sound(stored, accountant, accounted)
     if recalled is None:
-        return digest
+        return own.digest
     accountant.adopt(accounted, recalled)
     return _digest(recalled)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
 from shuffle_ledger.accounting import ShuffledRound
-from shuffle_ledger.cli.backends.ledger import Awaits, Ledger
+from shuffle_ledger.cli.backends.ledger import Ledger, Preparing
 from shuffle_ledger.cli.backends.parallel_losses import losses_ahead
 from shuffle_ledger.cli.backends.rehearsal import rehearsed
 from shuffle_ledger.cli.backends.session import Session, open_session, settings_from
@@ -267,10 +267,11 @@ class DatabaseLedger:
         named = [self._of_team(request) for request in requests]
         return rehearsed(self.session.store, self.session.accountant, named, opening)
 
-    def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Awaits:
+    def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Preparing:
         """See `Ledger`."""
-        here = self.session.settings.broker_url is None  # where workers decide, they compute
-        return losses_ahead(self.session, rounds, processes=processes if here else 1)
+        if self.session.settings.broker_url is not None:  # workers decide, and compute
+            return nullcontext(lambda _: None)
+        return losses_ahead(self.session, rounds, processes=processes)
 
     def heads(self) -> dict[str, Any]:
         """See `Ledger`."""

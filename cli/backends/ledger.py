@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from shuffle_ledger.ledger.health import Health
     from shuffle_ledger.ledger.verification import Entries, Numbers, VerificationReport
 
-Awaits = AbstractContextManager[Callable[[ShuffledRound], None]]
+Preparing = AbstractContextManager[Callable[[Sequence[RoundRequest]], None]]
 
 
 class Ledger(Protocol):
@@ -146,8 +146,9 @@ class Ledger(Protocol):
         """Yield the decisions about new rounds, one after the other, in open cohorts and in those of
         `opening`. Writes nothing."""
 
-    def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Awaits:
-        """Compute the privacy losses of rounds ahead, where this program computes any."""
+    def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Preparing:
+        """Compute the privacy losses of rounds ahead, where this program computes any; give a function to
+        call before some of them are registered."""
 
     def heads(self) -> dict[str, Any]:
         """See `ledger.reports.budgets.heads`."""

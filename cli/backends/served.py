@@ -25,7 +25,7 @@ from shuffle_ledger.ledger.values import (
 )
 
 if TYPE_CHECKING:
-    from shuffle_ledger.cli.backends.ledger import Awaits
+    from shuffle_ledger.cli.backends.ledger import Preparing
 
 
 class ServedLedger(LedgerClient):
@@ -98,7 +98,7 @@ class ServedLedger(LedgerClient):
         """Refuse: a server has no such answer."""
         raise click.UsageError("--dry-run works on a database only: a server prices at most 200 rounds")
 
-    def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Awaits:
+    def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Preparing:
         """Compute nothing: the server does."""
         return nullcontext(lambda _: None)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,6 +44,7 @@ from shuffle_ledger.ledger.values import (
 )
 
 TOGETHER_MAX = 32  # rounds in one commit
+TOGETHER_SECONDS = 1.0  # fewer rounds follow a commit that took longer: an import that dies loses little
 OPENED_AT_ONCE = 200  # cohorts, in one commit
 _DECLARED = ("population", "epsilon_budget", "delta_budget", "policy")
 _WORDS = {Admitted: "admitted", Refused: "refused", Pending: "pending"}
@@ -190,12 +192,12 @@ def run_import(ledger: Ledger, plan: ImportPlan, *, processes: int | None = None
             opened = plan.opening[start : start + OPENED_AT_ONCE]
             ledger.open_many(opened)
             tell("opening cohorts", start + len(opened), len(plan.opening))
-    with progress_on(sys.stderr) as tell, ahead as await_loss:
+    with progress_on(sys.stderr) as tell, ahead as prepare:
         done, size = 0, 1
         while done < len(requests):
             some = requests[done : done + size]
-            for request in some:
-                await_loss(request.round)
+            began = time.monotonic()
+            prepare(some)
             with _line_named(plan.file, plan.lines[done].line):
                 answers = _registered(ledger, some)
             for line, (answer, was_decided) in zip(plan.lines[done:], answers, strict=False):
@@ -206,8 +208,12 @@ def run_import(ledger: Ledger, plan: ImportPlan, *, processes: int | None = None
             done += len(answers)
             tell("rounds", done, len(requests))
             # After a round that was decided before, or that needs a computation, the next batch is one round.
-            fluent = len(answers) == size and not any(was_decided for _, was_decided in answers)
-            size = min(2 * size, TOGETHER_MAX) if fluent else 1
+            if len(answers) < size or any(was_decided for _, was_decided in answers):
+                size = 1
+            elif time.monotonic() - began > TOGETHER_SECONDS:
+                size = max(1, size // 2)
+            else:
+                size = min(2 * size, TOGETHER_MAX)
     return _summary(counts, refused, known=known, opened=len(plan.opening))
 
 

@@ -13,7 +13,7 @@ from shuffle_ledger.ledger.decisions.admission import (
     register_and_admit,
 )
 from shuffle_ledger.ledger.decisions.audiences import request_of, resolve_audience
-from shuffle_ledger.ledger.decisions.batches import admit_together
+from shuffle_ledger.ledger.decisions.batches import admit_together, prepare_together
 from shuffle_ledger.ledger.decisions.budget_changes import change_budget
 from shuffle_ledger.ledger.decisions.corrections import correct
 from shuffle_ledger.ledger.decisions.elsewhere import Collected, correct_everywhere
@@ -53,6 +53,7 @@ __all__ = [
     "open_proposal",
     "pending_before",
     "pending_rounds",
+    "prepare_together",
     "present_answer",
     "price",
     "propose",

@@ -23,6 +23,7 @@ from shuffle_ledger.ledger.decisions.steps import (
     OthersFirst,
     Step,
     first_step,
+    prepared_for,
 )
 from shuffle_ledger.ledger.decisions.windows import open_periods
 from shuffle_ledger.ledger.errors import (
@@ -147,7 +148,7 @@ def register_and_admit(
                 _admit_each(store, accountant, waiting)
                 others_first = False  # a round registered since then is no earlier than this one
             case NeedsComputation(views=views) if not prepared and all(
-                _prepare(store, accountant, view, request) for view in views
+                prepared_for(store, accountant, view, request) for view in views
             ):
                 prepared = True
             case NeedsComputation() | NeedsRow():
@@ -179,7 +180,7 @@ def admit_at_once(
     open_periods(store, asked.request, actor=asked.actor)
     answer = _at_once(store, accountant, asked)
     if isinstance(answer, NeedsComputation):
-        if not all(_prepare(store, accountant, view, asked.request) for view in answer.views):
+        if not all(prepared_for(store, accountant, view, asked.request) for view in answer.views):
             return None
         answer = _at_once(store, accountant, asked)
     return None if isinstance(answer, NotYet) else answer
@@ -219,16 +220,6 @@ def _admit_each(store: Store, accountant: Accountant, waiting: list[str]) -> Non
             continue  # another process decided it since, and it was closed
         except Exception:  # noqa: BLE001 - counted with that round, which must not hold up the others
             _log.exception("round %s, registered earlier, could not be decided", round_id)
-
-
-def _prepare(store: Store, accountant: Accountant, view: CohortView, request: RoundRequest) -> bool:
-    """Compute what a quick decision misses, outside any transaction, if that does not take long."""
-    try:
-        return decide.prepare(store, accountant, view, request)
-    except (TryAgain, Unavailable):
-        raise
-    except Exception:  # noqa: BLE001 - raised again, and counted, once the round has a row
-        return False
 
 
 def _at_once(

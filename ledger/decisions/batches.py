@@ -7,12 +7,30 @@ from collections.abc import Sequence
 from shuffle_ledger.accounting import Accountant, ShuffledRound
 from shuffle_ledger.ledger.decisions.outcomes import joint_outcome
 from shuffle_ledger.ledger.decisions.quotas import with_budgets
-from shuffle_ledger.ledger.decisions.steps import Decided, NewRoundRequest, first_step
+from shuffle_ledger.ledger.decisions.steps import Decided, NewRoundRequest, first_step, prepared_for
 from shuffle_ledger.ledger.decisions.windows import open_periods
 from shuffle_ledger.ledger.errors import Conflict, Damaged, InvalidValue, LostRace, NotFound, TryAgain
-from shuffle_ledger.ledger.storage.rows import EntryDraft, NewRound
+from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, NewRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Outcome, RoundRequest
+
+
+def prepare_together(store: Store, accountant: Accountant, requests: Sequence[RoundRequest]) -> None:
+    """Compute what `admit_together` would miss to decide rounds whose privacy losses are stored, where that
+    does not take long. Whatever goes wrong with a round does so again when it is decided.
+
+    Raises:
+        TryAgain, Unavailable: the database cannot be asked now.
+    """
+    views: dict[str, CohortView] = {}
+    for given in requests:
+        try:
+            request = with_budgets(store, given)
+            views |= {name: store.view(name) for name in request.cohorts if name not in views}
+        except (Conflict, Damaged, InvalidValue, NotFound):
+            continue
+        for name in request.cohorts:
+            prepared_for(store, accountant, views[name], request)
 
 
 def admit_together(

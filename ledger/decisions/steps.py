@@ -120,3 +120,18 @@ def first_step(
         return NeedsRow()
     pairs = zip(drafts, stored, strict=True)
     return Decided(drafts=tuple(dataclasses.replace(draft, registers=row) for draft, row in pairs))
+
+
+def prepared_for(store: Store, accountant: Accountant, view: CohortView, request: RoundRequest) -> bool:
+    """Compute what `first_step` misses, outside any transaction, if that does not take long; return whether
+    it does not.
+
+    Raises:
+        TryAgain, Unavailable: the database cannot be asked now.
+    """
+    try:
+        return decide.prepare(store, accountant, view, request)
+    except (TryAgain, Unavailable):
+        raise
+    except Exception:  # noqa: BLE001 - raised again, and counted, once the round has a row
+        return False

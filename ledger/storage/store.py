@@ -540,10 +540,14 @@ class Store(RoundStore):
         finally:
             self._claims.release()
 
-    def insert_loss(self, loss: StoredLoss) -> None:
-        """Store a privacy loss unless one is stored under its key."""
+    def insert_losses(self, losses: Sequence[StoredLoss]) -> None:
+        """Store privacy losses in one commit, without those whose keys have one."""
         with engines.writing(self._engine) as connection:
-            engines.insert_if_absent(connection, privacy_losses, vars(loss))
+            new = [
+                loss for loss in losses if engines.insert_if_absent(connection, privacy_losses, vars(loss))
+            ]
+        for loss in new:
+            self._remember(self._loss_digests, loss.key, loss.digest)
 
     @staticmethod
     def _remember(memory: dict[Key, Value], key: Key, value: Value) -> None:

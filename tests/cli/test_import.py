@@ -11,13 +11,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from sqlalchemy import event
 
-from shuffle_ledger.cli.backends import database
+from shuffle_ledger.cli.backends import database, parallel_losses
 from shuffle_ledger.cli.backends.database import DatabaseLedger
 from shuffle_ledger.cli.backends.parallel_losses import AHEAD_MIN
 from shuffle_ledger.cli.backends.session import open_session
@@ -27,6 +29,7 @@ from shuffle_ledger.ledger.decisions import admission
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import Pending
+from shuffle_ledger.ledger.verification.verifier import verify
 from tests.cli.conftest import Run
 from tests.tiers import thorough
 
@@ -145,17 +148,20 @@ class _Stop:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("step", "at", "after"),
+    ("module", "step", "at", "after"),
     [
-        ("open_many", 1, False),
-        ("open_many", 1, True),
-        ("register_placed", 1, False),  # of a kind that is not known yet: it takes two commits
-        ("register_placed", 1, True),
-        ("admit_in_order", 1, True),
-        ("register_and_admit", 5, False),
-        ("register_and_admit", 5, True),
-        ("admit_together", 1, False),
-        ("admit_together", 2, True),
+        (database, "open_many", 1, False),
+        (database, "open_many", 1, True),
+        # Of the first kind, which chooses its cohort's filters: it takes two commits.
+        (admission, "register_placed", 1, False),
+        (admission, "register_placed", 1, True),
+        (admission, "admit_in_order", 1, True),
+        (database, "register_and_admit", 2, False),
+        (database, "register_and_admit", 2, True),
+        (parallel_losses, "store_known", 1, True),
+        (parallel_losses, "prepare_together", 2, True),
+        (database, "admit_together", 1, False),
+        (database, "admit_together", 2, True),
     ],
 )
 def test_interrupted_between_any_two_steps_then_finished(  # the interruption, one line, the same chain
@@ -163,12 +169,12 @@ def test_interrupted_between_any_two_steps_then_finished(  # the interruption, o
     run: Run,
     monkeypatch: pytest.MonkeyPatch,
     uninterrupted: dict[str, list[Any]],
+    module: ModuleType,
     step: str,
     at: int,
     after: bool,
 ) -> None:
     with monkeypatch.context() as patched:
-        module = admission if step in ("register_placed", "admit_in_order") else database
         patched.setattr(module, step, _Stop(getattr(module, step), at=at, after=after))
         answer = run(*IMPORT)
     assert answer.code == 1
@@ -381,6 +387,32 @@ def test_known_kinds_are_decided_together_where_there_is_a_broker(files: Path) -
         answers = ledger.register_some(phones[4:8])
     assert [answer.round_id for answer, _ in answers] == [request.round_id for request in phones[4:8]]
     assert not any(isinstance(answer, Pending) for answer, _ in answers)
+
+
+@pytest.mark.slow
+def test_rounds_of_new_kinds_are_decided_in_one_commit(files: Path) -> None:
+    """What their decisions need is stored and computed before. A line that cannot be decided ends a batch."""
+    settings = Settings(
+        database_url=f"sqlite:///{files / 'shuffle-ledger.db'}", actor=ACTOR, precision=PRECISION
+    )
+    phones = [line.request for line in read_requests(files / "rounds.csv") if line.request.cohort == "phones"]
+    new = [
+        replace(request, round=replace(request.round, reports=3000 + number * 500))
+        for number, request in enumerate(phones)
+    ]
+    nobody = replace(new[-1], round_id="of no cohort", cohort="clocks")
+    with open_session(settings) as session:
+        ledger = DatabaseLedger(session=session)
+        ledger.open_many([line.cohort for line in read_cohorts(files / "cohorts.csv")])
+        ledger.register_some(new[:1])  # chooses the filters
+        assert len(ledger.register_some(new[1:4])) == 1
+        with ledger.losses_ahead([request.round for request in new], processes=1) as prepare:
+            prepare([*new[2:9], nobody, *new[9:12]])
+            answers = ledger.register_some([*new[2:9], nobody, *new[9:12]])
+            assert [answer.round_id for answer, _ in answers] == [request.round_id for request in new[2:9]]
+            assert len(ledger.register_some(new[9:12])) == 3
+        assert session.store.pending(limit=1) == []
+        assert verify(session.store, session.accountant, numbers="all").ok
 
 
 def test_a_file_is_checked_against_the_ledger_without_a_question_for_each_line(files: Path) -> None:

@@ -368,7 +368,7 @@ def test_a_planted_privacy_loss_decides_nothing(
     costly = make_request("y", epsilon0=6.0, reports=500).round
     blob = accountant.privacy_loss(slot_for(harmless)).to_bytes()
     key = entries.loss_key(entries.round_bytes(slot_for(costly)), NUMERICAL_POLICY)
-    phones.insert_loss(StoredLoss(key=key, digest=entries.loss_digest(blob), blob=blob))
+    phones.insert_losses([StoredLoss(key=key, digest=entries.loss_digest(blob), blob=blob)])
     register(phones, make_request("y", epsilon0=6.0, reports=500), actor="tester")
     assert isinstance(admit(phones, Accountant(), "y"), Refused)
 
@@ -379,7 +379,7 @@ def test_of_a_planted_privacy_loss_nothing_gets_into_a_chain(
     request = make_request("x", epsilon0=0.5, reports=100_000)
     other = accountant.privacy_loss(slot_for(make_request("y", epsilon0=6.0, reports=500).round)).to_bytes()
     key = entries.loss_key(entries.round_bytes(slot_for(request.round)), NUMERICAL_POLICY)
-    phones.insert_loss(StoredLoss(key=key, digest=entries.loss_digest(other), blob=other))
+    phones.insert_losses([StoredLoss(key=key, digest=entries.loss_digest(other), blob=other)])
     register(phones, request, actor="tester")
     assert isinstance(admit(phones, Accountant(), "x"), Admitted)
     own = entries.loss_digest(Accountant().privacy_loss(slot_for(request.round)).to_bytes())
@@ -508,7 +508,7 @@ def test_a_cached_loss_that_no_entry_names_is_named(lived: Store, accountant: Ac
     """It was stored for no entry, and changed since: the next round of its kind would read it."""
     kept = accountant.privacy_loss(slot_for(lived_round())).to_bytes()
     key = entries.loss_key(b"a kind that was never decided", NUMERICAL_POLICY)
-    lived.insert_loss(StoredLoss(key=key, digest=entries.loss_digest(kept), blob=kept))
+    lived.insert_losses([StoredLoss(key=key, digest=entries.loss_digest(kept), blob=kept)])
     assert verify(lived, accountant).ok
     with disarmed(lived) as connection:
         connection.execute(text("UPDATE privacy_losses SET blob = digest WHERE key = :key"), {"key": key})
