@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -96,6 +96,16 @@ def decide(store: Store, accountant: Accountant, requests: list[RoundRequest]) -
     void(store, accountant, together[0].round_id, reason="not collected", actor="x")
 
 
+def count_steps(store: Store, steps: Iterator[int], together: int) -> None:
+    """Count the steps of SQLite's machine, so many together, on every connection of the pool."""
+
+    def count(connection: Connection, *_: object) -> None:
+        driver: Any = connection.connection.driver_connection
+        driver.set_progress_handler(lambda: next(steps) * 0, together)
+
+    event.listen(store.engine, "before_cursor_execute", count)
+
+
 def test_a_decision_reads_no_more_after_many_rounds(
     database_url: str, accountant: Accountant, make_request: MakeRequest
 ) -> None:
@@ -108,9 +118,7 @@ def test_a_decision_reads_no_more_after_many_rounds(
     before = {} if "sqlite" in database_url else counted(database_url, READ)
     with Store.connect(database_url) as store:
         if "sqlite" in database_url:
-            with store.engine.connect() as connection:
-                driver: Any = connection.connection.driver_connection
-            driver.set_progress_handler(lambda: next(steps) * 0, STEPS_TOGETHER)
+            count_steps(store, steps, STEPS_TOGETHER)
         open_cohort(
             store, name="phones", population=10**6, epsilon=50.0, delta=1e-9, policy="adaptive", actor="x"
         )
@@ -162,12 +170,7 @@ def test_what_was_decided_is_not_read_to_see_what_waits(
     )
     register_and_admit(store, accountant, make_request("first"), actor="x")
     taken = itertools.count()
-
-    def count(connection: Connection, *_: object) -> None:
-        driver: Any = connection.connection.driver_connection  # any of the pool's
-        driver.set_progress_handler(lambda: next(taken) * 0, 1)
-
-    event.listen(store.engine, "before_cursor_execute", count)
+    count_steps(store, taken, 1)
 
     def steps(question: Callable[[], object]) -> int:
         before = next(taken)
