@@ -88,7 +88,8 @@ def delete_webhook(connection: Connection, subscription_id: str) -> bool:
 
 
 def claim_due(engine: Engine, claim: str, *, seconds: float, but: Collection[str]) -> StoredWebhook | None:
-    """Claim the first subscription, but for some, that is due and that no other process delivers to.
+    """Claim a subscription, but for some, that is due and that no other process delivers to: the one that was
+    released longest ago.
 
     Guarantee: by the database's clock, two processes never hold the same subscription at once.
     """
@@ -96,7 +97,8 @@ def claim_due(engine: Engine, claim: str, *, seconds: float, but: Collection[str
         now = engines.database_time(connection)
         free = _is_free(now)
         query = select(webhooks.c.subscription_id).where(free, webhooks.c.subscription_id.not_in(but))
-        for subscription_id in connection.execute(query.order_by(webhooks.c.created_at)).scalars().all():
+        order = (webhooks.c.claimed_until.asc().nulls_first(), webhooks.c.created_at)
+        for subscription_id in connection.execute(query.order_by(*order)).scalars().all():
             this = and_(webhooks.c.subscription_id == subscription_id, free)
             values = {"claim": claim, "claimed_until": now + timedelta(seconds=seconds)}
             if connection.execute(update(webhooks).where(this).values(**values)).rowcount == 1:
@@ -109,6 +111,13 @@ def keep_claim(engine: Engine, webhook: StoredWebhook, *, seconds: float) -> boo
     with engines.writing(engine) as connection:
         until = engines.database_time(connection) + timedelta(seconds=seconds)
         return _changed(connection, webhook, {"claimed_until": until})
+
+
+def release(engine: Engine, webhook: StoredWebhook) -> None:
+    """End a claim, if it is still held."""
+    with engines.writing(engine) as connection:
+        now = engines.database_time(connection)
+        _changed(connection, webhook, {"claim": None, "claimed_until": now})
 
 
 def change_claimed(

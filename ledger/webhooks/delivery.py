@@ -12,6 +12,7 @@ import hmac
 import logging
 import random
 import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -35,7 +36,7 @@ from shuffle_ledger.ledger.webhooks.subscriptions import Filters, NoticeKind, se
 ATTEMPTS_MAX = 12  # of one message: about 2 hours, then it is a dead letter
 BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS = 5.0, 3600.0
 CLAIM_SECONDS = 120.0  # longer than an attempt and a slow look-up of the address take
-MESSAGES_MAX = 1000  # to one subscription in one pass
+TURN_SECONDS = 5.0  # of one subscription, then the others have theirs
 PAGE_EVENTS = 100
 PAGES_MAX = 100  # of the feed for one message; the next pass goes on
 STATES_MAX = 1000  # stuck rounds, and broken chains, that are looked at
@@ -44,13 +45,15 @@ Send = Callable[..., str | None]
 
 _log = logging.getLogger(__name__)
 
+_WELL = {"trying": None, "attempts": 0, "next_attempt_at": None, "failing_since": None, "last_error": None}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Delivered:
     """What one pass did."""
 
     sent: int
-    failed: int
+    failed: int  # messages that were not taken, and subscriptions for which none could be made
     given_up: int
 
 
@@ -71,6 +74,9 @@ def deliver(
 ) -> Delivered:
     """Send what is due to every subscription that no other process delivers to, until `enough()`.
 
+    They have turns of a few seconds, the one whose turn is longest ago first: a slow receiver with much to
+    get does not keep the others waiting.
+
     Args:
         store: the ledger.
         key: what secrets are derived from; None: nothing is sent, and the subscriptions say why.
@@ -84,18 +90,23 @@ def deliver(
         claimed = rows.claim_due(store.engine, claim, seconds=CLAIM_SECONDS, but=done)
         if claimed is None:
             break
-        done.append(claimed.subscription_id)
+        ends = time.monotonic() + TURN_SECONDS
         try:
-            for what in _pass(store, key, claimed, enough, send):
+            for what in _turn(store, key, claimed, send):
                 counts[what] += 1
+                if enough() or time.monotonic() >= ends:
+                    break
+            else:
+                done.append(claimed.subscription_id)  # nothing more is due
         except (TryAgain, Unavailable):
             raise
         except Exception as error:  # noqa: BLE001 - an entry with wrong fields, say; it must not hold up the others
             _log.exception("webhook %s: no message could be made", claimed.subscription_id)
             _fail(store, claimed, f"{type(error).__name__}: {error}")
+            counts["failed"] += 1
+            done.append(claimed.subscription_id)
         finally:
-            with engine.writing(store.engine) as connection:
-                rows.change_claimed(connection, claimed, {"claim": None, "claimed_until": None})
+            rows.release(store.engine, claimed)
     return Delivered(**counts)
 
 
@@ -109,21 +120,18 @@ def backoff_seconds(attempts: int, *, chance: float | None = None) -> float:
     return longest * (1 - part / 2)
 
 
-def _pass(
-    store: Store, key: str | None, webhook: StoredWebhook, enough: Callable[[], bool], send: Send
-) -> Iterator[str]:
+def _turn(store: Store, key: str | None, webhook: StoredWebhook, send: Send) -> Iterator[str]:
     """Yield what became of each message of a claimed subscription, until one fails or there is none."""
     secret = None if key is None else secret_of(key, webhook.subscription_id)
     if secret is None or not hmac.compare_digest(hashlib.sha256(secret).digest(), webhook.secret_digest):
         wrong = "not set here" if key is None else "another one than when the webhook was added"
         _fail(store, webhook, f"SHUFFLE_LEDGER_WEBHOOK_KEY is {wrong}")
+        yield "failed"
         return
     filters = Filters.from_bytes(webhook.filters)
     _note_states(store, webhook, filters)
     standing: StoredWebhook | None = webhook
-    for _ in range(MESSAGES_MAX):
-        if standing is None or enough():
-            return
+    while standing is not None:
         try:
             message = _next(store, standing, filters)
         except (TryAgain, Unavailable):
@@ -131,8 +139,14 @@ def _pass(
         except LedgerError as error:  # a damaged entry, or a database that was put back to an earlier state
             advice = " Remove this webhook, and add it again." if isinstance(error, Conflict) else ""
             _fail(store, standing, f"{error}{advice}")
+            yield "failed"
             return
-        if message is None or not rows.keep_claim(store.engine, standing, seconds=CLAIM_SECONDS):
+        if message is None:
+            if standing.failing_since is not None:  # by what is over now, and was not a message's
+                with engine.writing(store.engine) as connection:
+                    rows.change_claimed(connection, standing, _WELL)
+            return
+        if not rows.keep_claim(store.engine, standing, seconds=CLAIM_SECONDS):
             return
         error_text = send(webhook.url, secret, webhook_id=message.webhook_id, body=message.body)
         if error_text is None:
@@ -198,9 +212,8 @@ def _of_notice(notice: Notice, webhook_id: str, ledger_id: str, *, behind: Mappi
 
 def _done(store: Store, webhook: StoredWebhook, message: _Message) -> StoredWebhook | None:
     """Move a subscription on behind a message that was taken; None if its claim was lost meanwhile."""
-    fine = {"trying": None, "attempts": 0, "next_attempt_at": None, "failing_since": None, "last_error": None}
     with engine.writing(store.engine) as connection:
-        moved = rows.change_claimed(connection, webhook, {**fine, **message.behind})
+        moved = rows.change_claimed(connection, webhook, {**_WELL, **message.behind})
         if moved is not None and message.letter:
             rows.delete_letter(connection, message.webhook_id)
         return moved
