@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Connection, false, func, or_, select
 
-from shuffle_ledger.ledger.errors import Conflict, InvalidValue
+from shuffle_ledger.ledger.errors import Conflict, InvalidValue, TryAgain
 from shuffle_ledger.ledger.reports.listing import PAGE_MAX
 from shuffle_ledger.ledger.reports.published_entries import PublishedEntry, published
 from shuffle_ledger.ledger.storage import engine
@@ -87,12 +87,17 @@ def end_of_feed(store: Store) -> str | None:
 
     Raises:
         Unavailable: the database is a standby.
+        TryAgain: others have been writing for a while, so the end is not known.
     """
     settled = store.positions.settled()
     last = select(func.max(entries.c.position)).where(entries.c.position <= settled)
     with engine.reading(store.engine) as connection:
         position = connection.execute(last).scalar_one()
-        return None if position is None else _cursor_at(connection, position)
+        if position is not None:
+            return _cursor_at(connection, position)
+        if connection.execute(select(entries.c.position).limit(1)).first() is not None:
+            raise TryAgain("others have been writing to the ledger for a while: its last entry is not known")
+        return None
 
 
 def cursor_now(store: Store) -> str | None:
