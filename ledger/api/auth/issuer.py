@@ -162,10 +162,10 @@ class Issuer:
     def _checked(self, claims: JWTClaims) -> dict[str, Any]:
         try:
             claims.validate(now=int(time.time()), leeway=LEEWAY_SECONDS)
+            times = [float(claims[name]) for name in ("exp", "nbf", "iat") if name in claims]
         except (JoseError, ValueError, TypeError, OverflowError) as error:
             raise BadToken(f"its claims: {error}") from error
-        times = [claims[name] for name in ("exp", "nbf", "iat") if name in claims]
-        if not all(math.isfinite(each) for each in times):  # NaN is neither before nor after now
+        if not all(map(math.isfinite, times)):  # NaN is neither before nor after now
             raise BadToken("its claims: a time that is not finite")
         return dict(claims)
 
@@ -182,7 +182,7 @@ class Issuer:
                 raise BadToken("its type is not accepted")
             key = await self._key(None if named is None else str(named), algorithm)
             return header, dict(jwt.decode(token, key, algorithms=[algorithm]).claims)
-        except (JoseError, ValueError, TypeError) as error:
+        except (JoseError, ValueError, TypeError, RecursionError) as error:
             raise BadToken(f"not signed by the issuer: {type(error).__name__}") from error
 
     async def _key(self, named: str | None, algorithm: str) -> Key:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
@@ -17,6 +16,7 @@ import anyio
 from fastapi import HTTPException
 from fastapi.responses import RedirectResponse, Response
 from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shuffle_ledger.ledger import security_log
@@ -179,11 +179,12 @@ def address_of(scope: Scope) -> str:
 
 def session_cookie(scope: Scope) -> str:
     """Return the session's cookie as the client sent it; empty without one."""
-    try:
-        jar = SimpleCookie(Headers(scope=scope).get("cookie", ""))
-    except CookieError:
-        return ""
-    return jar[COOKIE].value if COOKIE in jar else ""
+    return cookie_of(Headers(scope=scope).get("cookie", ""), COOKIE)
+
+
+def cookie_of(header: str, name: str) -> str:
+    """Return the cookie of a name, empty without one, whatever other applications of the host have set."""
+    return cookie_parser(header).get(name, "")
 
 
 def _segments(scope: Scope) -> str:

@@ -11,7 +11,6 @@ import re
 import secrets
 import time
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlencode
 
@@ -19,7 +18,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
 from shuffle_ledger.ledger import security_log
-from shuffle_ledger.ledger.api.auth.middleware import address_of
+from shuffle_ledger.ledger.api.auth.middleware import address_of, cookie_of
 from shuffle_ledger.ledger.api.auth.oidc_settings import CALLBACK, BadToken, SignInClient, access_of
 from shuffle_ledger.ledger.api.auth.sessions import COOKIE, SESSION_SECONDS, Sessions
 from shuffle_ledger.ledger.api.dependencies import Asked, Service
@@ -121,9 +120,13 @@ async def finish(
     oidc, client = _offered(service)
     if service.door.must_wait(request.scope) is not None:
         return login_page(request, status=429, wrong="Too many failed sign-ins: wait a while.")
+    attempt = Attempt.of_cookie(
+        service.sessions, cookie_of(request.headers.get("cookie", ""), ATTEMPT_COOKIE)
+    )
+    if attempt is None:  # not counted: any other site can have a browser ask this, and nobody guesses by it
+        return login_page(request, status=401, wrong=_NOT_SIGNED_IN)
     try:
-        attempt = Attempt.of_cookie(service.sessions, _attempt_cookie(request))
-        if attempt is None or not hmac.compare_digest(state.encode(), attempt.state.encode()):
+        if not hmac.compare_digest(state.encode(), attempt.state.encode()):
             raise BadToken("the sign-in was not begun in this browser")
         if not code or iss not in (None, oidc.settings.issuer):  # RFC 9207
             raise BadToken("the issuer did not sign anybody in, or it is another one")
@@ -164,11 +167,3 @@ def _offered(service: Service) -> tuple[OpenIdConnect, SignInClient]:
     if oidc is None or oidc.settings.client is None:
         raise NotFound("there is nothing at this address")
     return oidc, oidc.settings.client
-
-
-def _attempt_cookie(request: Request) -> str:
-    try:
-        jar = SimpleCookie(request.headers.get("cookie", ""))
-    except CookieError:
-        return ""
-    return jar[ATTEMPT_COOKIE].value if ATTEMPT_COOKIE in jar else ""
