@@ -59,7 +59,8 @@ def correct(
         round_id: a round that is admitted or settled, or an incident.
         changes: the fields of the round that differ, as in a round's JSON form.
         reason: the reason of the correction.
-        actor: the author. The same correction again, with the same reason, gives the same answer.
+        actor: the author. The same correction again, with the same reason, gives the same answer, unless
+            the round was settled, or recorded as an incident, since.
         may_be_same: whether `changes` may be empty: the entry then only gives the reason.
 
     Raises:
@@ -121,8 +122,8 @@ def correcting(
         truth = restated(described_now(record), changes)
         check_sizes(truth, **users)
         refuse_unproven_of_strata(record, truth, changes)
-        last = record.corrections[-1] if record.corrections else None
-        if last is not None and (last.round, last.reason) == (truth, reason):
+        last = record.told[-1] if record.told else None
+        if isinstance(last, Corrected) and (last.round, last.reason) == (truth, reason):
             return store.entry(view.cohort.name, last.sequence)
         return _draft(store, accountant, view, record, truth, told_by=(actor, reason))
 
@@ -173,7 +174,8 @@ def _draft(
 
 def _moved(record: RoundRecord, accounted: ShuffledRound) -> tuple[HoldingChange, ...]:
     """Return how the kinds change that count without the shuffler: only to one that says more."""
-    kinds = [first_accounted(record), *(one.accounted for one in record.corrections)]
+    told = (one.accounted for one in record.told if isinstance(one, Corrected))
+    kinds = [first_accounted(record), *told]
     before, after = local_kind(kinds), local_kind([*kinds, accounted])
     if before == after:
         return ()

@@ -11,7 +11,7 @@ from shuffle_ledger.ledger.policies.base import IN_CLEAR
 from shuffle_ledger.ledger.policies.registry import Course, Step
 from shuffle_ledger.ledger.storage.rows import HoldingChange
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import Admitted, Corrected, Incident, RoundRecord, Settled
+from shuffle_ledger.ledger.values.requests import Admitted, Incident, RoundRecord, Settled
 
 
 def course_of(store: Store, record: RoundRecord) -> Course:
@@ -19,12 +19,10 @@ def course_of(store: Store, record: RoundRecord) -> Course:
     first = record.incident or record.outcome
     if first is None:
         raise AssertionError("a round without a charge has no course")
-    told = [first.sequence, *(one.sequence for one in record.corrections)]
-    if isinstance(record.closing, Settled) and record.incident is None:
-        told.append(record.closing.sequence)
+    last = record.told[-1] if record.told else first
     return Course(
         first=_details(store, first.cohort, first.sequence),
-        last=_details(store, first.cohort, max(told)),
+        last=_details(store, first.cohort, last.sequence),
         is_incident=record.incident is not None,
     )
 
@@ -33,13 +31,8 @@ def described_now(record: RoundRecord) -> ShuffledRound:
     """Returns the present description of a round: as declared, settled, corrected, or recorded as an incident
     last."""
     described = record.request.round
-    if record.incident is not None:
-        described = record.incident.round or IN_CLEAR
-    told: list[Corrected | Settled] = [*record.corrections]
-    if isinstance(record.closing, Settled) and record.incident is None:
-        told.append(record.closing)
-    for one in sorted(told, key=lambda one: one.sequence):
-        described = truth_of(described, one.reports) if isinstance(one, Settled) else one.round
+    for one in record.told:
+        described = truth_of(described, one.reports) if isinstance(one, Settled) else one.round or IN_CLEAR
     return described
 
 

@@ -100,19 +100,17 @@ def record_of(store: Store, stored: StoredRound) -> RoundRecord:
     state: RoundState = "pending"
     accounted: ShuffledRound | None = None
     match incident or closing or outcome:
-        case Incident() as released:
-            state, accounted = "incident", released.accounted
+        case Incident():
+            state = "incident"
         case Admitted() as admitted:
             state, accounted = "admitted", admitted.accounted
         case Refused():
             state = "refused"
-        case Settled() as settled:
-            state, accounted = "settled", settled.accounted
+        case Settled():
+            state = "settled"
         case Voided():
             state = "voided"
-    if corrections and (not isinstance(closing, Settled) or closing.sequence < corrections[-1].sequence):
-        accounted = corrections[-1].accounted
-    return RoundRecord(
+    record = RoundRecord(
         request=request,
         registered_by=stored.registered_by,
         registered_at=stored.registered_at,
@@ -125,6 +123,7 @@ def record_of(store: Store, stored: StoredRound) -> RoundRecord:
         corrections=corrections,
         incident=incident,
     )
+    return replace(record, accounted=record.told[-1].accounted) if record.told else record
 
 
 def outcome_from(entry: LedgerEntry) -> Outcome:

@@ -643,6 +643,16 @@ class RoundRecord:
     corrections: tuple[Corrected, ...] = ()  # in order
     incident: Incident | None = None  # released although nothing admitted it
 
+    @property
+    def told(self) -> tuple[Incident | Corrected | Settled, ...]:
+        """What was told of the release since its admission, in order; an incident tells of a new release."""
+        told: list[Incident | Corrected | Settled] = [*self.corrections]
+        if isinstance(self.closing, Settled) and self.incident is None:
+            told.append(self.closing)
+        if self.incident is not None:
+            told = [self.incident, *(one for one in told if one.sequence > self.incident.sequence)]
+        return tuple(sorted(told, key=lambda one: one.sequence))
+
 
 def _day(text: str | None) -> date | None:
     return date.fromisoformat(text) if text else None

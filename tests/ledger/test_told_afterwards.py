@@ -390,6 +390,35 @@ def test_a_corrected_round_of_a_plan_is_placed_from_its_claim_and_its_last_truth
     desk.verified("phones")
 
 
+def test_a_correction_that_a_settlement_followed_is_told_anew(desk: Desk) -> None:
+    desk.open("phones", epsilon=3.0, policy="plan", plan={krr(1, 10_000): 1, krr(1, 5_000): 1})
+    desk.admit("r", krr(1, 10_000), "phones")
+    first = desk.correct("r", reports=5_000)
+    desk.settle("r", 10_000)
+    assert desk.standing("phones")["claimed"] == [1, 0]
+    again = desk.correct("r", reports=5_000)
+    assert (again.sequence, again.accounted) == (first.sequence + 2, krr(1, 5_000))
+    assert desk.standing("phones")["claimed"] == [0, 1]
+    assert desk.correct("r", reports=5_000) == again
+    desk.verified("phones")
+
+
+def test_an_incident_of_a_corrected_round_tells_of_another_release(desk: Desk) -> None:
+    """What was said of the release that was voided does not describe the one that happened."""
+    desk.open("phones", epsilon=30.0)
+    desk.admit("r", krr(1, 20_000), "phones")
+    earlier = desk.correct("r", randomizer=krr(3).randomizer.to_mapping())
+    desk.void("r")
+    desk.incident("r", krr(2, 5_000), "phones", after=desk.chosen("phones"))
+    record = round_record(desk.store, "r")
+    assert (record.state, record.accounted) == ("incident", slot_for(krr(2, 5_000)))
+    assert desk.correct("r", reports=4_000).round == krr(2, 4_000)
+    again = desk.correct("r", randomizer=krr(3).randomizer.to_mapping())
+    assert again.sequence > earlier.sequence + 2
+    assert again.accounted == slot_for(krr(3, 4_000))
+    desk.verified("phones")
+
+
 def test_an_incident_refers_to_rounds_that_were_not_to_be_released(desk: Desk) -> None:
     desk.open("phones")
     desk.admit("voided", krr(1, 20_000), "phones")

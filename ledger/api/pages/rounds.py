@@ -10,7 +10,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from shuffle_ledger.accounting import Accountant, InvalidParameter, ShuffledRound
+from shuffle_ledger.accounting import Accountant, InvalidParameter
 from shuffle_ledger.ledger.access import AccessToken, Permission
 from shuffle_ledger.ledger.api.dependencies import (
     Asked,
@@ -24,12 +24,13 @@ from shuffle_ledger.ledger.api.dependencies import (
 )
 from shuffle_ledger.ledger.api.pages.routes import checked_form, page, planned, whole
 from shuffle_ledger.ledger.decisions.corrections import CORRECTABLE, correct, correcting
+from shuffle_ledger.ledger.decisions.courses import described_now
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.previews import Consequence, consequences
 from shuffle_ledger.ledger.decisions.settlement import settle, settling, void, voiding
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable, NotFound
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import RoundRecord, RoundRequest
+from shuffle_ledger.ledger.values.requests import RoundRequest
 
 # What may be told of a round in these states, with the fields that its form sends.
 _ACTS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
@@ -155,15 +156,11 @@ async def _round(
         request,
         status=409 if wrong else 200,
         record=record,
-        now=_described_now(record),
+        now=described_now(record),
         acts=acts,
         preview=preview,
         wrong=wrong,
     )
-
-
-def _described_now(record: RoundRecord) -> ShuffledRound:
-    return record.corrections[-1].round if record.corrections else record.request.round
 
 
 def _shown(service: Service, round_id: str) -> RedirectResponse:
