@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.checkpoints.schedule import ScheduledCheckpoints
-from shuffle_ledger.ledger.errors import NotFound
+from shuffle_ledger.ledger.errors import NotFound, TryAgain, Unavailable
 from shuffle_ledger.ledger.files import shortage
 from shuffle_ledger.ledger.storage.census import (
     census,
@@ -221,6 +221,11 @@ def _verify_one(store: Store, accountant: Accountant, name: str, signing_key: Si
         )
     except NotFound:
         problem = "the cohort is missing"
+    except (TryAgain, Unavailable):
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a chain makes of it must not keep others waiting
+        _log.exception("cohort %s could not be verified", name)
+        problem = f"it cannot be verified: {type(error).__name__}: {error}"
     else:
         numbers_checked = found.numbers_checked
         if found.verified_before is not None:

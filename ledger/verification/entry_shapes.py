@@ -98,13 +98,14 @@ _BEYOND: Final = (RefusalReason.UNBOUNDED_LOSS, RefusalReason.BUDGET_EXCEEDED)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _CAUSES = ("discretization", "truncation", "round_off")
 _UNREADABLE = (
+    ArithmeticError,
     AttributeError,
     InvalidParameter,
-    KeyError,
     LedgerError,
+    LookupError,
+    RecursionError,
     TypeError,
     ValueError,
-    ZeroDivisionError,
 )
 
 

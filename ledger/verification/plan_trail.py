@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from shuffle_ledger.accounting import ShuffledRound, exact_text, fits, slot_for
 from shuffle_ledger.ledger.decisions.truths import truth_of
+from shuffle_ledger.ledger.errors import Damaged
 from shuffle_ledger.ledger.policies.base import IN_CLEAR
 from shuffle_ledger.ledger.policies.registry import PlanPolicy, standing_of
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
@@ -134,6 +135,8 @@ class PlanTrail:
 
     def _admit(self, body: EntryBody) -> Iterator[str]:
         slot, round_id = int(body.details["slot"]), str(body.round_id)
+        if slot >= len(self._claimed):
+            raise Damaged("it takes a slot that the plan does not have")
         self._claims[round_id] = self._stands[round_id] = slot
         self._declared[round_id] = ShuffledRound.from_mapping(body.details["request"]["round"])
         self._claimed[slot] += 1

@@ -53,7 +53,8 @@ _NOT_FOLLOWING = (
     AccountingError,
     ArithmeticError,
     AttributeError,
-    KeyError,
+    LookupError,
+    RecursionError,
     TypeError,
     ValueError,
 )

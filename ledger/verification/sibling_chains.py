@@ -12,7 +12,7 @@ from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.verification.replay import Problem
 from shuffle_ledger.ledger.verification.siblings import JointRounds, disagreements, undeclared
 
-_UNREADABLE = (LedgerError, AttributeError, KeyError, TypeError, ValueError)
+_UNREADABLE = (LedgerError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def siblings_in(store: Store, cohort: str, chains: Mapping[str, JointRounds]) -> Iterator[Problem]:

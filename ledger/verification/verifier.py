@@ -294,7 +294,7 @@ class _Run:
             return self._verified(name, saved, chains)
         except (TryAgain, Unavailable):
             raise  # says nothing about the cohort
-        except (LedgerError, AttributeError, TypeError, ValueError) as error:
+        except (LedgerError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             # SQLite accepts any value in any column, so reading can fail anywhere. All that is known of this
             # cohort is that it was damaged.
             return _unreadable(name, f"its rows cannot be read: {error}"), None

@@ -14,6 +14,7 @@ from shuffle_ledger.accounting import Accountant, ShuffledRound, slot_for
 from shuffle_ledger.ledger.decisions import admit, open_cohort, register, settle, void
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
+from shuffle_ledger.ledger.health import verify_oldest
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryBody, Spending, loss_digest
@@ -80,6 +81,31 @@ def test_a_settlement_in_another_slot_than_its_reports_name_is_found(
     rewrite(store, 3, forge)
     assert any("slot of the plan that its reports name" in what for what in audited(store)), audited(store)
     assert not verify(store, accountant).ok
+
+
+@pytest.mark.parametrize("slot", [3, 2**70])
+def test_a_slot_that_the_plan_does_not_have_is_found_and_keeps_no_other_cohort_waiting(
+    store: Store, accountant: Accountant, slot: int
+) -> None:
+    open_planned(store, accountant, plan={LARGE: 1, SMALL: 1, OTHER: 1})
+    open_cohort(
+        store, name="zebras", population=10**6, epsilon=1.0, delta=DELTA, policy="adaptive", actor="tester"
+    )
+    decide(store, accountant, "a", LARGE)
+
+    def forge(body: EntryBody) -> EntryBody:
+        return dataclasses.replace(body, details={**body.details, "slot": slot})
+
+    rewrite(store, 2, forge)
+    said = "a slot that the plan does not have"
+    assert any(said in what for what in audited(store)), audited(store)
+    found = {each.cohort: each for each in verify(store, accountant).cohorts}
+    assert any(said in each.what for each in found["watches"].problems)
+    assert found["zebras"].ok
+    verify_oldest(store, accountant, enough=lambda: False)
+    noted = {name: each.problem for name, each in store.verifications().items()}
+    assert noted["watches"] is not None
+    assert noted["zebras"] is None
 
 
 @pytest.mark.slow
