@@ -78,6 +78,8 @@ def append_to_each(
         drafts = [each for each in decided if isinstance(each, EntryDraft)]
         present = [each for each in decided if isinstance(each, LedgerEntry)]
         if drafts and present:
+            if any(store.view(view.cohort.name).head_digest != view.head_digest for view in views):
+                raise LostRace("another process said the same meanwhile")
             raise Damaged(
                 f"cohort {present[0].cohort!r}, entry {present[0].sequence}: the chain of another cohort of"
                 " the same round has no such entry"
