@@ -102,7 +102,8 @@ def _with_quotas(store: Store, request: RoundRequest, *, is_new: bool) -> RoundR
     if not is_new:
         with contextlib.suppress(NotFound):
             registered = RoundRequest.from_bytes(store.round(request.round_id).content)
-            return dataclasses.replace(request, team=registered.team, quotas=registered.quotas)
+            if registered.team in (None, request.team):
+                return dataclasses.replace(request, team=registered.team, quotas=registered.quotas)
     team = request.team or ""
     wanted = [Quota(cohort=name, team=team).name for name in request.members if has_room(name, team)]
     return dataclasses.replace(request, quotas=tuple(each.name for each in store.cohorts(only=wanted)))

@@ -409,8 +409,10 @@ class RoundRequest:
 
     def placed_as(self, registered: RoundRequest) -> RoundRequest:
         """Return the request of the team of a registration, in its quotas and periods, and on its days if it
-        has none."""
-        changes: dict[str, Any] = {"team": registered.team, "quotas": registered.quotas}
+        has none. A request of another team stays one: two teams do not collect by one admission."""
+        changes: dict[str, Any] = {}
+        if None in (self.team, registered.team) or self.team == registered.team:
+            changes = {"team": registered.team, "quotas": registered.quotas}
         if registered.windows and not self.windows:
             changes["windows"] = registered.windows
             if self.collected_on is None:
