@@ -47,7 +47,7 @@ def test_what_another_process_told_meanwhile_is_the_answer(
     telling: str,
 ) -> None:
     admit(registered, accountant, "r")
-    read, told = registered.round_in, []
+    read, told = registered.round_in, list[Any]()
     with Store.connect(database_url) as other:
 
         def read_late(cohort: str, round_id: str) -> Any:
@@ -64,7 +64,7 @@ def test_what_another_process_told_meanwhile_is_the_answer(
 def test_what_another_process_decided_between_two_reads_is_the_answer(
     registered: Store, accountant: Accountant, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, decided = rows.round_rows, []
+    read, decided = rows.round_rows, list[Any]()
     with Store.connect(database_url) as other:
 
         def read_late(*given: Any) -> Any:
