@@ -66,6 +66,50 @@ def test_who_is_ruled_out_more_often_than_delta_has_no_epsilon(weights: list[lis
             assert math.isinf(found) == certain
 
 
+def _divergence(
+    p: dict[tuple[int, ...], Fraction], q: dict[tuple[int, ...], Fraction], order: float
+) -> float:
+    exact = Fraction(order)
+    return float(
+        sum((max(mass - exact * q.get(seen, 0), Fraction(0)) for seen, mass in p.items()), Fraction(0))
+    )
+
+
+@pytest.mark.slow
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 3), min_size=3, max_size=3), min_size=4, max_size=5), st.integers(1, 2)
+)
+@example([[7, 3, 0], [3, 4, 3], [2, 3, 5], [3, 3, 4]], 2)
+def test_tables_of_many_inputs_with_impossible_outputs_are_bounded(
+    weights: list[list[int]], users: int
+) -> None:
+    """More pairs than have tilts of their own, at orders where none of the common tilts' pairs has a gain."""
+    rows = _rows(weights)
+    shuffled, accountant = ShuffledRound(randomizer=_table(rows), reports=users), Accountant()
+    for epsilon in (0.5, 3.0):
+        truth = max(
+            _divergence(p, q, math.exp(epsilon))
+            for other in rows
+            for p, q in itertools.permutations([_shuffled([row] + [other] * (users - 1)) for row in rows], 2)
+        )
+        assert accountant.certify_delta({shuffled: 1}, epsilon=epsilon).delta_upper >= truth * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "table([[0.7,0.299999999,1e-9],[0.5,0.5,0],[0.4,0.6,0],[0.3,0.7,0]])",
+        "joint(table([[0.7,0.299999999,1e-9],[0.5,0.5,0],[0.4,0.6,0]]), krr(k=2, epsilon0=1))",
+    ],
+)
+def test_an_impossible_output_that_is_rare_leaves_the_rest_narrow(written: str) -> None:
+    shuffled = ShuffledRound(randomizer=parse_randomizer(written), reports=1000)
+    found = Accountant().certify({shuffled: 1}, delta=1e-6)
+    assert found.precise
+    assert 0 < found.epsilon_lower <= found.epsilon_upper <= found.epsilon_lower * 1.001
+
+
 @pytest.mark.parametrize(
     ("written", "reports", "delta"),
     [("binomial_sum(p=0.9, bits=2)", 100, 7e-10), ("binomial_sum(p=0.9, bits=1)", 50, 5e-3)],

@@ -46,11 +46,11 @@ class Powers(NamedTuple):
 
     def least(self, reports: int) -> FloatArray:
         """Returns the logarithm of the least of Chernoff's bounds `M^n / (e theta n)` over the tilts, shape
-        (pairs, orders)."""
+        (pairs, orders); of 1, which bounds every divergence, at orders without tilts."""
         with np.errstate(invalid="ignore"):
             bounds = self.logarithm - np.log(self.theta * reports)[:, None, :] - 1
         found = np.where(np.isfinite(bounds), bounds, np.inf).min(axis=0)
-        return np.where(np.isfinite(self.theta[0]), np.minimum(found + _LOG_MOMENT_ROUND_OFF, 0.0), np.inf)
+        return np.where(np.isfinite(self.theta[0]), np.minimum(found + _LOG_MOMENT_ROUND_OFF, 0.0), 0.0)
 
 
 def chernoff(pairs: Pairs, reports: int, excess: FloatArray) -> FloatArray:
