@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -232,8 +233,10 @@ def _checked_direction(of: str, losses: object, masses: object, infinity: object
 
 
 def _with_missing(direction: Direction) -> float:
-    """Returns the mass at infinity with what is missing from the sum of 1, rounded up."""
-    missing = 1.0 - math.fsum((*direction.masses, direction.infinity))
-    if missing <= 0:
-        return direction.infinity
-    return min((direction.infinity + missing) * (1 + 8 * UNIT_ROUND_OFF), 1.0)
+    """Returns the mass at infinity with what is missing from the sum of 1, rounded up.
+
+    Guarantee: the sum is exact, so what is missing has a relative error of one rounding, however little.
+    """
+    finite = sum(map(Fraction, direction.masses), Fraction(0))
+    beyond = max(1 - finite, Fraction(direction.infinity))
+    return min(math.nextafter(float(beyond), math.inf), 1.0) if beyond else 0.0

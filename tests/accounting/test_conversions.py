@@ -12,6 +12,7 @@ import sys
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import mpmath as mp
@@ -148,6 +149,22 @@ def test_the_profile_is_at_least_the_sum_over_the_losses(first: Atoms, second: A
         assert upper >= exact * (1 - mp.mpf("1e-12"))
         assert lower <= lifted * (1 + mp.mpf("1e-11")) + mp.mpf("1e-15")
         assert upper - lower <= 1e-9
+
+
+@pytest.mark.parametrize(
+    ("losses", "masses"),
+    [
+        ([0.7, 4.9], [0.9999998995652079, 4.34802148107161e-10]),
+        ([0.1, 1.2, 4.0], [0.9934962799067261, 1.2210357269520666e-05, 0.006491509736004338]),
+        ([0.0, 0.5], [0.7, 0.3]),  # as floats these lack 6e-17
+        ([0.0, 0.5], [0.75, 0.25]),
+    ],
+)
+def test_what_is_missing_is_summed_exactly(losses: list[float], masses: list[float]) -> None:
+    missing = 1 - sum(map(Fraction, masses), Fraction(0))
+    bounds = profile(PrivacyLoss(losses=tuple(losses), masses=tuple(masses)), [20.0])
+    lower, upper = (Fraction(float(one[0])) for one in (bounds.lower, bounds.upper))
+    assert lower <= missing <= upper <= missing * (1 + Fraction(1, 10**11))
 
 
 def test_missing_mass_is_infinite_loss() -> None:
