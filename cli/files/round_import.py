@@ -29,7 +29,7 @@ from shuffle_ledger.ledger.decisions import (
     refuse_other_content,
     refuse_uncollectable,
 )
-from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable, NotFound, UnacceptedWarnings
+from shuffle_ledger.ledger.errors import NotCollectable, NotFound, TryAgain, UnacceptedWarnings, Unavailable
 from shuffle_ledger.ledger.values import (
     POLICY_PLAN,
     Admitted,
@@ -179,7 +179,8 @@ def run_import(ledger: Ledger, plan: ImportPlan, *, processes: int | None = None
     `processes` compute privacy losses ahead, one per core if None; where workers decide, they compute.
 
     Raises:
-        BadLine: a round was voided, or its cohort was frozen or overspent, since the plan was made.
+        BadLine: a round cannot be decided, or was voided, or its cohort was frozen or overspent, since the
+            plan was made.
     """
     requests = [line.request for line in plan.lines]
     counts = _Counts(requests)
@@ -325,5 +326,7 @@ def _check(
 def _line_named(file: Path, line: int) -> Iterator[None]:
     try:
         yield
-    except (Conflict, InvalidValue, NotFound) as problem:
+    except (ImportError, TryAgain, Unavailable):
+        raise  # says nothing about the line
+    except Exception as problem:
         raise BadLine(str(file), line, problem) from problem

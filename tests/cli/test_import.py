@@ -185,6 +185,18 @@ def test_interrupted_between_any_two_steps_then_finished(  # the interruption, o
     assert chains(files) == uninterrupted
 
 
+def test_a_round_that_cannot_be_decided_is_named_with_its_line(
+    files: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_given: Any, **_named: Any) -> Any:
+        raise ZeroDivisionError("as if a bound could not be computed")
+
+    monkeypatch.setattr(database, "register_and_admit", fail)
+    answer = run(*IMPORT)
+    assert answer.code == 1
+    assert answer.json["error"]["message"] == "rounds.csv, line 2: as if a bound could not be computed"
+
+
 @pytest.mark.slow
 def test_a_library_that_fails_while_it_is_interrupted_is_interrupted(
     files: Path, run: Run, monkeypatch: pytest.MonkeyPatch, uninterrupted: dict[str, list[Any]]
