@@ -647,7 +647,7 @@ class RoundRecord:
 
     @property
     def told(self) -> tuple[Incident | Corrected | Settled, ...]:
-        """What was told of the release since its admission, in order; an incident tells of a new release."""
+        """Corrections and settlement of the release that counts, in order; an incident begins a new one."""
         told: list[Incident | Corrected | Settled] = [*self.corrections]
         if isinstance(self.closing, Settled) and self.incident is None:
             told.append(self.closing)

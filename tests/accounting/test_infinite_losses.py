@@ -84,7 +84,7 @@ def _divergence(
 def test_tables_of_many_inputs_with_impossible_outputs_are_bounded(
     weights: list[list[int]], users: int
 ) -> None:
-    """More pairs than have tilts of their own, at orders where none of the common tilts' pairs has a gain."""
+    """With more than eight pairs, all share tilts; at large orders these suit none of the pairs."""
     rows = _rows(weights)
     shuffled, accountant = ShuffledRound(randomizer=_table(rows), reports=users), Accountant()
     for epsilon in (0.5, 3.0):

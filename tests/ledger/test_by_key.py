@@ -97,7 +97,7 @@ def decide(store: Store, accountant: Accountant, requests: list[RoundRequest]) -
 
 
 def count_steps(store: Store, steps: Iterator[int], together: int) -> None:
-    """Count the steps of SQLite's machine, so many together, on every connection of the pool."""
+    """Count the steps of SQLite's machine on every connection of the pool; `together` count as one."""
 
     def count(connection: Connection, *_: object) -> None:
         driver: Any = connection.connection.driver_connection

@@ -404,7 +404,7 @@ def test_a_correction_that_a_settlement_followed_is_told_anew(desk: Desk) -> Non
 
 
 def test_an_incident_of_a_corrected_round_tells_of_another_release(desk: Desk) -> None:
-    """What was said of the release that was voided does not describe the one that happened."""
+    """The correction of the voided release does not describe the later one."""
     desk.open("phones", epsilon=30.0)
     desk.admit("r", krr(1, 20_000), "phones")
     earlier = desk.correct("r", randomizer=krr(3).randomizer.to_mapping())

@@ -123,7 +123,7 @@ async def finish(
     attempt = Attempt.of_cookie(
         service.sessions, cookie_of(request.headers.get("cookie", ""), ATTEMPT_COOKIE)
     )
-    if attempt is None:  # not counted: any other site can have a browser ask this, and nobody guesses by it
+    if attempt is None:  # not counted: any site can make a browser ask this, and it guesses no token
         return login_page(request, status=401, wrong=_NOT_SIGNED_IN)
     try:
         if not hmac.compare_digest(state.encode(), attempt.state.encode()):
