@@ -66,11 +66,13 @@ class DeltaAccounts:
         return certain <= self._certain_limit and slack <= self._slack_limit
 
     def most_more(self, spent: Sequence[Fraction], cost: Sequence[Fraction]) -> int | None:
-        """Returns how many more rounds of one cost fit in both accounts; None if the cost is 0, so that there
-        is no limit."""
+        """Returns how many more rounds of one cost fit in both accounts. It is 0 if the totals are already
+        beyond an account, also for a cost of 0; else None for a cost of 0, which has no limit."""
+        if not self.hold(spent):
+            return 0
         limits = (self._certain_limit, self._slack_limit)
         parts = [(limit - total) // one for limit, total, one in zip(limits, spent, cost, strict=True) if one]
-        return max(min(parts), 0) if parts else None
+        return min(parts) if parts else None
 
     def at(self, epsilon: float) -> DeltaAccounts:
         """Returns the accounts for a budget raised to `epsilon`; a smaller epsilon changes nothing."""

@@ -341,8 +341,15 @@ class FilterSet:
         return dataclasses.replace(self, accounts=None).epsilon_upper(spent) <= epsilon
 
     def most_more(self, spent: Charge, cost: Charge, *, epsilon: float) -> int:
-        """Returns how many more rounds of one cost the filters admit at `epsilon`, up to
-        `REPETITIONS_MAX`."""
+        """Returns how many more rounds of one cost the filters admit at `epsilon`, one after the other, up to
+        `REPETITIONS_MAX`.
+
+        Proof: a round is admitted if after it the repetition filter holds, or if the accounts of delta hold
+        and beside them a fixed reserve, a Renyi filter or the sliding reserve. Totals never shrink from round
+        to round, so each of these conditions holds for the first rounds up to a number, and for none beyond.
+        The result is the larger of two such numbers: the one of everything that adds costs up, with the
+        accounts, and the smaller one of the sliding reserve's and the accounts'.
+        """
         budget = 2 * self.gaussian.reserves[-1]
         about = budget / max(float(cost.gaussian[0]), budget / REPETITIONS_MAX)
         most = largest_count(

@@ -289,7 +289,7 @@ def _lacks_delta(account: AccountsReading) -> str:
     return (
         "With this round the cohort's approximate rounds would use more of delta than is set aside for them:"
         f" {certain} for losses that are certain, and {slack} for local deltas at epsilon"
-        f" {exact_text(account.epsilon)}. Rounds without a delta of their own are not concerned."
+        f" {exact_text(account.epsilon)}. Rounds without a delta of their own add nothing to that."
     )
 
 

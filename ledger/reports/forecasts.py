@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -296,9 +297,9 @@ def _limit_of_filters(
     epsilon, accounted = view.cohort.epsilon_budget, slot_of(kind)
     filters, total = policy.filters_for(books, view, accounted)
     cost = books.charge(accounted, filters)
-    beyond = filters.after_more(total, cost, count + 1)
-    if filters.lacks_delta(beyond, epsilon=epsilon):
-        return "delta_account", "The part of delta that is set aside for approximate rounds would be used up."
+    # Without its accounts of delta, this set would admit more exactly if they refuse the next round.
+    if dataclasses.replace(filters, accounts=None).most_more(total, cost, epsilon=epsilon) > count:
+        return "delta_account", "The part of delta set aside for approximate rounds would be exceeded."
     holding = [
         one.name
         for one in filters.readings(filters.after_more(total, cost, count))

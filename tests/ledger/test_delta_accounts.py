@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
-from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting import Accountant, InvalidParameter, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger.decisions import admit, change_budget, open_cohort, quote, register, settle, void
 from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
 from shuffle_ledger.ledger.reports.budgets import budget
+from shuffle_ledger.ledger.reports.calibrations import calibrate_for
+from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.documents import document_of
 from shuffle_ledger.ledger.values.entries import EntryBody
@@ -52,13 +54,17 @@ def request(name: str, *, randomizer: str, **fields: Any) -> RoundRequest:
     return RoundRequest(round_id=name, cohort="watches", round=described, collected_on=None, use_case=None)
 
 
+def asked(store: Store, accountant: Accountant, wanted: RoundRequest) -> Outcome:
+    register(store, wanted, actor="tester")
+    return admit(store, accountant, wanted.round_id)
+
+
 @pytest.fixture
 def ask(watches: Store, accountant: Accountant) -> Callable[..., Outcome]:
     """Return a function that registers a round and decides it."""
 
     def ask(name: str, **fields: Any) -> Outcome:
-        register(watches, request(name, **fields), actor="tester")
-        return admit(watches, accountant, name)
+        return asked(watches, accountant, request(name, **fields))
 
     return ask
 
@@ -102,6 +108,28 @@ def test_an_exhausted_account_refuses_approximate_rounds_alone(
     assert stated.delta_accounts == quoted.delta_accounts
     assert verify(watches, accountant, numbers="all").ok
     assert not audited(watches)
+
+
+def test_nothing_fits_once_the_repetition_filter_admitted_more_than_the_accounts_have(
+    store: Store, accountant: Accountant
+) -> None:
+    opened = {"population": 1000, "epsilon": 5.0, "delta": DELTA, "policy": "adaptive"}
+    open_cohort(store, name="watches", actor="tester", **opened)  # type: ignore[arg-type]  # as it says
+    often: dict[str, Any] = {"randomizer": "generic(epsilon0=0.5)", "reports": 100, "delta0": 1e-9}
+    for name in ("a1", "a2"):
+        assert isinstance(asked(store, accountant, request(name, **often)), Admitted)
+    other = request("other", randomizer="krr(k=4, epsilon0=1)", reports=100)
+    wanted = ForecastWanted(round=other.round)
+    (kind,) = forecast(store, accountant, "watches", wanted, today=store.now().date()).kinds
+    assert (kind.rounds_at_least, kind.limited_by) == (0, "delta_account")
+    described: dict[str, Any] = {"randomizer": {"kind": "krr", "k": 4}, "reports": 100}
+    with pytest.raises(InvalidParameter) as refused:
+        calibrate_for(store, accountant, "watches", described, rounds=1)
+    assert refused.value.field == "rounds"
+    outcome = asked(store, accountant, other)
+    assert isinstance(outcome, Refused)
+    assert outcome.reason == "delta_account_exhausted"
+    assert "Rounds without a delta of their own add nothing to that." in outcome.message
 
 
 def test_voids_give_back_and_settlements_take_more(watches: Store, accountant: Accountant, ask: Ask) -> None:
