@@ -15,6 +15,7 @@ from shuffle_ledger.ledger.decisions.repeats import least_open, quote_repeated
 from shuffle_ledger.ledger.decisions.windows import views_of
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
+from shuffle_ledger.ledger.policies.base import changed
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
@@ -195,10 +196,9 @@ def what_fits(store: Store, accountant: Accountant, request: RoundRequest) -> Fi
     base = quote_for_all(store, accountant, views, request)
 
     def count_fits(count: int) -> bool:
+        others = {base.accounted: count - 1}
         more = [
-            dataclasses.replace(
-                view, held={**view.held, base.accounted: view.held.get(base.accounted, 0) + count - 1}
-            )
+            dataclasses.replace(view, held=changed(view.held, others), local=changed(view.local, others))
             for view in views
         ]
         return quote_for_all(store, accountant, more, request).would_be == "admitted"

@@ -21,6 +21,7 @@ from shuffle_ledger.ledger.decisions import (
     record_incident,
     register_and_admit,
     void,
+    what_fits,
 )
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.reports.budgets import budget
@@ -104,6 +105,21 @@ def test_forecasts_calibrations_and_what_fits_know_the_limit(desk: Desk) -> None
     described: dict[str, Any] = {**TWO.to_mapping(), "randomizer": {"kind": "krr", "k": 10}}
     found = calibrate_for(desk.store, desk.accountant, "watches", described, rounds=2)
     assert 3.9 < found.epsilon0 <= 4.0
+
+
+@pytest.mark.parametrize("policy", ["fixed", "adaptive", "plan"])
+def test_a_quote_counts_the_rounds_that_the_limit_lets_fit(
+    store: Store, accountant: Accountant, policy: str
+) -> None:
+    kind = ShuffledRound(randomizer=parse_randomizer("generic(epsilon0=2)"), reports=2000)
+    desk = Desk(store, accountant, policy=policy, plan={kind: 9} if policy == "plan" else None)
+    assert isinstance(desk.ask(kind), Admitted)
+    quoted = RoundRequest(round_id="quoted", cohort="watches", round=kind)
+    assert what_fits(store, accountant, quoted).rounds == 4
+    outcomes = [desk.ask(kind) for _ in range(5)]
+    assert [isinstance(each, Admitted) for each in outcomes] == [True] * 4 + [False]
+    assert isinstance(outcomes[-1], Refused)
+    assert outcomes[-1].reason is RefusalReason.LOCAL_BUDGET_EXCEEDED
 
 
 def test_a_schedule_of_several_kinds_ends_at_the_limit(desk: Desk) -> None:
