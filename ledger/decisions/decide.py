@@ -18,7 +18,7 @@ from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.decisions.windows import period_names
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies import registry
-from shuffle_ledger.ledger.policies.base import slot_of
+from shuffle_ledger.ledger.policies.base import Step, slot_of
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
@@ -81,12 +81,7 @@ def decide(books: Books, view: CohortView, request: RoundRequest) -> Decision:
         reason = RefusalReason.UNBOUNDED_LOSS
         message = f"With this round no finite epsilon holds {at}; the budget is {budget}."
     else:
-        reason = RefusalReason.BUDGET_EXCEEDED
-        message = (
-            f"With this round {_whose(cohort)} would have spent at most epsilon"
-            f" {upper_text(requested.epsilon_upper)} {at}, which is above the budget of {budget};"
-            f" it has spent at most {upper_text(view.spent.epsilon_upper)}."
-        )
+        reason, message = RefusalReason.BUDGET_EXCEEDED, _beyond_budget(view, step)
     # The charge it would have had, beside the standing that it leaves as it was.
     details = {**step.details, **policy.unchanged(view)}
     return Decision(accounted=accounted, reason=reason, message=message, requested=requested, details=details)
@@ -280,6 +275,23 @@ def _entry_draft(
         spent=spent,
         details=details,
         changes=changes,
+    )
+
+
+def _beyond_budget(view: CohortView, step: Step) -> str:
+    at = f"at delta {exact_text(view.cohort.delta_budget)}"
+    budget, spent = exact_text(view.cohort.epsilon_budget), upper_text(view.spent.epsilon_upper)
+    if step.promised_epsilon_upper is not None:
+        promised = upper_text(step.promised_epsilon_upper)
+        return (
+            f"The promise of the cohort's plan, at most epsilon {promised} {at} for all of its rounds,"
+            f" is above the budget of {budget}, so no round is admitted;"
+            f" the cohort has spent at most {spent}."
+        )
+    return (
+        f"With this round {_whose(view.cohort)} would have spent at most epsilon"
+        f" {upper_text(step.spent.epsilon_upper)} {at}, which is above the budget of {budget};"
+        f" it has spent at most {spent}."
     )
 
 

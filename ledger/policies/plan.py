@@ -25,7 +25,7 @@ from shuffle_ledger.ledger.policies.base import (
     standing_of,
 )
 from shuffle_ledger.ledger.storage.rows import CohortView
-from shuffle_ledger.ledger.values.requests import POLICY_PLAN
+from shuffle_ledger.ledger.values.requests import POLICY_PLAN, refused_beyond
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +91,11 @@ class PlanPolicy(Policy):
         """See `Policy`: the composition of the whole plan, which no round changes."""
         standing_of(view.details, self.digest)
         return float(view.details["standing"]["promised_epsilon_upper"])
+
+    def refuses_all(self, view: CohortView) -> bool:
+        """Return whether the plan promises more than the budget, which was lowered: then no round is
+        admitted, whatever it costs."""
+        return self.promised(view) > refused_beyond(view.cohort, view.cohort.epsilon_budget)
 
     def accounted(self, view: CohortView, described: ShuffledRound) -> ShuffledRound | None:
         """See `Policy`: the slot that is the round itself, else the first free one that dominates it."""

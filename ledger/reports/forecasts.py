@@ -285,6 +285,8 @@ def _limit(
     if local_rounds_left(view.cohort.local_budget, view.local, dearest(view, policy, kind)) <= count:
         return "local_budget", "The sum of epsilon0 over a user's rounds would be above the local budget."
     if isinstance(policy, PlanPolicy):
+        if policy.refuses_all(view) and policy.accounted(view, kind) is not None:
+            return "promise", "What the plan promises is above the budget: no round is admitted."
         return "no_free_slot", "The plan has no more free slots whose cost is known to cover such a round."
     if isinstance(policy, AdaptivePolicy):
         return _limit_of_filters(books, view, policy, kind, count)

@@ -124,6 +124,8 @@ def _room_in_budget(
         most = filters.most_more(total, books.charge(accounted, filters), epsilon=epsilon)
         return Room(count=most, is_largest=False, compositions_left=compositions)
     if isinstance(policy, PlanPolicy):
+        if policy.refuses_all(view):
+            return Room(count=0, is_largest=True, compositions_left=compositions)
         fitting = (slot for slot in policy.slots(view) if slot.round == kind or fits(kind, slot.round))
         free = sum(slot.count - slot.claimed for slot in fitting)
         return Room(count=free, is_largest=True, compositions_left=compositions)

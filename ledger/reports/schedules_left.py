@@ -135,6 +135,8 @@ def _read_after(
 
 def _by_free_slots(view: CohortView, policy: PlanPolicy, kinds: Sequence[ShuffledRound]) -> int:
     """Return how many periods find slots, each round the one that an admission would choose."""
+    if policy.refuses_all(view):
+        return 0
     slots = policy.slots(view)
     left = [slot.count - slot.claimed for slot in slots]
     choices = [

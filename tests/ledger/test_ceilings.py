@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 from sqlalchemy import text, update
 
-from shuffle_ledger.accounting import Accountant, FilterMenu, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting import (
+    Accountant,
+    FilterMenu,
+    ShuffledRound,
+    exact_text,
+    parse_randomizer,
+    upper_text,
+)
 from shuffle_ledger.ledger.decisions import (
     approve,
     change_budget,
@@ -26,11 +33,12 @@ from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
 from shuffle_ledger.ledger.policies.registry import rules_digest
+from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import proposals
 from shuffle_ledger.ledger.values.entries import EntryBody
-from shuffle_ledger.ledger.values.requests import Refused, RoundRequest
+from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.test_adaptive import rewrite
 
@@ -211,6 +219,45 @@ def test_plans_have_ceilings_and_fixed_cohorts_have_none(desk: Desk) -> None:
     with pytest.raises(InvalidValue, match="may depend on outputs"):
         desk.open("fixed", epsilon=0.2, ceiling=0.4, policy="fixed")
     desk.check()
+
+
+def test_a_plan_that_promises_more_than_a_lowered_budget_admits_nothing(desk: Desk) -> None:
+    other = dataclasses.replace(KRR, reports=20_000)
+    desk.open("other", epsilon=0.2, ceiling=0.4, policy="plan", plan={KRR: 5, other: 1})
+    request = RoundRequest(round_id="first", cohort="other", round=KRR)
+    assert isinstance(register_and_admit(desk.store, desk.accountant, request, actor="ada")[0], Admitted)
+    promised = budget(desk.store, desk.accountant, "other").epsilon_promised_upper
+    assert promised is not None
+    desk.change(promised * (1 - 1e-12), "other")
+    assert desk.store.cohort("other").status == "open"
+    assert [each.rounds_at_least for each in budget(desk.store, desk.accountant, "other").fits] == [0, 0]
+    today = datetime.now(UTC).date()
+    wanted = ForecastWanted(every="week")
+    found = forecast(desk.store, desk.accountant, "other", wanted, today=today)
+    assert {(each.rounds_at_least, each.next_is_refused, each.limited_by) for each in found.kinds} == {
+        (0, True, "promise")
+    }
+    assert found.together is not None
+    assert found.together.periods_at_least == 0
+    request = dataclasses.replace(request, round_id="second")
+    refused, _ = register_and_admit(desk.store, desk.accountant, request, actor="ada")
+    assert isinstance(refused, Refused)
+    assert refused.reason == "budget_exceeded"
+    assert refused.epsilon_requested_upper is not None
+    assert refused.epsilon_requested_upper < refused.epsilon_budget
+    assert refused.message.startswith(
+        f"The promise of the cohort's plan, at most epsilon {upper_text(promised)} at delta 1e-06"
+    )
+    assert f"is above the budget of {exact_text(refused.epsilon_budget)}" in refused.message
+
+
+def test_a_plan_whose_promise_is_the_budget_admits_all_of_its_rounds(desk: Desk) -> None:
+    desk.open("other", epsilon=0.2, ceiling=0.4, policy="plan", plan={KRR: 3})
+    promised = budget(desk.store, desk.accountant, "other").epsilon_promised_upper
+    assert promised is not None
+    desk.change(promised, "other")
+    assert [each.rounds_at_least for each in budget(desk.store, desk.accountant, "other").fits] == [3]
+    assert desk.admitted("other") == 3
 
 
 FORGERIES: dict[str, tuple[int, Callable[[EntryBody], EntryBody], str]] = {
