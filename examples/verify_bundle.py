@@ -110,6 +110,8 @@ def problems(path):
         stated = (listed[name]["bytes"], listed[name]["sha256"])
         if stated != (len(members[name]), hashlib.sha256(members[name]).hexdigest()):
             yield f"{name}: its length or SHA-256 is not the one in the manifest"
+    if not manifest["cohorts"]:
+        yield "manifest.json: it lists no chain"
     heads = {head["cohort"]: head for head in json.loads(members["heads.json"])["heads"]}
     for item in manifest["cohorts"]:
         cohort, name = item["cohort"], item["member"]

@@ -67,6 +67,8 @@ def open_bundle(data: bytes, trusted_public_key: bytes | None = None) -> Evidenc
     members = unpacked.members
     manifest = _manifest(members, findings)
     chains = _chains(members, manifest, findings)
+    if not chains:
+        findings.add("it contains no chain, so nothing in it is evidence of any budget")
     _compare_manifest(members, manifest, chains, findings)
     return Evidence(
         chains=chains,

@@ -660,6 +660,27 @@ def test_an_unsigned_bundle_says_so(lived: Store, key: SigningKey) -> None:
     assert named(verified(made.data, trusted_public_key=key.public_key_bytes)) == {(bundle.HEADS, None)}
 
 
+def test_a_bundle_without_chains_is_never_vouched_for(lived: Store, key: SigningKey, tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(lived, key)
+    without_heads: dict[str, Any] = {"format": "shuffle-ledger-heads-1", "heads": []}
+    unsigned = repacked({bundle.HEADS: bundle.json_bytes(without_heads)})
+    signed = make_bundle(lived, [], checkpoint=checkpoint).data
+    cases: tuple[tuple[bytes, dict[str, Any]], ...] = (
+        (unsigned, {}),
+        (unsigned, {"against": saved_heads(without_heads)}),
+        (signed, {"trusted_public_key": key.public_key_bytes}),
+        (signed, {"against": saved_heads(heads(lived))}),
+    )
+    for data, options in cases:
+        report = verified(data, **options)
+        assert not report.vouched
+        assert "it contains no chain" in report.findings[0].what
+    path = tmp_path / "empty.zip"
+    path.write_bytes(unsigned)
+    done = independently(path)
+    assert (done.returncode, "it lists no chain" in done.stdout) == (1, True)
+
+
 def test_no_bundle_is_made_of_a_chain_that_does_not_reach_its_head(lived: Store, key: SigningKey) -> None:
     checkpoint = make_checkpoint(lived, key)
     later = dataclasses.replace(checkpoint.heads[0], sequence=9)
