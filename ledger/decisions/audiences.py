@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from datetime import date
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
+from shuffle_ledger.ledger.storage.rows import StoredRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.audiences import (
     check_sampled,
@@ -16,7 +18,7 @@ from shuffle_ledger.ledger.values.audiences import (
     strata_from,
     stratified_population,
 )
-from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.values.requests import Cohort, RoundRequest
 
 
 def resolve_audience(
@@ -31,7 +33,9 @@ def resolve_audience(
         audience: a list of names, or a text: names with commas, or a selector such as
             `device=phone,country=de`, which means every cohort that has all these labels.
         round_id: the identifier to be registered. If it is registered already, a selector means the cohorts
-            that there were then, so that a repeated request says the same.
+            that there were then, so that a repeated request says the same: the round's own, and those that
+            were opened earlier by the database's clock. If the clock was set back, a cohort may seem earlier
+            than it is; the request then differs from the registered one, which is a Conflict.
 
     Raises:
         InvalidValue: no names, too many, or no selector that there can be.
@@ -40,20 +44,25 @@ def resolve_audience(
     wanted = selected_labels(audience) if isinstance(audience, str) else None
     if wanted is None:
         return checked_audience(audience.split(",") if isinstance(audience, str) else audience)
-    try:
-        last = store.round(round_id).registered_at if round_id is not None else None
-    except NotFound:
-        last = None
-    names = [
-        cohort.name
-        for cohort in store.labelled(wanted)
-        if last is None or cohort.opened_at is None or cohort.opened_at <= last
-    ]
+    found = store.labelled(wanted)
+    with contextlib.suppress(NotFound):
+        if round_id is not None:
+            found = _there_at_registration(found, store.round(round_id))
+    names = [cohort.name for cohort in found]
     if not names:
         raise NotFound(
             f"no cohort has the labels {audience!r}; for several values of a label, name the cohorts"
         )
     return checked_audience(names)
+
+
+def _there_at_registration(cohorts: Sequence[Cohort], stored: StoredRound) -> list[Cohort]:
+    own = RoundRequest.from_bytes(stored.content).members
+    return [
+        cohort
+        for cohort in cohorts
+        if cohort.name in own or cohort.opened_at is None or cohort.opened_at <= stored.registered_at
+    ]
 
 
 def request_of(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from shuffle_ledger.ledger.decisions import open_cohort, resolve_audience
-from shuffle_ledger.ledger.errors import NotFound
-from shuffle_ledger.ledger.storage import rows
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.decisions import open_cohort, register_and_admit, request_of, resolve_audience
+from shuffle_ledger.ledger.errors import NotFound, OtherContent
+from shuffle_ledger.ledger.storage import engine, rows
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import Cohort
+from shuffle_ledger.ledger.values.requests import Admitted, Cohort, Outcome
 
 AWKWARD = ('"', "\\", "é", "%_", ':"', '":"x', "a", "b", "\N{SNOWMAN}'")
 
@@ -54,3 +56,30 @@ def test_only_cohorts_with_the_labels_are_read(store: Store, monkeypatch: pytest
     assert read == ["c3"]
     with pytest.raises(NotFound):
         resolve_audience(store, "country=d")
+
+
+def test_a_repeated_selector_means_the_rounds_own_cohorts_though_the_clock_was_set_back(
+    store: Store, accountant: Accountant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def register(round_id: str) -> Outcome:
+        names = resolve_audience(store, "country=de", round_id=round_id)
+        described = ShuffledRound(randomizer=parse_randomizer("generic(epsilon0=0.1)"), reports=500)
+        request = request_of(names, described, round_id=round_id)
+        return register_and_admit(store, accountant, request, actor="tester")[0]
+
+    def shift(hours: int) -> None:
+        monkeypatch.setattr(engine, "database_time", lambda it: true_time(it) + timedelta(hours=hours))
+
+    true_time = engine.database_time
+    opened(store, "c1", {"country": "de"})
+    shift(1)
+    opened(store, "c2", {"country": "de"})
+    first = register("r")
+    assert isinstance(first, Admitted)
+    assert [member.cohort for member in first.audience] == ["c1", "c2"]
+    opened(store, "c3", {"country": "de"})
+    assert register("r") == first
+    shift(-1)
+    opened(store, "c0", {"country": "de"})
+    with pytest.raises(OtherContent):
+        register("r")
