@@ -33,6 +33,7 @@ from shuffle_ledger.ledger.values.requests import (
     RoundRequest,
 )
 from shuffle_ledger.ledger.values.windows import Period, Window, checked_windows
+from shuffle_ledger.ledger.verification.plan_trail import promised_in
 
 _OF_ROUNDS: Final = (
     EntryKind.ADMITTED,
@@ -83,6 +84,8 @@ _OPTIONAL: Final[Mapping[tuple[str, EntryKind], frozenset[str]]] = {
     (POLICY_ADAPTIVE, EntryKind.ADMITTED): frozenset({"choice"}),
     (POLICY_ADAPTIVE, EntryKind.REFUSED): frozenset({"charge", "choice"}),
     (POLICY_PLAN, EntryKind.SETTLED): frozenset({"slot"}),
+    # The slot that the round would have taken, where the plan promises more than a lowered budget.
+    (POLICY_PLAN, EntryKind.REFUSED): frozenset({"slot"}),
     # A frozen cohort records corrections and incidents without charging them.
     (POLICY_ADAPTIVE, EntryKind.CORRECTED): frozenset({"charge"}),
     (POLICY_ADAPTIVE, EntryKind.INCIDENT): frozenset({"charge", "choice"}),
@@ -93,6 +96,8 @@ _STANDING: Final = {
     POLICY_ADAPTIVE: (frozenset({"rules", "charged"}), frozenset({"choice"})),
     POLICY_PLAN: (frozenset({"rules", "claimed", "promised_epsilon_upper"}), frozenset({"unplaced"})),
 }
+# The field that a policy's decision has with what was requested, and not without.
+_OF_REQUESTED: Final = {POLICY_ADAPTIVE: "charge", POLICY_PLAN: "slot"}
 # Reasons of numbers beyond the budget: an account of delta may be why they are.
 _BEYOND: Final = (RefusalReason.UNBOUNDED_LOSS, RefusalReason.BUDGET_EXCEEDED)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -370,14 +375,16 @@ def contradictory(
         yield "what it accounts declares an interaction, and what was requested does not"
     if (requested is None) != (details["privacy_loss"] is None):
         yield "it names a privacy loss without what was requested, or the other way round"
-    if policy == POLICY_ADAPTIVE and (requested is None) == ("charge" in details):
-        yield "it states a charge without what was requested, or the other way round"
+    part = _OF_REQUESTED.get(policy)
+    if part is not None and (requested is None) == (part in details):
+        yield f"it states a {part} without what was requested, or the other way round"
     if body.kind is EntryKind.ADMITTED:
         if requested != body.spent.to_mapping():
             yield "what it says was requested is not what it says is spent"
         return
     closed = _closed(frozen=frozen, overspent=overspent)
-    expected = closed or _reason(requested, refused_beyond)
+    is_promise = policy == POLICY_PLAN and promised_in(details) > refused_beyond
+    expected = closed or _reason(requested, refused_beyond, is_promise=is_promise)
     # This cohort alone would have admitted the round; or the replay of the chain tells whether it is so.
     is_elsewhere = requested is None and details["reason"] == RefusalReason.REFUSED_ELSEWHERE
     if closed is None and (is_elsewhere or _is_local(details["reason"], expected, policy)):
@@ -404,11 +411,17 @@ def _closed(*, frozen: bool, overspent: bool) -> RefusalReason | None:
     return RefusalReason.COHORT_OVERSPENT if overspent else None
 
 
-def _reason(requested: Mapping[str, Any] | None, limit: float) -> RefusalReason | None:
-    """Return why a cohort that is open refuses a round; None if it does not."""
+def _reason(requested: Mapping[str, Any] | None, limit: float, *, is_promise: bool) -> RefusalReason | None:
+    """Return why a cohort that is open refuses a round; None if it does not.
+
+    Args:
+        requested: the numbers with the round; None if they were not computed.
+        limit: the epsilon beyond which it refuses rounds.
+        is_promise: its plan promises more than that.
+    """
     if requested is None:
         return RefusalReason.NO_FREE_SLOT
-    if requested["epsilon_upper"] <= limit:
+    if requested["epsilon_upper"] <= limit and not is_promise:
         return None
     unbounded = math.isinf(requested["epsilon_upper"])
     return RefusalReason.UNBOUNDED_LOSS if unbounded else RefusalReason.BUDGET_EXCEEDED

@@ -116,7 +116,7 @@ class PlanTrail:
             yield "it says more is spent than the whole plan costs"
 
     def accounts(self, body: EntryBody, described: ShuffledRound, accounted: ShuffledRound) -> bool:
-        """Return whether an admitted round is accounted as the slot that its entry names."""
+        """Return whether a decided round is accounted as the slot that its entry names."""
         declared = [slot for slot, _ in self.policy.slots_declared]
         slot = body.details["slot"]
         return 0 <= slot < len(declared) and declared[slot] == accounted and fits(described, accounted)

@@ -159,7 +159,7 @@ class Trail:
         self, body: EntryBody, described: ShuffledRound, accounted: ShuffledRound, *, numerical_policy: str
     ) -> bool:
         """Return whether the policy accounts a decided round as this one, by a numerical policy's slots."""
-        if self._plan is None or body.kind is not EntryKind.ADMITTED:
+        if self._plan is None or "slot" not in body.details:
             return slot_for(described, numerical_policy=numerical_policy) == accounted
         return self._plan.accounts(body, described, accounted)
 

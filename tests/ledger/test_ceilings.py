@@ -251,6 +251,47 @@ def test_a_plan_that_promises_more_than_a_lowered_budget_admits_nothing(desk: De
     assert f"is above the budget of {exact_text(refused.epsilon_budget)}" in refused.message
 
 
+def refused_by_promise(desk: Desk) -> None:
+    """Open a plan, lower its budget below its promise, and ask for a round that its slot dominates."""
+    plan = {KRR: 5, dataclasses.replace(KRR, reports=20_000): 1}
+    desk.open("other", epsilon=0.2, ceiling=0.4, policy="plan", plan=plan)
+    assert desk.admitted("other", most=1) == 1
+    desk.change(0.1, "other")
+    assert desk.admitted("other", kind=dataclasses.replace(KRR, reports=15_000)) == 0
+
+
+def test_a_refusal_by_a_plans_promise_is_verified(desk: Desk) -> None:
+    refused_by_promise(desk)
+    desk.check()
+    assert verify(desk.store, desk.accountant, numbers="all").ok
+    report = verify_bundle(make_bundle(desk.store, ["other"]).data, desk.accountant, numbers="all")
+    assert report.ok, report.findings
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"reason": "unbounded_loss"}, "its reason is not the one that its numbers"),
+        ({"slot": 1}, "what it accounts is not the slot"),
+        ({"slot": ...}, "it states a slot without what was requested"),
+        ({"requested": None, "privacy_loss": None}, "it states a slot without what was requested"),
+        ({"requested": None, "privacy_loss": None, "slot": ...}, "its reason is not the one"),
+    ],
+)
+def test_a_forged_refusal_by_a_plans_promise_is_found(
+    desk: Desk, changes: dict[str, object], found: str
+) -> None:
+    def forge(body: EntryBody) -> EntryBody:
+        details = {name: value for name, value in {**body.details, **changes}.items() if value is not ...}
+        return dataclasses.replace(body, details=details)
+
+    refused_by_promise(desk)
+    rewrite(desk.store, 4, forge, cohort="other")
+    report = verify(desk.store, desk.accountant)
+    assert not report.ok
+    assert found in str(report)
+
+
 def test_a_plan_whose_promise_is_the_budget_admits_all_of_its_rounds(desk: Desk) -> None:
     desk.open("other", epsilon=0.2, ceiling=0.4, policy="plan", plan={KRR: 3})
     promised = budget(desk.store, desk.accountant, "other").epsilon_promised_upper
