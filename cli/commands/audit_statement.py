@@ -6,7 +6,8 @@ import hashlib
 import importlib.util
 import json
 import sys
-from collections.abc import Callable, Mapping
+import unicodedata
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, time
 from pathlib import Path
 from typing import Literal
@@ -15,7 +16,7 @@ import click
 
 from shuffle_ledger.cli.backends.database import open_ledger
 from shuffle_ledger.cli.backends.session import settings_from
-from shuffle_ledger.cli.failures import ExitCode, require
+from shuffle_ledger.cli.failures import DoesNotExtend, ExitCode, require
 from shuffle_ledger.cli.files.fields import calendar_date, whole_number
 from shuffle_ledger.cli.files.output_files import checked_place, write_bytes_whole
 from shuffle_ledger.cli.options import FILE, WHOLE, ledger_options, output_options, server_option
@@ -109,10 +110,15 @@ def statement(
     path = signing_key or settings_from().signing_key
     key = SigningKey.load(path) if path is not None else None
     earlier = read_earlier_heads(extends) if extends else []
+    sequences = {name: head.sequence for name, head in earlier}
+    if extends is not None and cohort is not None:
+        _check_earlier_head(extends, sequences, cohort)
     names = (cohort,) if cohort is not None else None
     wanted = StatementWanted(cohorts=names, as_of=as_of, since=since, kept=tuple(earlier))
     opening = open_ledger(server=server, database_url=database_url, actor=actor)
     with opening as ledger, progress_on(sys.stderr) as tell:
+        if every and earlier:
+            _check_still_there(sequences, {head.cohort for head in ledger.standing(follows=None).heads})
         checkpoint = sign_standing(ledger.standing(follows=None), key) if key is not None else None
         made = ledger.make_statement(wanted, checkpoint=checkpoint, progress=tell)
         evidence = b""
@@ -150,6 +156,19 @@ def _check_usage(cohort: str | None, as_of: AsOf, since: int | None, *, every: b
     if every and (isinstance(as_of, int) or since is not None):
         message = "--as-of takes a day or a moment with --all, and --since nothing: entries count by cohort"
         raise click.UsageError(message)
+
+
+def _check_earlier_head(file: Path, sequences: Mapping[str, int], cohort: str) -> None:
+    name = unicodedata.normalize("NFC", cohort)  # as the ledger stores it
+    if name not in sequences:
+        message = f"{file} holds no head of cohort {name!r}: nothing shows that its record only grew since"
+        raise DoesNotExtend(message)
+
+
+def _check_still_there(sequences: Mapping[str, int], here: Collection[str]) -> None:
+    for name in sorted(sequences.keys() - here):
+        message = f"entry {sequences[name]} of cohort {name!r} was kept elsewhere as a head,"
+        raise DoesNotExtend(f"{message} and this ledger has no such cohort")
 
 
 def _form(form: Form | None, output: Path | None, bundle: Path | None, *, as_json: bool) -> Form:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 
@@ -37,7 +37,8 @@ def verify_bundle(
     Args:
         accountant: computes the numbers again; a finer one than the ledger's says more.
         trusted_public_key: the key that must have signed, which somebody gave you another way.
-        against: heads that were kept elsewhere: those of these cohorts must be in the chains.
+        against: heads that were kept elsewhere: those of these cohorts must be in the chains, and the ledger
+            must still have their other cohorts.
         numbers: which numbers are computed again.
         compositions: computes compositions; this process does if None.
 
@@ -68,8 +69,7 @@ def verify_bundle(
     members = {chain.cohort: chain.member for chain in evidence.chains}
     cohorts = [_with_siblings(evidence, each, joint, members) for each in cohorts]
     here = {chain.cohort for chain in evidence.chains}
-    for cohort in sorted(kept.keys() - here) if against is not None and kept.keys().isdisjoint(here) else ():
-        evidence.findings.add("a head of it was kept elsewhere, and its chain is not here", cohort=cohort)
+    _compare_absent(evidence, kept.keys() - here, is_compared=not kept.keys().isdisjoint(here))
     checkpoint = evidence.heads.checkpoint if evidence.heads else None
     signature = evidence.heads.signature if evidence.heads else "none"
     return BundleReport(
@@ -197,6 +197,17 @@ def _compare_kept(
     else:
         what = "it differs from the head that was kept elsewhere: the chain was rewritten"
     findings.add(what, member=chain.member, cohort=chain.cohort, sequence=head.sequence)
+
+
+def _compare_absent(evidence: Evidence, absent: Collection[str], *, is_compared: bool) -> None:
+    """Note cohorts of kept heads without a chain here: those the ledger lacks, or all if none is compared."""
+    known = heads_by_cohort(evidence.heads)
+    for cohort in sorted(absent):
+        if cohort not in known:
+            what = f"a head of it was kept elsewhere, and {HEADS} names no such cohort"
+            evidence.findings.add(what, cohort=cohort)
+        elif not is_compared:
+            evidence.findings.add("a head of it was kept elsewhere, and its chain is not here", cohort=cohort)
 
 
 def _compare_ledgers(evidence: Evidence, against: SavedHeads) -> None:

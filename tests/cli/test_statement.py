@@ -519,6 +519,23 @@ def test_a_statement_extends_an_earlier_one_or_says_that_it_does_not(lived: Run,
 
 
 @pytest.mark.slow
+def test_a_cohort_that_vanished_since_is_named(lived: Run, directory: Path) -> None:
+    before = (directory / LEDGER).read_bytes()
+    opened(lived, "tablets", policy="fixed")
+    statement = ("audit", "statement")
+    assert lived(*statement, "tablets", "--format", "json", "-o", "tablets.json").code == 0
+    Path("last.json").write_text(lived("audit", "heads", "--json").stdout)
+    assert lived(*statement, "--all", "--extends", "last.json", "-o", "all.html").code == 0
+    (directory / LEDGER).write_bytes(before)
+    gone = lived(*statement, "--all", "--extends", "last.json", "-o", "gone.html")
+    assert (gone.code, "entry 1 of cohort 'tablets'" in gone.stderr) == (6, True)
+    assert lived(*statement, "phones", "--extends", "last.json", "-o", "phones.html").code == 0
+    other = lived(*statement, "phones", "--extends", "tablets.json", "-o", "gone.html", "--json")
+    assert (other.code, other.json["error"]["kind"]) == (6, "not_extended")
+    assert not (directory / "gone.html").exists()
+
+
+@pytest.mark.slow
 def test_a_bundle_is_verified_where_no_ledger_is(
     lived: Run, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

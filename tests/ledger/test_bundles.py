@@ -650,6 +650,17 @@ def test_a_bundle_extends_what_was_kept(
     assert named(verified(second.data, against=strange)) == {(None, None)}
 
 
+def test_a_cohort_that_the_ledger_no_longer_has_is_named(lived: Store) -> None:
+    here = saved_heads(heads(lived))
+    gone = CheckpointHead(cohort="gone", sequence=3, digest_hex="0" * 64)
+    for names in (["phones"], ["phones", "tablets"]):
+        made = make_bundle(lived, names)
+        assert verified(made.data, against=here).ok
+        report = verified(made.data, against=dataclasses.replace(here, heads=(*here.heads, gone)))
+        assert [each.cohort for each in report.findings] == ["gone"]
+        assert not report.vouched
+
+
 def test_an_unsigned_bundle_says_so(lived: Store, key: SigningKey) -> None:
     made = make_bundle(lived, ["phones"])
     assert (made.public_key, bundle.PUBLIC_KEY in members_of(made.data)) == (None, False)
