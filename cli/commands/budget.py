@@ -76,8 +76,9 @@ def fit_facts(statement: BudgetStatement) -> dict[str, str]:
     if not statement.fits:
         return {"still fits": "no kind of rounds has been admitted yet: ask round quote"}
     kinds = {f"  kind {number}": fit_text(one) for number, one in enumerate(statement.fits, start=1)}
+    condition = "if nothing else is registered and no other cohort or quota refuses"
     today = ", and all are collected today" if statement.windows else ""
-    return {"still fits": f"of each kind by itself, if nothing else is registered{today}", **kinds}
+    return {"still fits": f"of each kind by itself, {condition}{today}", **kinds}
 
 
 def fit_text(fitting: FittingRounds) -> str:

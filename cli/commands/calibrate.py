@@ -66,7 +66,8 @@ def calibrate_(
     Leave it out of the randomizer: krr(k=10); of a protocol with common noise one parameter of it:
     binomial_sum(bits=1) or binomial_sum(p=0.5), uniformity_tester(), distinct_elements().
     Rounds are charged as the ledger charges them: as their slots, and by the rule of the cohort's policy.
-    With --cohort the answer holds if nothing else is registered, settled, voided or changed before.
+    With --cohort the answer holds if nothing else is registered, settled, voided or changed before, and no
+    other cohort or quota refuses.
 
     For frequency oracles the answer includes the error of frequencies estimated from one round's honest
     reports.
@@ -124,10 +125,11 @@ def _within(
 def _rows(found: Calibration, error: FrequencyError | None, cohort: str | None) -> dict[str, object]:
     planned = " and plans these rounds" if found.policy == "plan" else ""
     admitted = f"a new cohort that has this budget{planned}" if cohort is None else f"cohort {cohort}"
+    others = "" if cohort is None else " and no other cohort or quota refuses"
     rows: dict[str, object] = {
         **_parameter_rows(found),
         "randomizer": found.round.randomizer.describe(),
-        "admitted": f"all of them, by {admitted}, if nothing else is registered or changed",
+        "admitted": f"all of them, by {admitted}, if nothing else is registered or changed{others}",
         "policy": found.policy,
         "decided at": f"at most epsilon {upper(found.epsilon_decided_upper)} with the last round",
         "interaction": found.round.interaction_text,

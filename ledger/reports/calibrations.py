@@ -40,7 +40,8 @@ def calibrate_for(
 
     Of a cohort with windows: if all of them are collected today.
 
-    Nothing is reserved: the answer holds if nothing else is registered, settled, voided or changed before.
+    Nothing is reserved: the answer holds if nothing else is registered, settled, voided or changed before,
+    and no other cohort or quota that the rounds are charged to refuses.
 
     Args:
         store: the ledger.

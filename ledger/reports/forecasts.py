@@ -43,9 +43,10 @@ from shuffle_ledger.ledger.values.texts import checked_text
 EVERY: tuple[Every, ...] = ("day", "week", "month")
 FIT_MAX = 1_000  # rounds for which an epsilon0 is searched for: an answer takes seconds
 PROMISE = (
-    "If nothing else is admitted, corrected or changed in between, and each round is declared as here and"
-    " settled with no fewer reports, at least so many will be admitted one after the other. Nothing is"
-    " reserved: a forecast is no promise. Close to the end more may fit."
+    "If nothing else is admitted, corrected or changed in between, each round is declared as here and settled"
+    " with no fewer reports, and no other cohort or quota that it is charged to refuses it, at least so many"
+    " will be admitted one after the other. Nothing is reserved: a forecast is no promise. Close to the end"
+    " more may fit."
 )
 _DAYS_OF_WINDOWS = " Each round is collected on its day of the schedule or, without a schedule, today."
 _WIDTH = 2e-3  # of the epsilon0 that fits, relative
@@ -144,9 +145,10 @@ def forecast(
         wanted: what is asked.
         today: the first day of a schedule that names none.
 
-    Guarantee: if as many rounds of one kind as this says are registered one after the other, and nothing else
-    is admitted, settled, corrected or changed in between, every one is admitted. This is not a statement
-    about privacy: it is made of parameters and of the public record.
+    Guarantee: if as many rounds of one kind as this says are registered one after the other, nothing else is
+    admitted, settled, corrected or changed in between, and no other cohort or quota that they are charged to
+    refuses, every one is admitted. This is not a statement about privacy: it is made of parameters and of the
+    public record.
 
     Raises:
         NotFound: no such cohort.

@@ -38,7 +38,10 @@ _STRIDE = 8
 
 @dataclass(frozen=True, kw_only=True)
 class FittingRounds:
-    """How many more rounds of one kind fit, if nothing else is registered in between."""
+    """How many more rounds of one kind fit, if nothing else is registered and no other budget refuses them.
+
+    The other cohorts of a round, and the quota of its team, decide too.
+    """
 
     round: ShuffledRound  # as the ledger accounts it
     rounds_at_least: int  # all of these are admitted; perhaps more are
@@ -50,8 +53,8 @@ def what_fits(
     """Return how many more rounds of each kind fit, of the first `KINDS_MAX`; of a plan, its own kinds.
 
     Guarantee: if as many rounds of a kind as this says are registered, one after the other and nothing else
-    in between, every one is admitted. A cohort that is not open admits none. Of a cohort with windows: if
-    they are all collected today.
+    in between, and no other cohort or quota that they are charged to refuses, every one is admitted. A cohort
+    that is not open admits none. Of a cohort with windows: if they are all collected today.
 
     Raises:
         AccountingError, LedgerError: the numbers cannot be computed.

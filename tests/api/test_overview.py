@@ -99,7 +99,9 @@ def test_a_card_says_what_the_api_says(server: Server) -> None:
     weeks = timedelta(days=7 * (late["periods_at_least"] - 1))
     assert date.fromisoformat(late["ends_on"]) == datetime.now(UTC).date() + weeks
     assert late["periods_at_least"] <= kind["rounds_at_least"]
-    phones, secret = _login(server).get("/").text.split('<a class="card cohort"')[1:]
+    page = _login(server).get("/").text
+    assert "if nothing else is registered and no other cohort or quota refuses" in page
+    phones, secret = page.split('<a class="card cohort"')[1:]
     texts = [re.sub(r"<[^>]+>|\s+", " ", card) for card in (phones, secret)]
     texts = [re.sub(r"\s+", " ", text) for text in texts]
     at_least = "" if kind["next_is_refused"] else "at least "

@@ -116,3 +116,27 @@ def test_samples_of_each_cohort_are_charged_at_the_largest_rate(three: Run) -> N
     ):
         refused = three(*order[:5], "b", *order[6:], *strata, *wrong)
         assert (refused.code, wrong[0][2:].replace("-", "_") in refused.stderr) == (2, True), refused.stderr
+
+
+@pytest.mark.slow
+def test_what_fits_one_cohort_is_never_said_of_rounds_that_others_decide_too(phones: Run) -> None:
+    """Another cohort or a quota refuses what fits this cohort, and every sentence says that it may."""
+    for name, epsilon in (("large", "1"), ("small", "0.02")):
+        order = ("cohort", "open", name, "--population", "300000", "--epsilon", epsilon, "--delta", "1e-9")
+        assert phones(*order, "--yes").code == 0
+    quota = ("cohort", "quota", "large", "--team", "ads", "--epsilon", "0.02", "--reason", "agreed")
+    assert phones(*quota).code == 0
+    for beside in (("--audience", "large,small"), ("large", "--team", "ads")):
+        order = ("round", "register", *beside, *KRR, "--reports", "300000")
+        assert phones(*order, "--id", f"{beside[1]} 1").code == 0
+        assert phones(*order, "--id", f"{beside[1]} 2").code == 3
+    (kind,) = phones("forecast", "large", "--json").json["kinds"]
+    assert kind["rounds_at_least"] > 100
+    for told in (
+        ("forecast", "large"),
+        ("budget", "large"),
+        ("calibrate", "--cohort", "large", "--randomizer", "krr(k=8)", "--reports", "1000", "--rounds", "1"),
+        ("audit", "statement", "large", "--format", "html"),
+    ):
+        said = " ".join(phones(*told).stdout.split())
+        assert "no other cohort or quota" in said, told

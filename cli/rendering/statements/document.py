@@ -321,7 +321,8 @@ def _fits_sentence(cohort: CohortStatement) -> str:
         f"at least {one.rounds_at_least:,} of {one.round.describe()}, {one.round.reports:,} reports"
         for one in cohort.fits
     ]
-    return f"Of each kind by itself, so many more rounds still fit: {'; '.join(kinds)}. "
+    condition = "if nothing else is registered and no other cohort or quota refuses"
+    return f"Of each kind by itself, so many more rounds still fit, {condition}: {'; '.join(kinds)}. "
 
 
 def _since_sentence(cohort: CohortStatement, digits: Digits) -> str:

@@ -16,7 +16,7 @@ COLUMNS = (
     *("sampled_from", "participation", "honest_fraction", "delta0"),
     *("epsilon_alone_upper", "epsilon_alone_lower", "epsilon_spent_upper", "epsilon_spent_lower"),
     *("epsilon_requested_upper", "epsilon_budget", "delta_budget", "reason", "digest"),
-    "rounds_more_at_least",  # of rounds accounted alike, that still fit when the statement is made
+    "rounds_more_at_least",  # of rounds accounted alike, that this cohort would still admit now
     "interaction",
     "reports_per_user",
 )
