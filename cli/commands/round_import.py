@@ -82,7 +82,7 @@ def import_(
     """
     if refused_out is not None:
         checked_place(refused_out)
-    reading = Reading(renamed=_renames(renamed), ignore_extra=ignore_extra, sheet=sheet)
+    reading = Reading(renamed=_renames(renamed), ignore_extra=ignore_extra, sheet=sheet, by_options=True)
     lines, cohorts = read_requests(file, reading), read_cohorts(cohort_file) if cohort_file else []
     with open_ledger(**where) as ledger:
         plan = plan_import(ledger, lines, cohorts, file=file, cohort_file=cohort_file, accept_warnings=yes)

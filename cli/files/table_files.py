@@ -32,11 +32,13 @@ class Reading:
         renamed: by a column's name in the file, the name it has here.
         ignore_extra: whether columns that are not known are left out, not refused.
         sheet: the sheet of a workbook; the first visible one if None.
+        by_options: whether the command has --map and --ignore-extra, for messages to name.
     """
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     ignore_extra: bool = False
     sheet: str | None = None
+    by_options: bool = False
 
 
 PLAIN = Reading()
@@ -235,7 +237,7 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
         yield line, [cell.strip() for cell in row]
 
 
-_OTHERWISE = "name it with --map OLD=NEW, or leave it out with --ignore-extra"
+_OTHERWISE = "; name it with --map OLD=NEW, or leave it out with --ignore-extra"
 
 
 def _header(table: _Table, row: list[str]) -> list[str]:
@@ -249,7 +251,8 @@ def _header(table: _Table, row: list[str]) -> list[str]:
     for name in header:
         if name not in columns and not table.reading.ignore_extra:
             hint = delimiter_hint(row, columns)
-            raise FileRefused(f"{path}: " + (hint or f"unknown column {name!r} {known}; {_OTHERWISE}"))
+            otherwise = _OTHERWISE if table.reading.by_options else ""
+            raise FileRefused(f"{path}: " + (hint or f"unknown column {name!r} {known}{otherwise}"))
         _refuse_misspelt(name, header, columns)
         if name in columns and header.count(name) > 1:
             raise FileRefused(f"{path}: column {name!r} stands in the header twice")

@@ -163,3 +163,19 @@ def test_nan_is_no_count(phones: Run, directory: Path) -> None:
     (directory / "rounds.csv").write_text(f'randomizer,reports,count\n"{LARGE}",24,nan\n')
     answer = phones("compose", "rounds.csv", "--delta", "1e-6", "--json")
     assert (answer.code, answer.json["error"]["field"]) == (2, "count")
+
+
+def test_only_the_command_that_has_the_options_names_them(phones: Run) -> None:
+    described = '"krr(k=10, epsilon0=2)",1000\n'
+    Path("rounds.csv").write_text(f"round_id,cohort,randomizer,reports\na,phones,{described}", "utf-8")
+    Path("kinds.csv").write_text(f"owner,randomizer,reports\nann,{described}", "utf-8")
+    Path("cohorts.csv").write_text("cohort,population,epsilon,delta,owner\nphones,9,1,1e-6,ann\n", "utf-8")
+    assert "--ignore-extra" in phones("round", "import", "kinds.csv").stderr
+    budget = ("--population", "100000", "--epsilon", "1", "--delta", "1e-6")
+    for order in (
+        ("compose", "kinds.csv", "--delta", "1e-6"),
+        ("cohort", "open", "planned", *budget, "--policy", "plan", "--plan", "kinds.csv"),
+        ("round", "import", "rounds.csv", "--cohorts", "cohorts.csv", "--ignore-extra"),
+    ):
+        answer = phones(*order)
+        assert (answer.code, "'owner'" in answer.stderr, " --" in answer.stderr) == (2, True, False), order
