@@ -97,8 +97,13 @@ def filter_facts(statement: BudgetStatement) -> dict[str, str]:
     }
     most, least = upper(statement.composition_epsilon_upper), lower(statement.composition_epsilon_lower)
     composed = f"epsilon {most} (at least {least}) for the same rounds fixed in advance; an odometer reading"
-    rule = {"filters": "one of them must be within the budget", **readings}
-    return {**rule, **account_facts(statement.delta_accounts), "composition": composed}
+    accounts = account_facts(statement.delta_accounts)
+    rule = "one of them must be within the budget"
+    if statement.windows_only:
+        rule = "they refuse nothing: only the windows limit the cohort"
+        unlimited = {"delta accounts": "for approximate rounds; they refuse nothing either"}
+        accounts |= unlimited if accounts else {}
+    return {"filters": rule, **readings, **accounts, "composition": composed}
 
 
 def account_facts(accounts: AccountsReading | None) -> dict[str, str]:

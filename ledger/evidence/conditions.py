@@ -138,8 +138,9 @@ OF_WINDOWS: Final = Condition(
     ),
     otherwise=(
         "A round may be missing from the budget of a window it belongs to. What is true of a user in every"
-        " window, such as home or illness, is protected by the cohort's own budget only; a time as long as"
-        " one calendar window meets two of them, with twice the epsilon and twice the delta."
+        " window, such as home or illness, is protected by the cohort's own budget only, and by no budget"
+        " where only the windows limit the cohort; a time as long as one calendar window meets two of them,"
+        " with twice the epsilon and twice the delta."
     ),
 )
 

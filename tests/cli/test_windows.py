@@ -106,10 +106,14 @@ def test_only_its_windows_may_limit_a_cohort(phones: Run) -> None:
     shown = phones("budget", "tablets").stdout
     assert "windows only; compared with epsilon 0.01" in shown
     assert "only the windows limit it" in shown
+    assert "they refuse nothing: only the windows limit the cohort" in shown
+    assert "must be within the budget" not in shown
+    assert "both must hold" not in shown
     assert phones("budget", "tablets", "--json").json["windows_only"]
     assert phones("cohort", "open", "tablets", *only[:-1], *WEEK).code == 5
-    told = phones("audit", "statement", "tablets").stdout
-    assert "Nothing is promised of the cohort’s whole life" in " ".join(told.split())
+    told = " ".join(phones("audit", "statement", "tablets").stdout.split())
+    assert "Nothing is promised of the cohort’s whole life" in told
+    assert "by no budget where only the windows limit the cohort" in told
 
 
 def test_a_round_of_more_days_and_cohorts_is_corrected_by_one_command(tablets: Run) -> None:
