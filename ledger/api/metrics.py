@@ -188,7 +188,10 @@ class _Ledger(Collector):
                 "Cohorts in which verification found a change.",
                 found.cohorts_broken,
             ),
-            "cohorts_overspent": ("Cohorts whose budget was exceeded.", found.cohorts_overspent),
+            "cohorts_overspent": (
+                "Cohorts whose budget does not cover what was released or promised.",
+                found.cohorts_overspent,
+            ),
             "cohorts_frozen": ("Cohorts that lost entries: their spending is unknown.", found.cohorts_frozen),
             "cohorts_unverified": ("Cohorts not verified lately.", found.cohorts_unverified),
         }

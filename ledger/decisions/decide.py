@@ -339,8 +339,8 @@ def _closed(view: CohortView) -> tuple[RefusalReason, str]:
             " what it has spent is unknown, and it admits nothing any more."
         )
     return RefusalReason.COHORT_OVERSPENT, (
-        "The cohort is overspent, for a released round cost more than the budget, or the budget was lowered"
-        " below what was promised. It admits nothing any more:"
+        "The cohort is overspent: its budget does not cover what was released or promised. It admits nothing"
+        " any more:"
         f" at most epsilon {upper_text(view.spent.epsilon_upper)} of"
         f" {exact_text(view.cohort.epsilon_budget)} is spent."
     )

@@ -55,7 +55,7 @@ class RefusalReason(StrEnum):
     """Why a round was refused; the words are stable. A round that fits several has the first of them."""
 
     COHORT_FROZEN = "cohort_frozen"  # entries were lost: what the cohort has spent is unknown
-    COHORT_OVERSPENT = "cohort_overspent"  # what was released cost more than the budget
+    COHORT_OVERSPENT = "cohort_overspent"  # the budget does not cover what was released or promised
     DELTA_ACCOUNT_EXHAUSTED = "delta_account_exhausted"  # filters would hold, but for an account of delta
     UNBOUNDED_LOSS = "unbounded_loss"  # no finite epsilon holds at the budget's delta
     BUDGET_EXCEEDED = "budget_exceeded"  # the total would be larger than the budget

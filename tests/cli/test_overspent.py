@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from tests.cli.conftest import ROUND, Run
@@ -37,6 +40,32 @@ def test_an_overspent_cohort_alarms(phones: Run) -> None:
     page = phones("audit", "statement", "phones", "--format", "html").stdout
     assert page.index("OVERSPENT: phones") < page.index("<h1>")
     assert phones("round", "void", "week1", "--reason", "never collected").code == 0
+
+
+@pytest.mark.slow
+def test_a_cohort_that_spent_less_than_its_budget_is_not_said_to_have_spent_more(
+    directory: Path, run: Run
+) -> None:
+    """A round that was settled outside of its plan breaks the promise far below the budget."""
+    assert run("init").code == 0
+    kind = ("--randomizer", "krr(k=8, epsilon0=1)", "--reports", "50000")
+    Path("plan.csv").write_text('randomizer,reports,count\n"krr(k=8, epsilon0=1)",50000,1\n', "utf-8")
+    budget = ("--population", "100000", "--epsilon", "1", "--delta", "1e-9", "--ceiling", "2")
+    assert run("cohort", "open", "planned", *budget, "--policy", "plan", "--plan", "plan.csv").code == 0
+    assert run("round", "register", "planned", "--id", "one", *kind).code == 0
+    settled = run("round", "settle", "one", "--reports", "40000", "--json")
+    assert (settled.code, settled.json["overspent"]) == (3, True)
+    assert run("budget", "planned", "--json").json["epsilon_spent_upper"] < 1
+    said = [
+        settled.stderr,
+        run("health").stdout,
+        run("audit", "verify").stdout,
+        run("audit", "statement", "planned", "--format", "html").stdout,
+        run("round", "quote", "planned", *kind).stdout,
+    ]
+    for one in (" ".join(text.split()) for text in said):
+        assert "not cover what was released or promised" in one
+        assert not re.search("exceeded|[Mm]ore was spent than|cost more than the budget", one), one
 
 
 def test_lowering_a_budget_below_what_is_spent_exits_like_a_refusal(phones: Run) -> None:
