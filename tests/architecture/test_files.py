@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import DATABASE_PREFIX
+
 ROOT = Path(__file__).parents[2]
 SOURCES = ("accounting", "cli", "ledger", "migrations", "workers", "tests", ".ci")
 FUNCTION_LINES_MAX = 70
@@ -47,6 +49,11 @@ def test_no_file_names_a_package_index_or_a_path_of_one_machine() -> None:
         content = file.read_bytes().decode("utf-8", errors="replace")
         for text in [*HOSTS, *MACHINE_PATHS]:
             assert text not in content, f"{file} names {text}"
+
+
+def test_no_database_of_a_test_is_in_the_checkout() -> None:
+    for file in _project_files():
+        assert not file.name.startswith(DATABASE_PREFIX), f"a test made {file}, or took its name for a file"
 
 
 @pytest.mark.slow

@@ -127,7 +127,8 @@ def test_whatever_needs_somebody_is_an_alarm(
 
 def _attack(database_url: str, *statements: str) -> None:
     """Change a SQLite file behind the back of the code, its triggers and its foreign keys."""
-    with closing(sqlite3.connect(str(make_url(database_url).database))) as connection:
+    file = f"file:{make_url(database_url).database}?mode=rw"  # never makes a file, as of PostgreSQL's name
+    with closing(sqlite3.connect(file, uri=True)) as connection:
         triggers = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
         for name, _ in triggers:
             connection.execute(f"DROP TRIGGER {name}")
