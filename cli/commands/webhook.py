@@ -131,7 +131,8 @@ def resend_(name: str, database_url: str | None, actor: str | None, as_json: boo
 def deliver_(database_url: str | None, actor: str | None, as_json: bool) -> int:
     """Send the messages that are due now: for a timer, where no scheduler runs.
 
-    Exits with 1 if a message was not taken; it is tried again later.
+    Exits with 1 if a message was not taken, or a webhook failed for another reason, such as another key. Both
+    are tried again later.
     """
     settings = settings_from(database_url=database_url, actor=actor)
     key = _key_of(settings)

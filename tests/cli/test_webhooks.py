@@ -50,6 +50,9 @@ def test_webhooks_from_the_command_line(phones: Run, monkeypatch: pytest.MonkeyP
         [message] = receiver.read(added["secret"])
         assert (message["type"], message["data"]["round_id"]) == ("shuffle-ledger.refused", "a")
         assert message["id"] == shown["dead_letters"][0]["webhook_id"]
+    monkeypatch.setenv("SHUFFLE_LEDGER_WEBHOOK_KEY", KEY[::-1])
+    failed = phones("webhook", "deliver", "--json")
+    assert (failed.code, failed.json) == (1, {"sent": 0, "failed": 1, "given_up": 0})
     assert phones("webhook", "remove", added["subscription_id"], "--json").code == 0
     assert phones("webhook", "remove", added["subscription_id"]).code == 4
     assert phones("webhook", "list", "--json").json == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -248,6 +249,51 @@ def test_nothing_is_sent_with_another_key_and_the_subscription_says_so(
     assert new.secret.removeprefix("whsec_") not in json.dumps(dict(row), default=str)
     monkeypatch.setattr("shuffle_ledger.ledger.health.WEBHOOK_ALARM_SECONDS", -1.0)
     assert [alarm.split()[0] for alarm in health(phones).alarms] == ["WEBHOOK"]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("key", [None, KEY + "!"])
+def test_a_webhook_that_failed_by_its_key_is_well_with_the_right_one(
+    phones: Store, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    """Also where nothing is due, whose sending would show it."""
+    monkeypatch.setattr("shuffle_ledger.ledger.health.WEBHOOK_ALARM_SECONDS", -1.0)
+    added(phones, receiver)
+    done = deliver(phones, key)
+    assert (done.sent, done.failed, done.given_up) == (0, 1, 0)
+    assert [alarm.split()[0] for alarm in health(phones).alarms] == ["WEBHOOK"]
+    due(phones)
+    done = deliver(phones, KEY)
+    assert (done.sent, done.failed, done.given_up) == (0, 0, 0)
+    [shown] = list_subscriptions(phones)
+    assert (shown.failing_since, shown.last_error, shown.next_attempt_at) == (None, None, None)
+    assert health(phones).alarms == ()
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_slow_receiver_with_a_backlog_keeps_no_other_waiting(
+    phones: Store,
+    accountant: Accountant,
+    make_request: MakeRequest,
+    receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second = (added(phones, receiver).subscription.subscription_id for _ in range(2))
+    for name in "abc":
+        decided(phones, accountant, make_request(name, **TOO_MUCH))
+    sent: list[str] = []
+
+    def slow(_url: str, _secret: bytes, *, webhook_id: str, body: bytes) -> str | None:
+        assert body
+        sent.append(webhook_id.split(".", maxsplit=1)[0])
+        time.sleep(0.01)  # SQLite's clock, by which turns are ordered, has milliseconds
+        return None
+
+    monkeypatch.setattr(delivery, "TURN_SECONDS", 0.005)
+    assert deliver(phones, KEY, enough=lambda: len(sent) == 3, send=slow).sent == 3
+    assert sent == [first, second, first]
+    assert deliver(phones, KEY, send=slow).sent == 3  # the next pass goes on with the one that waits longest
+    assert sent == [first, second] * 3
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
