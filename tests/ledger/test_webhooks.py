@@ -10,15 +10,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import text, update
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.decisions import admit, change_budget, open_cohort, register, register_and_admit
-from shuffle_ledger.ledger.errors import InvalidValue, NotFound
+from shuffle_ledger.ledger.errors import InvalidValue, NotFound, TryAgain
 from shuffle_ledger.ledger.health import health, retry, verify_oldest
 from shuffle_ledger.ledger.recovery import reconciliation
 from shuffle_ledger.ledger.reports.events import EventPage, events_after
-from shuffle_ledger.ledger.storage import tables
+from shuffle_ledger.ledger.storage import positions, tables
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX as DECIDING_ATTEMPTS_MAX
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
@@ -294,6 +294,28 @@ def test_a_slow_receiver_with_a_backlog_keeps_no_other_waiting(
     assert sent == [first, second, first]
     assert deliver(phones, KEY, send=slow).sent == 3  # the next pass goes on with the one that waits longest
     assert sent == [first, second] * 3
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_subscription_does_not_take_an_unknown_end_of_the_feed_for_its_beginning(
+    phones: Store,
+    accountant: Accountant,
+    make_request: MakeRequest,
+    receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(positions, "WAIT_SECONDS", 0.02)
+    decided(phones, accountant, make_request("before", **TOO_MUCH))
+    with Store.connect(phones.engine.url.render_as_string(hide_password=False)) as fresh:
+        with phones.engine.begin() as connection:  # as a transaction that has added entries and goes on
+            connection.execute(text("LOCK TABLE entries IN ROW EXCLUSIVE MODE"))
+            with pytest.raises(TryAgain, match="last entry is not known"):
+                added(fresh, receiver)
+        assert list_subscriptions(fresh) == []
+        new = added(fresh, receiver)
+    decided(phones, accountant, make_request("after", **TOO_MUCH))
+    assert deliver(phones, KEY).sent == 1
+    assert [each["data"]["round_id"] for each in receiver.read(new.secret)] == ["after"]
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
