@@ -51,6 +51,27 @@ def test_isolation_and_durability_are_ours(database_url: str) -> None:
             assert said == ["read committed", "on"]
 
 
+def test_a_host_that_falls_silent_is_noticed_in_a_minute_unless_the_address_says_otherwise(
+    database_url: str,
+) -> None:
+    def parameters(url: str) -> dict[str, str]:
+        with Store.connect(url) as store, store.engine.connect() as connection:
+            found: dict[str, str] = connection.connection.driver_connection.info.get_parameters()  # type: ignore[union-attr]
+            return found
+
+    wanted = {
+        "connect_timeout": "10",
+        "keepalives_idle": "30",
+        "keepalives_interval": "10",
+        "keepalives_count": "3",
+        "tcp_user_timeout": "60000",
+    }
+    assert wanted.items() <= parameters(database_url).items()
+    other = make_url(database_url).update_query_dict({"keepalives_idle": "5", "connect_timeout": "3"})
+    wanted |= {"keepalives_idle": "5", "connect_timeout": "3"}
+    assert wanted.items() <= parameters(other.render_as_string(hide_password=False)).items()
+
+
 def test_who_stopped_writing_means_everybody(
     database_url: str, accountant: Accountant, make_request: MakeRequest
 ) -> None:
