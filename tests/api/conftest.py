@@ -34,6 +34,8 @@ from shuffle_ledger.workers.dispatch import decide
 ROUND: dict[str, Any] = {"randomizer": "krr(k=2, epsilon0=0.5)", "reports": 1000}
 START_SECONDS_MAX = 30.0
 LIMITS = Limits(connections=100, backlog=100)
+# As other applications of a host may set them, also against the standards.
+OTHERS_COOKIES = 'prefs={"a":1}; x=a b; flag; =; y="open; é=ü'
 NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # a client's own would read a file of them each time
 
 

@@ -120,6 +120,18 @@ def test_the_server_asks_for_tls_where_a_request_came_by_it(serve: Callable[...,
         assert server.http.get("/v1/cohorts", headers=headers).status_code == 401  # five clients
 
 
+def test_ipv4_addresses_in_the_form_of_ipv6_are_clients_of_their_own(serve: Callable[..., Server]) -> None:
+    server = serve(trusted_proxies="127.0.0.1", authentication_failures=3)
+
+    def asked(address: str) -> int:
+        headers = {"X-Forwarded-For": address, "Authorization": "Bearer x"}
+        return server.http.get("/v1/cohorts", headers=headers).status_code
+
+    assert [asked("::ffff:203.0.113.5") for _ in range(4)] == [401, 401, 401, 429]
+    assert asked("203.0.113.5") == 429  # the same client
+    assert asked("::ffff:198.51.100.7") == 401
+
+
 @pytest.mark.parametrize("given", ["*", "proxy.example", "10.0.0.0/33", "0.0.0.0/0", "127.0.0.1,*"])
 def test_proxies_are_addresses(given: str) -> None:
     done = CliRunner().invoke(main, ["serve", "--forwarded-allow-ips", given])

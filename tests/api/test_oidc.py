@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ import oidc_provider_mock
 import pytest
 import werkzeug.serving
 from cryptography.hazmat.primitives import serialization
-from joserfc import jwt
+from joserfc import jws, jwt
 from joserfc.jwk import RSAKey
 from pydantic import SecretStr
 
@@ -36,7 +37,7 @@ from shuffle_ledger.ledger.client.client import LedgerClient
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, IssuerUnavailable
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
-from tests.api.conftest import Server, free_port
+from tests.api.conftest import OTHERS_COOKIES, Server, free_port
 
 ROLES: dict[str, Any] = {
     "writers": {"role": "registrar", "cohorts": ["phones"], "team": "ads"},
@@ -44,6 +45,7 @@ ROLES: dict[str, Any] = {
     "guests": "reader",
 }
 CALLBACK = "/login/callback"
+DEEP = 5000  # levels, within the length that a token may have
 
 
 @dataclass
@@ -161,6 +163,11 @@ def _unsigned(claims: dict[str, Any], header: dict[str, Any], secret: bytes | No
     return (content + b"." + base64.urlsafe_b64encode(mac).rstrip(b"=")).decode()
 
 
+def _signed(provider: Provider, claims: str) -> str:
+    """Return a token of the provider with claims that no library would write."""
+    return jws.serialize_compact({"alg": "RS256"}, claims, provider.key)
+
+
 def _forged(provider: Provider) -> dict[str, str]:
     now = int(time.time())
     claims = {"iss": provider.url, "aud": "ledger-api", "sub": "etl", "exp": now + 600, "groups": "bosses"}
@@ -168,6 +175,7 @@ def _forged(provider: Provider) -> dict[str, str]:
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
     good = provider.token()
+    deep = json.dumps(claims)[:-1] + ', "extra": ' + "[" * DEEP + "]" * DEEP + "}"
     return {
         "alg none": _unsigned(claims, {"alg": "none"}),
         "HS256 with the public key": _unsigned(claims, {"alg": "HS256", "typ": "JWT"}, pem),
@@ -182,6 +190,9 @@ def _forged(provider: Provider) -> dict[str, str]:
         "no audience": provider.token(aud=None),
         "expired": provider.token(exp=now - issuers.LEEWAY_SECONDS - 5),
         "no end": provider.token(exp=None),
+        "an end beyond floats": provider.token(exp=10**400),
+        "an end that is infinite": _signed(provider, json.dumps({**claims, "exp": math.inf})),
+        "a claim that is nested deep": _signed(provider, deep),
         "an end that is a text": provider.token(exp=str(now + 600)),
         "too early": provider.token(nbf=now + issuers.LEEWAY_SECONDS + 60),
         "no roles": provider.token(groups=None),
@@ -198,7 +209,7 @@ def _forged(provider: Provider) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_forged_and_foreign_tokens_get_the_same_answer_as_no_token(
-    serve: Callable[..., Server], provider: Provider
+    serve: Callable[..., Server], provider: Provider, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = serve(**settings_of(provider.url))
     named = {"X-Request-Id": "test"}
@@ -207,6 +218,7 @@ def test_forged_and_foreign_tokens_get_the_same_answer_as_no_token(
         answer = server.http.get("/v1/cohorts", headers={"Authorization": f"Bearer {token}", **named})
         assert (answer.status_code, answer.content) == (401, nothing.content), what
     assert asked(server, provider.token(exp=int(time.time()) - issuers.LEEWAY_SECONDS + 10)).is_success
+    assert not any(record.exc_info for record in caplog.records)
     limited = serve(**settings_of(provider.url), authentication_failures=3)
     answers = [asked(limited, provider.token(groups=None)).status_code for _ in range(4)]
     assert answers == [401, 401, 401, 429]
@@ -253,10 +265,11 @@ def test_new_keys_are_found_at_a_limited_pace_and_an_absent_issuer_is_temporary(
 
 
 def _person(
-    serve: Callable[..., Server], provider: Provider, sub: str, **claims: Any
+    serve: Callable[..., Server], provider: Provider, sub: str, failures: int = 10**6, **claims: Any
 ) -> tuple[Server, httpx.Client]:
     port = free_port()
     changes = {
+        "authentication_failures": failures,
         "oidc_client_id": "ledger-pages",
         "oidc_client_secret": SecretStr("s3cret/+"),
         "oidc_redirect_url": f"http://127.0.0.1:{port}{CALLBACK}",
@@ -340,6 +353,27 @@ def test_a_sign_in_that_was_begun_elsewhere_or_allows_nothing_starts_no_session(
     refused(person, mixed)  # a code of another attempt: its nonce is another one
     assert serve().http.get("/login/start").status_code == 404
     assert serve(**settings_of(provider.url)).http.get("/login/start").status_code == 404
+
+
+@pytest.mark.slow
+def test_a_sign_in_lives_beside_others_cookies_and_callbacks_of_no_sign_in_lock_nobody_out(
+    serve: Callable[..., Server], provider: Provider
+) -> None:
+    """Any page in the same network can have a browser ask for the way back; that must not count."""
+    server, person = _person(serve, provider, "ann", failures=3, groups=["bosses"])
+    for cookies in ("", f"{ATTEMPT_COOKIE}=x", f"{ATTEMPT_COOKIE}={'s' * 43}"):
+        for _ in range(40 if not cookies else 4):
+            answer = server.http.get(f"{CALLBACK}?code=x&state=y", headers={"Cookie": cookies})
+            assert answer.status_code == 401
+    assert asked(server, server.tokens["reader"]).status_code == 200
+    _, back = _sent_back(person, "ann")
+    cookies = f"{OTHERS_COOKIES}; {ATTEMPT_COOKIE}={person.cookies[ATTEMPT_COOKIE]}"
+    signed_in = server.http.get(back, headers={b"Cookie": cookies.encode()})
+    assert (signed_in.status_code, COOKIE in signed_in.cookies) == (200, True)
+    for status in (401, 401, 401, 429):  # these have a state to guess
+        _sent_back(person, "ann")
+        answer = person.get(f"{CALLBACK}?code=x&state=y")
+        assert answer.status_code == status
 
 
 def test_subjects_never_share_an_actor_and_no_token_has_the_name_of_one(

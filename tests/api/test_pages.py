@@ -30,7 +30,7 @@ from shuffle_ledger.ledger.checkpoints.making import sign_standing
 from shuffle_ledger.ledger.recovery.reconciliation import reconcile
 from shuffle_ledger.ledger.values.requests import Pending
 from shuffle_ledger.ledger.values.signing import SigningKey
-from tests.api.conftest import ROUND, Server
+from tests.api.conftest import OTHERS_COOKIES, ROUND, Server
 from tests.api.test_rounds import TOO_MUCH
 
 WAIT_SECONDS_MAX = 60.0
@@ -119,6 +119,15 @@ def test_logging_out_ends_every_copy_of_the_session_on_every_server(
         assert answer.headers["Location"] == "/login"
     assert other.get("/").status_code == 200  # another session of the same token goes on
     assert _login(server).get("/").status_code == 200
+
+
+def test_a_session_lives_beside_whatever_others_have_set(server: Server) -> None:
+    """Other applications of the host may set cookies that no standard allows."""
+    session = f"{COOKIE}={_login(server).cookies[COOKIE]}"
+    for cookies in (f"{OTHERS_COOKIES}; {session}", f"{session}; {OTHERS_COOKIES}"):
+        answer = server.http.get("/", headers={b"Cookie": cookies.encode()})
+        assert (answer.status_code, "phones" in answer.text) == (200, True), cookies
+    assert server.http.get("/", headers={b"Cookie": OTHERS_COOKIES.encode()}).status_code == 303
 
 
 @pytest.mark.parametrize(
