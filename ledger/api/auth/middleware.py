@@ -24,7 +24,14 @@ from shuffle_ledger.ledger.access import AccessToken, authenticate
 from shuffle_ledger.ledger.api.auth.oidc_settings import CALLBACK, BadToken
 from shuffle_ledger.ledger.api.auth.rate_limits import FailureLimit
 from shuffle_ledger.ledger.api.auth.sessions import COOKIE, Sessions
-from shuffle_ledger.ledger.api.problems import TOO_LARGE, TOO_MANY_FAILURES, UNAUTHORIZED, problem, problem_of
+from shuffle_ledger.ledger.api.problems import (
+    BUSY,
+    TOO_LARGE,
+    TOO_MANY_FAILURES,
+    UNAUTHORIZED,
+    problem,
+    problem_of,
+)
 from shuffle_ledger.ledger.security_log import Event
 from shuffle_ledger.ledger.storage.store import Store
 
@@ -39,7 +46,11 @@ OPEN_PATHS = frozenset(
 BODY_BYTES_MAX = 1 << 20
 OPEN_BODY_BYTES_MAX = 1 << 14  # of a client without a token or a session: a form with a token
 BODY_SECONDS_MAX = 30.0
+# JSON of 1 MiB can become values of 25 MiB. More at once need more memory; fewer make large requests wait.
+LARGE_BODIES_AT_ONCE = 4
+LARGE_BODY_BYTES = 1 << 16  # a body above this is large
 _UNAUTHORIZED_DETAIL = "Send a valid token: Authorization: Bearer sl_..."
+_BUSY_DETAIL = "The server is busy with other large requests; try again."
 
 
 class Door:
@@ -116,6 +127,7 @@ class Gate:
         self._door = door
         self._sessions = sessions
         self._login = f"{root_path}/login"
+        self._large_bodies = asyncio.Semaphore(LARGE_BODIES_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or answer it here."""
@@ -131,10 +143,27 @@ class Gate:
             if body is None:
                 return  # the client left in the middle: half a request is not one
             if isinstance(body, bytes):
-                receive = _replayed(body, receive)
-            else:
-                answer = body
-        await (answer or self._app)(scope, receive, send)
+                await self._pass_on(body, scope, receive, send)
+                return
+            answer = body
+        await answer(scope, receive, send)
+
+    async def _pass_on(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have the application answer a request; where its body is large, after a few others at most."""
+        replayed = _replayed(body, receive)
+        if len(body) <= LARGE_BODY_BYTES:
+            await self._app(scope, replayed, send)
+            return
+        try:
+            async with asyncio.timeout(BODY_SECONDS_MAX):
+                await self._large_bodies.acquire()
+        except TimeoutError:
+            await problem(BUSY, _BUSY_DETAIL)(scope, receive, send)
+            return
+        try:
+            await self._app(scope, replayed, send)
+        finally:
+            self._large_bodies.release()
 
     async def _admit(self, scope: Scope) -> Response | None:
         scope.setdefault("state", {})["token"] = None
