@@ -3,6 +3,7 @@ tasks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from celery import bootsteps
@@ -31,7 +32,8 @@ class DeadLetters(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery publ
 
 
 class RoundConsumer(Consumer):  # type: ignore[misc]  # Celery publishes no types
-    """Celery's consumer, without delayed delivery.
+    """Celery's consumer, without delayed delivery, that touches the heartbeat file also while it waits for
+    the broker.
 
     With quorum queues Celery would declare 28 queues more, for tasks with a countdown. There are none here:
     what has to wait, waits in the database.
@@ -45,9 +47,27 @@ class RoundConsumer(Consumer):  # type: ignore[misc]  # Celery publishes no type
             DeadLetters,
         ]
 
+    def ensure_connected(self, conn: Any) -> Any:
+        """See Celery: connect, or wait for the broker.
+
+        Celery sends no heartbeat while it waits, and asks about once a second whether it shall end. A
+        supervisor must not take a worker without a broker for one that hangs.
+        """
+        ensure = conn.ensure_connection
+
+        def ensure_and_touch(*given: Any, callback: Callable[[], None], **more: Any) -> Any:
+            def each_second() -> None:
+                touch_heartbeat()
+                callback()
+
+            return ensure(*given, callback=each_second, **more)
+
+        conn.ensure_connection = ensure_and_touch
+        return super().ensure_connected(conn)
+
 
 def touch_heartbeat(**_: object) -> None:
-    """Touch the heartbeat file: the main loop of this worker runs."""
+    """Touch the heartbeat file: the main loop of this worker runs, or waits for the broker."""
     if _HEARTBEAT_FILE is not None:
         _HEARTBEAT_FILE.touch()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery.exceptions import WorkerShutdown
 from click.testing import CliRunner
 from kombu.exceptions import OperationalError
 
@@ -28,7 +29,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, Pending, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
 from shuffle_ledger.ledger.webhooks import subscribe
-from shuffle_ledger.workers import tasks
+from shuffle_ledger.workers import consumer, tasks
 from shuffle_ledger.workers.celery_app import (
     ADMIT_ROUND,
     CHECKPOINT,
@@ -47,6 +48,7 @@ from tests.receiver import receiving
 from tests.workers.conftest import WAIT_SECONDS_MAX, awaited, remove_queues, running, settings_at
 
 SCRIPT = Path(sys.executable).with_name("shuffle-ledger")
+ENOUGH_TOUCHES = 20  # of the heartbeat file: more than one attempt to connect makes
 UNREACHABLE = "amqp://guest:guest@127.0.0.1:1//"
 
 
@@ -317,3 +319,24 @@ def test_a_workers_lines_carry_the_request_that_queued_the_round(
     (second,) = [line for line in lines if line["message"] == "round b: admitted"]
     assert (first["request_id"], first["level"]) == ("req-77", "info")
     assert re.fullmatch(r"[0-9a-f-]{36}", second["request_id"])  # the task's own
+
+
+def test_a_worker_without_a_broker_shows_that_it_lives_and_can_be_stopped(
+    monkeypatch: pytest.MonkeyPatch, database_url: str
+) -> None:
+    touched: list[str] = []
+
+    def touch() -> None:
+        touched.append("heartbeat")
+        if len(touched) == ENOUGH_TOUCHES:
+            monkeypatch.setattr("celery.worker.state.should_stop", 0)
+
+    monkeypatch.setattr(consumer, "touch_heartbeat", touch)
+    seconds = iter(range(3 * ENOUGH_TOUCHES))
+    monkeypatch.setattr("kombu.utils.functional.sleep", lambda _: next(seconds))
+    app = create_app(Settings(database_url=database_url, broker_url=UNREACHABLE))
+    waiting = consumer.RoundConsumer.__new__(consumer.RoundConsumer)  # without the steps of a whole worker
+    waiting.app, waiting.first_connection_attempt, waiting.broker_connection_retry_attempt = app, True, 0
+    with app.connection_for_read() as connection, pytest.raises(WorkerShutdown):
+        waiting.ensure_connected(connection)
+    assert len(touched) == ENOUGH_TOUCHES
