@@ -49,6 +49,7 @@ TIMEOUT_SECONDS = 90.0
 LONG_SECONDS = 1800.0  # for what the server replays or composes while we wait
 RETRY_SECONDS = 60.0
 RETRY_WAIT_MAX_SECONDS = 5.0
+PORT_MAX = 65535
 _KINDS: Mapping[str, type[LedgerError]] = {
     "unauthorized": Unauthorized,
     "forbidden": NotAllowed,
@@ -82,10 +83,10 @@ class _Wire:
 
     def __init__(self, url: str, token: str, *, timeout_seconds: float, retry_seconds: float) -> None:
         """Does not connect yet; raises InvalidValue for an invalid address or token."""
-        if not url.startswith(("http://", "https://")):
-            raise InvalidValue(
-                field="server", value=url, expected="an address such as https://ledger.example"
-            )
+        if not _is_address(url):
+            shown = "(hidden)" if "@" in url else url  # it may have a password
+            expected = "an address such as https://ledger.example, without a user name and a password"
+            raise InvalidValue(field="server", value=shown, expected=expected)
         if not token or not token.isascii() or not token.isprintable():
             raise InvalidValue(field="token", value="(hidden)", expected="a token such as sl_ID_SECRET")
         self._url = url
@@ -123,6 +124,15 @@ class _Wire:
             "headers": headers,
             "timeout": timeout,
         }
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = httpx.URL(url)
+    except httpx.InvalidURL:
+        return False
+    usable = bool(parts.host) and (parts.port is None or 1 <= parts.port <= PORT_MAX)
+    return url.startswith(("http://", "https://")) and usable and not parts.userinfo and " " not in url
 
 
 def _tell_first(state: RetryCallState, *, seconds: float) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Callable
 from datetime import date
 from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.cli.failures import ExitCode
+from shuffle_ledger.cli.main import main
 from shuffle_ledger.ledger.api.dependencies import Dispatch
 from shuffle_ledger.ledger.client.client import PROBLEM, LedgerClient
 from shuffle_ledger.ledger.decisions import quote, round_record
@@ -140,6 +144,42 @@ def test_errors_are_the_ledgers_own(server: Server, client: LedgerClient) -> Non
     for url, token in (("ledger.example", "x"), (server.url, ""), (server.url, "a\nb"), (server.url, "é")):
         with pytest.raises(InvalidValue):
             LedgerClient(url, token)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(
+            "http://[::1",
+            "http://h:abc",
+            "http://h:99999",
+            "http://h:0",
+            "http://a b",
+            "http://h\n",
+            "http://",
+        ),
+        *(
+            "http://h" + "x" * 70_000,
+            "ftp://h",
+            "http://u:s3cret@h",
+            "http://u:s3/cret@h",
+            "https://s3cret@h",
+        ),
+    ],
+)
+def test_an_address_that_cannot_be_one_is_refused_at_once(url: str) -> None:
+    with pytest.raises(InvalidValue, match=r"^server: .* expected an address such as https://") as caught:
+        LedgerClient(url, "sl_x")
+    told = "".join(traceback.format_exception(caught.value))
+    assert "s3" not in told
+    done = CliRunner().invoke(main, ["cohort", "list", "--server", url], env={"SHUFFLE_LEDGER_TOKEN": "sl_x"})
+    assert done.exit_code == ExitCode.BAD_VALUE
+    assert "s3" not in done.output
+
+
+def test_addresses_of_each_form_are_taken() -> None:
+    for url in ("http://[::1]:80/ledger/", "https://ledger.m\u00fcnchen", "http://h:65535", "http://h/@x"):
+        LedgerClient(url, "sl_x").close()
 
 
 class _Losing(httpx.BaseTransport):
