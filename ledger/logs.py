@@ -16,12 +16,23 @@ from shuffle_ledger.ledger import request_ids, security_log
 Form = Literal["console", "json"]
 FIELDS = "fields"  # the name under `extra` of a record's own fields
 _OWN = ("shuffle_ledger", "uvicorn")  # whose information is written; of other libraries only warnings
-# Tokens, passwords inside of addresses, and what follows the names of headers and settings that hold secrets.
+# What separates a name from its value, also in JSON and in JSON within a text; and the value.
+_IS, _VALUE = r"""([\\'"]*\s*[=:]\s*)""", r"""(?:\\?"[^"]*"|'[^']*'|\S+)"""
+# Cookies, credentials and tokens wherever they are, passwords inside of addresses, and what follows names of
+# secrets. A number and a slash behind a host are its port. Other names end in _key, too, and hold no secret.
 _SECRETS = (
+    (re.compile(r"(?im)\b((?:set-)?cookie)" + _IS + r".+$"), r"\1\2***"),
+    (re.compile(rf"(?i)\b(authorization){_IS}['\"]?(?:(?:basic|bearer)\s+)?{_VALUE}"), r"\1\2***"),
     (re.compile(r"sl_([0-9a-f]+)_[0-9a-f]+", re.ASCII), r"sl_\1_***"),
-    (re.compile(r"(://[^\s:/@'\"]*):[^\s/@'\"]+@"), r"\1:***@"),
+    (re.compile(r"\bwhsec_[\w+/=-]+", re.ASCII), "whsec_***"),
+    (re.compile(r"\beyJ(?:[\w-]{10,}|[\w-]*\.)[\w.-]*", re.ASCII), "***"),
+    (re.compile(r"(://[^\s:/@'\"]*):(?!\d{1,5}/)[^\s'\"]{1,256}@"), r"\1:***@"),  # bounds the search
     (
-        re.compile(r"(?i)\b(authorization|cookie|password|session_key|secret)\b(['\"]?\s*[=:]\s*)[^\s,;}]+"),
+        re.compile(
+            r"(?i)\b(\w*(?:password|secret)|\w+_token|\w+(?<!public)(?<!routing)(?<!idempotency)_key)"
+            + _IS
+            + _VALUE
+        ),
         r"\1\2***",
     ),
 )

@@ -137,3 +137,51 @@ def test_the_identifier_reaches_who_queues_the_round(serve: Callable[..., Server
     server = serve(Dispatch(decide=never, publish=publish))
     assert server.register("a", headers={"X-Request-Id": "from-here"}).status_code == 202
     assert seen == ["from-here"]
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("Authorization: Bearer eyJ.S3.S3", "Authorization: ***"),
+        ("authorization: Basic S3= for a", "authorization: *** for a"),
+        ("{'Authorization': 'Bearer S3', 'host': 'a'}", "{'Authorization': *** 'host': 'a'}"),
+        ("Cookie: a=S3; shuffle_ledger_session=S3\nnext", "Cookie: ***\nnext"),
+        ("Set-Cookie: shuffle_ledger_session=S3; HttpOnly", "Set-Cookie: ***"),
+        ("sent eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJS3.S3-S3_S3 twice", "sent *** twice"),
+        ("whsec_S3+/S3== is new", "whsec_*** is new"),
+        ("SHUFFLE_LEDGER_SESSION_KEY=S3,S3;S3 set", "SHUFFLE_LEDGER_SESSION_KEY=*** set"),
+        ("client_secret=S3 id_token: S3 PGPASSWORD=S3", "client_secret=*** id_token: *** PGPASSWORD=***"),
+        ('{"webhook_key": "S3 S3", "port": 1}', '{"webhook_key": ***, "port": 1}'),
+        (r'"{\"password\": \"S3\", \"port\": 1}"', r'"{\"password\": ***, \"port\": 1}"'),
+        ("to postgresql://u:S3/S3@host/db failed", "to postgresql://u:***@host/db failed"),
+        ("amqp://u:S3@S3@host//", "amqp://u:***@host//"),
+        (f"sl_{'a' * 16}_{'b' * 64}", f"sl_{'a' * 16}_***"),
+    ],
+)
+def test_secrets_do_not_reach_the_log(line: str, shown: str) -> None:
+    assert logs.without_secrets(line) == shown
+    assert "S3" not in shown
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "round_id=a cohort=phones token_id=0123456789abcdef name=etl role=registrar request_id=r1",
+        "GET http://127.0.0.1:8000/cohorts/phones@2026-W01 status=200 milliseconds=3",
+        "postgresql+psycopg://ledger@db:5432/ledger: no route to host",
+        "idempotency_key=job-7 public_key=00ff routing_key=rounds",
+        'duplicate key value violates unique constraint "rounds_round_id_key" DETAIL: Key (round_id)=(a)',
+        '{"event": "wrong_token", "address": "203.0.113.5", "wait_seconds": 2}',
+        "SHUFFLE_LEDGER_WEBHOOK_KEY is not set here; the secret of webhook 1f was shown once",
+        "eyJ is how they begin; keys of the issuer: 3",
+    ],
+)
+def test_ordinary_lines_stay_readable(line: str) -> None:
+    assert logs.without_secrets(line) == line
+
+
+def test_a_long_line_is_searched_quickly() -> None:
+    for part in ("://:", "a_key", "eyJ.", "cookie", "password'", "whsec_"):
+        began = time.process_time()
+        logs.without_secrets(part * 20_000)
+        assert time.process_time() - began < 1.0, part
