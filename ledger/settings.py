@@ -45,7 +45,7 @@ class Settings(BaseSettings):
     checkpoint_every_seconds: float = Field(default=300.0, ge=1, le=86_400)
     server: str | None = None  # the address of a server: commands ask it instead of a database
     token: SecretStr | None = None  # shown to that server
-    authentication_failures: int = Field(default=30, ge=1, le=10**6)  # in a row, from one address
+    authentication_failures: int = Field(default=30, ge=1, le=10**6)  # from one address; forgotten with time
     metrics_cohorts: int = Field(default=20, ge=0, le=1000)  # that used most, named in the metrics
     log_format: Literal["console", "json"] = "console"  # of servers, workers and the scheduler
     access_log: bool = True  # a line for each answer of a server
