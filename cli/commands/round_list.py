@@ -25,7 +25,12 @@ _MORE_COLUMNS = (
 @click.argument("cohort")
 @click.option("--outcome", type=click.Choice(STATES), help="Only rounds in this state now.")
 @click.option("--since", type=SINCE, metavar="TIME", help="Only registered then or later; a day is of UTC.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV: the columns of an import, and more.")
+@click.option(
+    "--csv",
+    "as_csv",
+    is_flag=True,
+    help="Print CSV: the columns of an import, and more. A text that begins as a formula stays as it is.",
+)
 @ledger_options
 @server_option
 @output_options
