@@ -65,6 +65,7 @@ _BY_KEY = dict.fromkeys(("enable_seqscan", "enable_hashjoin", "enable_mergejoin"
 # raise an error; and what was answered survives a crash.
 _AS_PROMISED = {"default_transaction_isolation": "read committed", "synchronous_commit": "on"}
 CHANGED, REGISTERED, DECIDED = "the change was recorded", "the round was registered", "the round was decided"
+INITIALISE = "run `shuffle-ledger init`, with the same --database-url if one was given"
 _WRITE_OPTION = "shuffle_ledger_write"
 _READ_OPTION = "shuffle_ledger_read"
 _ALONE_OPTION = "shuffle_ledger_alone"  # on PostgreSQL: every statement is its own transaction
@@ -103,7 +104,7 @@ def connect(database_url: str, *, migrating: bool = False) -> Engine:
             raise InvalidValue(field="database_url", value=shown, expected=expected, message=message)
         if not migrating and not url.database.startswith("file:") and not Path(url.database).exists():
             # Opening would create an empty file that could be taken for a ledger.
-            raise SchemaError(f"there is no ledger in {shown}: run `shuffle-ledger init`")
+            raise SchemaError(f"there is no ledger in {shown}: {INITIALISE}")
         engine = create_engine(url, connect_args={"timeout": LOCK_TIMEOUT_SECONDS}, pool_size=POOL_SIZE)
         event.listen(engine, "connect", functools.partial(_prepare_sqlite, foreign_keys=not migrating))
         event.listen(engine, "begin", _begin_sqlite)

@@ -53,12 +53,12 @@ def check_revision(connection: Connection) -> None:
     """Raise SchemaError unless the database has exactly the schema this code was written for."""
     stored = _stored_revision(connection)
     if stored is None:
-        raise SchemaError("the database is not initialised: run `shuffle-ledger init`")
+        raise SchemaError(f"the database is not initialised: {engines.INITIALISE}")
     if stored == SCHEMA_REVISION:
         return
     _refuse_unknown(stored, _scripts(_configuration()))
     raise SchemaError(
-        f"the database has schema {stored}, this code needs {SCHEMA_REVISION}: run `shuffle-ledger init`"
+        f"the database has schema {stored}, this code needs {SCHEMA_REVISION}: {engines.INITIALISE}"
     )
 
 

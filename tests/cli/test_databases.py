@@ -35,6 +35,15 @@ def test_a_file_that_cannot_be_one_is_named(run: Run, tmp_path: Path) -> None:
         assert _error(run, url) == ((2, wrong) if there else (1, missing))
 
 
+def test_the_advice_to_initialise_names_the_option(run: Run, tmp_path: Path) -> None:
+    url, advice = f"sqlite:///{tmp_path / 'new.db'}", "`shuffle-ledger init`, with the same --database-url"
+    assert advice in _error(run, url)[1]
+    (tmp_path / "new.db").touch()
+    assert advice in _error(run, url)[1]
+    assert run("init", "--database-url", url).code == 0
+    assert _error(run, url)[0] == 4  # the ledger is there, the cohort is not
+
+
 def test_a_file_that_is_no_database_is_named(run: Run, tmp_path: Path) -> None:
     other = tmp_path / "notes.txt"
     other.write_text("a page of notes\n" * 200)
