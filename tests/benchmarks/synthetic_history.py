@@ -42,11 +42,12 @@ class Size:
 
     cohorts: int
     repeats: int  # how often the largest cohort repeats the model's decisions
+    others: int = 1  # how often each other cohort repeats them
 
     @property
     def entries(self) -> int:
         """How many entries all chains have."""
-        return self.cohorts * (1 + DECIDED) + (self.repeats - 1) * DECIDED
+        return self.cohorts * (1 + self.others * DECIDED) + (self.repeats - self.others) * DECIDED
 
     @property
     def largest(self) -> int:
@@ -172,7 +173,7 @@ class _Model:
         """Yield each table with the types of its columns and its rows."""
         names = [cohort_name(number) for number in range(size.cohorts)]
         ends: dict[str, bytes] = {}
-        repeats = dict.fromkeys(names, 1) | {names[0]: size.repeats}
+        repeats = dict.fromkeys(names, size.others) | {names[0]: size.repeats}
         lengths = (repeats[name] * DECIDED for name in names)
         before = dict(zip(names, itertools.accumulate(lengths, initial=REGISTERED_MAX), strict=False))
         every = [(name, repeats[name], before[name]) for name in names]
