@@ -252,13 +252,19 @@ class Pairs(Sequence[Decomposition]):
     def last_excess(self) -> FloatArray:
         """Returns the excess beyond which each pair's profile is 0, up to a rounding, shape (pairs,); may be
         infinite."""
+        found = self.last_hidden_excess.copy()
+        for rows in self._blocks(len(self)):
+            masses = self.masses(rows)
+            found[rows] = np.maximum(found[rows], _last_ratios(masses.bare_difference, masses.bare_b))
+        return found
+
+    @functools.cached_property
+    def last_hidden_excess(self) -> FloatArray:
+        """Returns the excess beyond which no hidden component has a positive gain, likewise."""
         found = np.zeros(len(self))
         for rows in self._blocks(len(self)):
             masses = self.masses(rows)
-            for difference, b in ((masses.difference, masses.b), (masses.bare_difference, masses.bare_b)):
-                ratios = np.where(b > 0, difference / np.where(b > 0, b, 1.0), math.inf)
-                last = ratios.max(axis=1, initial=0.0, where=difference > 0)
-                found[rows] = np.maximum(found[rows], last)
+            found[rows] = _last_ratios(masses.difference, masses.b)
         return found
 
     def log_moments(self, theta: FloatArray, excess: FloatArray) -> FloatArray:
@@ -309,6 +315,12 @@ class Pairs(Sequence[Decomposition]):
         height = max(1, _BLOCK_ELEMENTS // max(1, self.components + self.bare))
         for start in range(0, size, height):
             yield np.arange(start, min(start + height, size))
+
+
+def _last_ratios(difference: FloatArray, b: FloatArray) -> FloatArray:
+    """Returns the largest of the ratios to b of the positive differences `a - b`, or 0, shape (pairs,)."""
+    ratios = np.where(b > 0, difference / np.where(b > 0, b, 1.0), math.inf)
+    return np.asarray(ratios.max(axis=1, initial=0.0, where=difference > 0))
 
 
 class ListedPairs(Pairs):

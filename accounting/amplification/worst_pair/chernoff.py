@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import Pairs
-from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray, IndexArray
+from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, BoolArray, FloatArray, IndexArray
 
 # Tilts are within this factor of the saddle point.
 _SADDLE_CLOSENESS = 1.05
@@ -36,7 +36,8 @@ class Powers(NamedTuple):
     def of(cls, pairs: Pairs, reports: int, excess: FloatArray) -> Powers:
         """Computes the moments of the sums over `reports` reports at the orders `1 + excess`."""
         about = np.zeros_like(excess)
-        for pair in (pairs.spread.argmax(), pairs.last_excess.argmax()):
+        # Where the second one's hidden components have no positive gain, no pair's have.
+        for pair in (pairs.spread.argmax(), pairs.last_hidden_excess.argmax()):
             own = saddles(pairs, np.full(excess.size, int(pair)), reports, excess)
             about = np.where(about > 0, about, own)
         theta = np.where(about > 0, about, np.inf) * _TILT_MULTIPLES[:, None]
@@ -63,14 +64,19 @@ def chernoff(pairs: Pairs, reports: int, excess: FloatArray) -> FloatArray:
     Guarantee: round-off included.
     """
     found = Powers.of(pairs, reports, excess).least(reports)
+    found[_is_beyond(excess, pairs.last_hidden_excess)] = -np.inf
     if pairs.bare:
         which, order = np.divmod(np.arange(found.size), excess.size)
         with np.errstate(divide="ignore"):
             shown = np.log(pairs.unhidden(which, excess[order])).reshape(found.shape)
         found = np.logaddexp(found, shown)
-    last = pairs.last_excess[:, None]
-    found[excess > last + 32 * UNIT_ROUND_OFF * (1 + last)] = -np.inf
+    found[_is_beyond(excess, pairs.last_excess)] = -np.inf
     return found
+
+
+def _is_beyond(excess: FloatArray, last: FloatArray) -> BoolArray:
+    last = last[:, None]
+    return np.asarray(excess > last + 32 * UNIT_ROUND_OFF * (1 + last))
 
 
 def saddles(pairs: Pairs, which: IndexArray, reports: int, excess: FloatArray) -> FloatArray:
