@@ -16,13 +16,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
 
-from shuffle_ledger.accounting import (
-    Accountant,
-    RoundLoss,
-    ShuffledRound,
-    charged_as,
-    slot_for,
-)
+from shuffle_ledger.accounting import Accountant, RoundLoss, ShuffledRound, charged_as, slot_for
 from shuffle_ledger.cli.backends.session import Session
 from shuffle_ledger.ledger.decisions import prepare_together
 from shuffle_ledger.ledger.loss_cache import recall, store_known
