@@ -100,7 +100,7 @@ def accountant() -> Accountant:
     return RememberingAccountant()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_request() -> Callable[..., RoundRequest]:
     """Return a function that makes requests of 10-ary randomized response, a name per call."""
 

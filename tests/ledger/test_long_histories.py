@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -76,10 +76,14 @@ def note_verified(store: Store, names: list[str], at: datetime, **others: object
             connection.execute(insert(verifications).values(cohort=name, **{**found, **others}))
 
 
-@pytest.fixture
-def large(new_postgresql_ledger: Callable[[], str], make_request: MakeRequest) -> str:
-    """Return a ledger's address: many cohorts, all but the last verified, and many rounds of the first."""
-    url = new_postgresql_ledger()
+@pytest.fixture(scope="module")
+def large(postgresql_databases: Any, make_request: MakeRequest) -> Iterator[str]:
+    """Yield a ledger's address: many cohorts, all but the last verified, and many rounds of the first.
+
+    The questions share it: they change nothing that another one counts.
+    """
+    name = postgresql_databases.copy()
+    url = postgresql_databases.url(name)
     now = datetime.now(UTC)
     with Store.connect(url) as store:
         open_many(store, COHORTS)
@@ -101,7 +105,8 @@ def large(new_postgresql_ledger: Callable[[], str], make_request: MakeRequest) -
         with store.engine.connect() as connection:
             driver: Any = connection.connection.driver_connection  # which begins no transaction
             driver.execute("VACUUM (ANALYZE)")  # else rows that were deleted are read, too
-    return url
+    yield url
+    postgresql_databases.drop(name)
 
 
 def of_rounds(store: Store) -> object:
