@@ -15,7 +15,7 @@ from shuffle_ledger.accounting import (
     upper_text,
 )
 from shuffle_ledger.ledger import loss_cache
-from shuffle_ledger.ledger.decisions.windows import period_names
+from shuffle_ledger.ledger.decisions.windows import is_over, period_names
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.base import Step, slot_of
@@ -55,8 +55,8 @@ def decide(books: Books, view: CohortView, request: RoundRequest) -> Decision:
     cohort = view.cohort
     policy = registry.policy_of(books.store, view)
     accounted = slot_of(request.round)
-    if cohort.status != "open":
-        reason, message = _closed(view)
+    if cohort.status != "open" or is_over(request, view.now.date()):
+        reason, message = _closed(view) if cohort.status != "open" else _over(request)
         details = policy.unchanged(view)
         return Decision(accounted=accounted, reason=reason, message=message, requested=None, details=details)
     slot = policy.accounted(view, request.round)
@@ -329,6 +329,16 @@ def _beyond_local(view: CohortView, accounted: ShuffledRound) -> str:
         "With this round the epsilon0 of a user's rounds would add up to at most"
         f" {upper_text(after)}, which is above the local budget of"
         f" {exact_text(view.cohort.local_budget or 0.0)}; they add up to at most {upper_text(spent)}."
+    )
+
+
+def _over(request: RoundRequest) -> tuple[RefusalReason, str]:
+    first, last = (day.isoformat() for day in request.days or ())
+    return RefusalReason.COLLECTION_OVER, (
+        f"The decision came after the last day of the collection: the round was registered for {first}"
+        + (f" to {last}" if last != first else "")
+        + " (UTC), and only the windows of these days were asked. If nothing was collected, register it again"
+        " under another identifier; what was collected without an answer is an incident."
     )
 
 

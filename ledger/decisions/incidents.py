@@ -270,7 +270,7 @@ def _row(request: RoundRequest, told: _Told, new: NewRound) -> StoredRound:
 def _drafted(
     store: Store, accountant: Accountant, told: _Told, view: CohortView, stored: StoredRound
 ) -> EntryDraft:
-    told.check_past(max(view.at, view.recorded_at or view.at))
+    told.check_past(view.now)
     policy, books = registry.policy_of(store, view), Books(store=store, accountant=accountant)
     accounted = slot_of(told.truth)
     overspent, spent = view.cohort.status == "overspent", view.spent

@@ -172,7 +172,7 @@ def _refuse_frozen(view: CohortView) -> None:
 def _refuse_before_collection(view: CohortView, record: RoundRecord) -> None:
     """Raise Conflict if a round that is charged to windows is settled before its collection begins."""
     days = record.request.days
-    today = max(view.at, view.recorded_at or view.at).date()
+    today = view.now.date()
     if record.request.windows and days is not None and today < days[0]:
         raise Conflict(
             f"round {record.request.round_id!r} is collected from {days[0].isoformat()} on, and today is"

@@ -52,7 +52,7 @@ def with_windows(store: Store, request: RoundRequest, *, is_new: bool = False) -
             registered = RoundRequest.from_bytes(store.round(request.round_id).content)
     if registered is None:
         views = store.views(request.members)
-        today = max(each for view in views for each in (view.at, view.recorded_at) if each is not None).date()
+        today = max(view.now for view in views).date()
         request = request if request.days else dataclasses.replace(request, collected_on=today)
         check_collection(request, today)
         return placed(request, [view.cohort for view in views])
@@ -74,6 +74,11 @@ def check_collection(request: RoundRequest, today: date) -> None:
             " and was not admitted is an incident"
         )
         raise InvalidValue(field=name, value=last.isoformat(), expected=expected)
+
+
+def is_over(request: RoundRequest, today: date) -> bool:
+    """Whether a round is charged to windows, and only to those of days that have passed."""
+    return bool(request.windows) and request.days is not None and request.days[1] < today
 
 
 def placed(request: RoundRequest, cohorts: Sequence[Cohort]) -> RoundRequest:
@@ -142,7 +147,7 @@ def views_today(store: Store, view: CohortView) -> list[CohortView]:
         store: the ledger.
         view: the cohort now. Leaves no trace.
     """
-    today = max(view.at, view.recorded_at or view.at).date()
+    today = view.now.date()
     found = periods_of(view.cohort.windows, view.cohort.name, today, today)
     names = [period.name for period in found]
     known = {cohort.name for cohort in store.cohorts(only=names)} if names else set()

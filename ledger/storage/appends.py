@@ -206,8 +206,7 @@ def _recorded_at(view: CohortView) -> datetime:
     """Return the moment of the next entry: the database's clock, which may be set back, never before the last
     entry or the registration of the round that is decided.
     """
-    known = (view.at, view.recorded_at, view.round.registered_at if view.round else None)
-    return max(moment for moment in known if moment is not None)
+    return max(view.now, view.round.registered_at) if view.round else view.now
 
 
 def is_simple(draft: EntryDraft) -> bool:

@@ -106,6 +106,11 @@ class CohortView:
     # Values parsed from `details`, by name, each with its source: valid while the source is the same object.
     read: dict[str, tuple[Any, Any]] = field(default_factory=dict, compare=False, repr=False)
 
+    @property
+    def now(self) -> datetime:
+        """The database's clock, which may be set back, but never before the last entry."""
+        return max(self.at, self.recorded_at or self.at)
+
 
 @dataclass(frozen=True, kw_only=True)
 class NewRound:

@@ -382,7 +382,7 @@ def contradictory(
         if requested != body.spent.to_mapping():
             yield "what it says was requested is not what it says is spent"
         return
-    closed = _closed(frozen=frozen, overspent=overspent)
+    closed = _closed(body, frozen=frozen, overspent=overspent)
     is_promise = policy == POLICY_PLAN and promised_in(details) > refused_beyond
     expected = closed or _reason(requested, refused_beyond, is_promise=is_promise)
     # This cohort alone would have admitted the round; or the replay of the chain tells whether it is so.
@@ -405,10 +405,15 @@ def _is_local(reason: object, expected: RefusalReason | None, policy: str) -> bo
     return reason == RefusalReason.LOCAL_BUDGET_EXCEEDED and expected is told
 
 
-def _closed(*, frozen: bool, overspent: bool) -> RefusalReason | None:
-    if frozen:
-        return RefusalReason.COHORT_FROZEN
-    return RefusalReason.COHORT_OVERSPENT if overspent else None
+def _closed(body: EntryBody, *, frozen: bool, overspent: bool) -> RefusalReason | None:
+    """Return why nothing was computed of a refused round."""
+    if frozen or overspent:
+        return RefusalReason.COHORT_FROZEN if frozen else RefusalReason.COHORT_OVERSPENT
+    if body.details["reason"] != RefusalReason.COLLECTION_OVER:
+        return None
+    request = RoundRequest.from_bytes(canonical.encode(body.details["request"]))
+    is_late = bool(request.windows) and request.days is not None and request.days[1] < body.recorded_at.date()
+    return RefusalReason.COLLECTION_OVER if is_late else None
 
 
 def _reason(requested: Mapping[str, Any] | None, limit: float, *, is_promise: bool) -> RefusalReason | None:

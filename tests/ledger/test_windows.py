@@ -21,6 +21,7 @@ from shuffle_ledger.accounting import (
     parse_randomizer,
 )
 from shuffle_ledger.ledger.decisions import (
+    admit,
     admit_together,
     change_budget,
     correct,
@@ -44,13 +45,14 @@ from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
 from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
-from shuffle_ledger.ledger.storage.rows import CohortView
+from shuffle_ledger.ledger.storage.rows import CohortView, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind
 from shuffle_ledger.ledger.values.requests import (
     Admitted,
     Cohort,
     Outcome,
+    Pending,
     RefusalReason,
     Refused,
     RoundRequest,
@@ -223,14 +225,65 @@ def test_a_clock_that_steps_back_keeps_the_day_of_the_last_entry(
     assert [member.cohort for member in answer.audience] == ["phones", f"phones@{today()}"]
 
 
+@pytest.mark.parametrize("by", [0, 1, 2])
+def test_a_round_that_is_decided_after_its_days_is_refused_by_every_budget(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, by: int
+) -> None:
+    desk.open("phones", WEEK)
+    now, until_tomorrow = desk.request(), desk.request(today(), today() + DAY)
+    for request in (now, until_tomorrow):
+        assert isinstance(register(desk.store, request, actor="ada"), Pending)
+    _shift(monkeypatch, desk.store, by * DAY)
+    answers = [admit(desk.store, desk.accountant, request.round_id) for request in (now, until_tomorrow)]
+    assert [isinstance(answer, Refused) for answer in answers] == [by > 0, by > 1]
+    for answer in answers:
+        if isinstance(answer, Refused):
+            assert answer.reason is RefusalReason.COLLECTION_OVER
+            assert "only the windows of these days were asked" in answer.message
+            assert {each.reason for each in answer.refused_by} == {RefusalReason.COLLECTION_OVER}
+            registered = RoundRequest.from_bytes(desk.store.round(answer.round_id).content)
+            assert [each.cohort for each in answer.refused_by] == list(registered.cohorts)
+    if by == 2:
+        assert all(desk.store.view(name).spent.epsilon_upper == 0 for name in desk.names())
+    desk.check()
+    made = make_bundle(desk.store, desk.names())
+    assert verify_bundle(made.data, desk.accountant).ok
+
+
+def test_a_cohort_without_windows_asks_for_no_days(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.open("phones")
+    request = desk.request(today())
+    assert isinstance(register(desk.store, request, actor="ada"), Pending)
+    _shift(monkeypatch, desk.store, 3 * DAY)
+    assert isinstance(admit(desk.store, desk.accountant, request.round_id), Admitted)
+
+
+def test_a_refusal_that_says_wrongly_that_the_days_have_passed_is_found(
+    sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = sqlite_desk
+    desk.open("phones", WEEK)
+    monkeypatch.setattr(decide, "is_over", lambda _request, _today: True)
+    assert isinstance(desk.ask(), Refused)
+    monkeypatch.undo()
+    _is_found(desk, "phones", "its reason is not the one that its numbers and the cohort's state give")
+
+
 def _shift(monkeypatch: pytest.MonkeyPatch, store: Store, by: timedelta) -> None:
     """Move the database's clock, as views tell it."""
-    views = store.views
+    views, view_of_round = store.views, store.view_of_round
 
     def shifted(names: Any) -> list[CohortView]:
         return [dataclasses.replace(view, at=view.at + by) for view in views(names)]
 
+    def shifted_of_round(round_id: str) -> list[CohortView] | StoredRound:
+        found = view_of_round(round_id)
+        if isinstance(found, StoredRound):
+            return found
+        return [dataclasses.replace(view, at=view.at + by) for view in found]
+
     monkeypatch.setattr(store, "views", shifted)
+    monkeypatch.setattr(store, "view_of_round", shifted_of_round)
 
 
 @pytest.mark.parametrize(
