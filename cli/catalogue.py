@@ -85,7 +85,7 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
     "budget": ("budget:budget", "Show what COHORT may spend, has spent, and has left."),
     "forecast": (
         "forecast:forecast",
-        "Say how many more rounds of COHORT fit, what limits them, and on which day a schedule ends.",
+        "Say how many more rounds of COHORT, or of --audience, fit, what limits them, and until when.",
     ),
     "audit": (None, "Verify the ledger, and sign its heads to verify against later."),
     "audit verify": (

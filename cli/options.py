@@ -155,14 +155,18 @@ def audience_options(command: Command) -> Command:
         multiple=True,
         help="M of N users of COHORT were sampled; for every cohort of the audience. Gives --sampled-from.",
     )
-    audience_option = click.option(
+    wrapped: Any = audience_option(stratum_option(with_strata))
+    return wrapped  # type: ignore[no-any-return]  # click.option is untyped about what it wraps
+
+
+def audience_option(command: Command) -> Command:
+    """Adds `--audience`; the command gets `audience`, a text or None."""
+    return click.option(
         "--audience",
         type=TEXT,
         metavar="LIST|SELECTOR",
         help="In place of COHORT: names with commas, or labels: device=phone,country=de.",
-    )
-    wrapped: Any = audience_option(stratum_option(with_strata))
-    return wrapped  # type: ignore[no-any-return]  # click.option is untyped about what it wraps
+    )(command)
 
 
 def days_options(command: Command) -> Command:

@@ -48,9 +48,11 @@ from shuffle_ledger.ledger.reports import (
     BudgetStatement,
     Forecast,
     ForecastWanted,
+    JointForecast,
     ListedRound,
     RoundFilter,
     ShownCohort,
+    joint_forecast,
     list_rounds,
     shown_cohort,
 )
@@ -156,6 +158,12 @@ class DatabaseLedger:
         """See `Ledger`."""
         session, today = self.session, datetime.now(UTC).date()
         return forecast_of(session.store, session.accountant, cohort, wanted, today=today)
+
+    def forecast_for_all(self, audience: Sequence[str], wanted: ForecastWanted) -> JointForecast:
+        """See `Ledger`."""
+        session, today = self.session, datetime.now(UTC).date()
+        store, team = session.store, session.settings.team
+        return joint_forecast(store, session.accountant, audience, wanted, today=today, team=team)
 
     def round(self, round_id: str) -> RoundRecord:
         """See `Ledger`."""

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.decisions import Collected, Fits, QuotaReading
-from shuffle_ledger.ledger.reports import BudgetStatement, Forecast, ForecastWanted, ListedRound, ShownCohort
+from shuffle_ledger.ledger.reports import (
+    BudgetStatement,
+    Forecast,
+    ForecastWanted,
+    JointForecast,
+    ListedRound,
+    ShownCohort,
+)
 from shuffle_ledger.ledger.storage import Standing
 from shuffle_ledger.ledger.values import (
     Checkpoint,
@@ -85,6 +92,9 @@ class Ledger(Protocol):
 
     def forecast(self, cohort: str, wanted: ForecastWanted) -> Forecast:
         """See `ledger.reports.forecasts.forecast`."""
+
+    def forecast_for_all(self, audience: Sequence[str], wanted: ForecastWanted) -> JointForecast:
+        """See `ledger.reports.joint_forecasts.joint_forecast`: for the team that asks."""
 
     def round(self, round_id: str) -> RoundRecord:
         """See `ledger.decisions.round_record`."""

@@ -15,45 +15,68 @@ from shuffle_ledger.cli.backends.database import open_ledger
 from shuffle_ledger.cli.options import (
     DATE,
     WHOLE,
+    audience_option,
     ledger_options,
+    names_given,
     optional_round_options,
     output_options,
     server_option,
+    team_option,
 )
 from shuffle_ledger.cli.rendering.present import document_of, facts, lower, present, shown
-from shuffle_ledger.ledger.reports import EVERY, Forecast, ForecastWanted, KindForecast
+from shuffle_ledger.ledger.reports import (
+    EVERY,
+    Forecast,
+    ForecastWanted,
+    JointForecast,
+    KindForecast,
+    LargestEpsilon0,
+)
 
 
 @click.command("forecast")
-@click.argument("cohort")
+@click.argument("cohort", required=False)
+@audience_option
 @optional_round_options
 @click.option("--fit", type=WHOLE, metavar="N", help="Find the largest epsilon0 with which N more fit.")
 @click.option("--every", type=click.Choice(EVERY), help="One round in each of these periods.")
 @click.option("--until", type=DATE, metavar="DATE", help="The schedule's last day: is it reached?")
 @click.option("--from", "first_on", type=DATE, metavar="DATE", help="Its first day (default: today, UTC).")
+@team_option
 @ledger_options
 @server_option
 @output_options
 def forecast(
-    cohort: str,
+    cohort: str | None,
+    audience: str | None,
     described: ShuffledRound | None,
     fit: int | None,
     every: Any,
     until: date | None,
     first_on: date | None,
+    team: str | None,
     as_json: bool,
     **where: Any,
 ) -> None:
-    """Say how many more rounds of COHORT fit, what limits them, and on which day a schedule ends.
+    """Say how many more rounds of COHORT, or of --audience, fit, what limits them, and until when.
+
+    With --audience or --team: of rounds that are charged to all of these cohorts and to the team's quotas in
+    them, which --randomizer describes; the answer is that of the budget that ends first.
 
     Without --randomizer: of each kind that the cohort has had, or that its plan has, each kind by itself;
     with --every also of all kinds together. With --until and --randomizer: also the largest epsilon0 with
     which the whole schedule fits. Nothing is reserved, and nothing is promised.
     """
     wanted = ForecastWanted(round=described, fit=fit, every=every, until=until, first_on=first_on)
-    with open_ledger(**where) as ledger:
-        found = ledger.forecast(cohort, wanted)
-    present(document_of(found), lambda: _shown(found), as_json=as_json)
+    named = names_given(cohort, audience)
+    with open_ledger(team=team, **where) as ledger:
+        if audience is None and team is None:
+            found = ledger.forecast(named, wanted)
+            present(document_of(found), lambda: _shown(found), as_json=as_json)
+            return
+        names = (named,) if audience is None else ledger.audience(named, round_id=None)
+        joint = ledger.forecast_for_all(names, wanted)
+    present(document_of(joint), lambda: _shown_of_all(joint), as_json=as_json)
 
 
 def _shown(found: Forecast) -> Group:
@@ -83,10 +106,26 @@ def _shown(found: Forecast) -> Group:
     return Group(*tables, Text((pending if found.rounds_pending else "") + found.promise))
 
 
+def _shown_of_all(joint: JointForecast) -> Group:
+    rows: dict[str, object] = {
+        "certainly fit": _count(joint.rounds_at_least, is_exact=joint.next_is_refused),
+        "limit": f"{joint.limited_by}: {joint.limit}",
+    }
+    if joint.every is not None:
+        rows["every"] = f"{joint.every}, from {joint.first_on}"
+        rows["last one on"] = joint.ends_on
+        rows |= _until(joint, joint.rounds_until, reached=joint.reaches_until)
+    if joint.largest is not None:
+        rows["largest epsilon0"] = _largest(joint.largest)
+    rows |= {f"  {one.cohort}": f"at least {shown(one.kinds[0].rounds_at_least)}" for one in joint.budgets}
+    title = f"{joint.round.describe()}, {shown(joint.round.reports)} reports of {len(joint.audience)} cohorts"
+    is_pending = any(one.rounds_pending for one in joint.budgets)
+    pending = "Rounds are registered and undecided: they are not counted here. " if is_pending else ""
+    return Group(facts(title, rows), Text(pending + joint.promise))
+
+
 def _of_kind(found: Forecast, kind: KindForecast) -> Table:
-    rows: dict[str, object] = {"certainly fit": f"at least {shown(kind.rounds_at_least)} more"}
-    if kind.next_is_refused:
-        rows["certainly fit"] = f"{shown(kind.rounds_at_least)} more; the next one is refused"
+    rows: dict[str, object] = {"certainly fit": _count(kind.rounds_at_least, is_exact=kind.next_is_refused)}
     rows["limit"] = kind.limit
     for one in kind.windows:
         rows[f"  each {one.window.kind}"] = (
@@ -97,16 +136,22 @@ def _of_kind(found: Forecast, kind: KindForecast) -> Table:
         rows["last one on"] = kind.ends_on
         rows |= _until(found, kind.rounds_until, reached=kind.reaches_until)
     if kind.largest is not None:
-        epsilon0, rounds = kind.largest.epsilon0, shown(kind.largest.rounds)
-        rows["largest epsilon0"] = (
-            f"none was found with which {rounds} more fit"
-            if epsilon0 is None
-            else f"{lower(epsilon0)}, with which {rounds} more fit"
-        )
+        rows["largest epsilon0"] = _largest(kind.largest)
     return facts(f"{kind.round.describe()}, {shown(kind.round.reports)} reports", rows)
 
 
-def _until(found: Forecast, needed: int | None, *, reached: bool | None) -> dict[str, object]:
+def _count(rounds: int, *, is_exact: bool) -> str:
+    return f"{shown(rounds)} more; the next one is refused" if is_exact else f"at least {shown(rounds)} more"
+
+
+def _largest(found: LargestEpsilon0) -> str:
+    rounds = shown(found.rounds)
+    if found.epsilon0 is None:
+        return f"none was found with which {rounds} more fit"
+    return f"{lower(found.epsilon0)}, with which {rounds} more fit"
+
+
+def _until(found: Forecast | JointForecast, needed: int | None, *, reached: bool | None) -> dict[str, object]:
     if needed is None:
         return {}
     answer = "all of them fit" if reached else "not all of them are certain to fit"

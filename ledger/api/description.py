@@ -23,6 +23,7 @@ from shuffle_ledger.ledger.health import Health
 from shuffle_ledger.ledger.reports.budgets import BudgetStatement
 from shuffle_ledger.ledger.reports.events import EventPage
 from shuffle_ledger.ledger.reports.forecasts import Forecast
+from shuffle_ledger.ledger.reports.joint_forecasts import JointForecast
 from shuffle_ledger.ledger.reports.listing import ShownCohort
 from shuffle_ledger.ledger.reports.published_entries import PublishedPage
 from shuffle_ledger.ledger.reports.round_lists import RoundPage
@@ -153,6 +154,7 @@ class ANSWERS:
     one_quote = _ref("Quote")
     audience = _ref("Audience")
     forecast = _ref("Forecast")
+    joint_forecast = _ref("JointForecast")
     amplification = _ref("Amplification")
     composition = _ref("Composition")
     calibration = _ref("CalibratedRounds")
@@ -353,6 +355,7 @@ _COMPONENTS: Mapping[str, Schema] = {
     "Proposal": _schema_of_fields(Proposal),
     "Quote": _schema_of_fields(Quote),
     "Forecast": _schema_of_fields(Forecast),
+    "JointForecast": _schema_of_fields(JointForecast),
     "Fits": _schema_of_fields(Fits),
     "EntryPage": _schema_of_fields(PublishedPage),
     "EventPage": _schema_of_fields(EventPage),

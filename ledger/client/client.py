@@ -40,6 +40,7 @@ from shuffle_ledger.ledger.health import Health
 from shuffle_ledger.ledger.reports.budgets import BudgetStatement
 from shuffle_ledger.ledger.reports.events import Event, EventPage
 from shuffle_ledger.ledger.reports.forecasts import Forecast, ForecastWanted
+from shuffle_ledger.ledger.reports.joint_forecasts import JointForecast, described_in
 from shuffle_ledger.ledger.reports.listing import ShownCohort
 from shuffle_ledger.ledger.reports.published_entries import PublishedEntry, PublishedPage
 from shuffle_ledger.ledger.reports.round_lists import ListedRound, RoundPage
@@ -199,10 +200,18 @@ class _Operations:
     @Operation
     def forecast(self, cohort: str, wanted: ForecastWanted) -> Steps[Forecast]:
         """Return how many more rounds fit, as `reports.forecasts.forecast` does, by the server's day."""
-        asked = {name: document_of(value) for name, value in vars(wanted).items() if name != "round"}
-        described = None if wanted.round is None else _parameters(wanted.round)
         path = f"cohorts/{_segment(checked_text('cohort', cohort))}/forecast"
-        return value_of(Forecast, (yield Ask("POST", path, {"round": described, **asked}, long=True)))
+        return value_of(Forecast, (yield Ask("POST", path, _question(wanted), long=True)))
+
+    @Operation
+    def forecast_for_all(self, audience: Sequence[str], wanted: ForecastWanted) -> Steps[JointForecast]:
+        """Return how many more rounds of some cohorts fit, as `reports.joint_forecasts.joint_forecast` does.
+
+        For the team of the token, by the server's day.
+        """
+        described_in(wanted)
+        body = {"audience": list(checked_audience(audience)), **_question(wanted)}
+        return value_of(JointForecast, (yield Ask("POST", "forecast", body, long=True)))
 
     # Calculators: they ask of no cohort
 
@@ -652,6 +661,12 @@ def _cohorts_of(request: RoundRequest) -> dict[str, Any]:
         return {"cohort": request.cohort}
     strata = {one.cohort: [one.sampled, one.users] for one in request.stratified}
     return {"audience": list(request.audience), **({"stratified": strata} if strata else {})}
+
+
+def _question(wanted: ForecastWanted) -> dict[str, Any]:
+    """Return a question about the future as a body has it."""
+    asked = {name: document_of(value) for name, value in vars(wanted).items() if name != "round"}
+    return {"round": None if wanted.round is None else _parameters(wanted.round), **asked}
 
 
 def _days_of(request: RoundRequest) -> dict[str, Any]:

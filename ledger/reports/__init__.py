@@ -12,9 +12,11 @@ from shuffle_ledger.ledger.reports.forecasts import (
     Forecast,
     ForecastWanted,
     KindForecast,
+    LargestEpsilon0,
     forecast,
 )
 from shuffle_ledger.ledger.reports.glimpses import Every
+from shuffle_ledger.ledger.reports.joint_forecasts import JointForecast, joint_forecast
 from shuffle_ledger.ledger.reports.listing import ShownCohort, shown_cohort
 from shuffle_ledger.ledger.reports.round_lists import STATES, ListedRound, RoundFilter, RoundPage, list_rounds
 from shuffle_ledger.ledger.reports.rounds_left import FittingRounds
@@ -30,7 +32,9 @@ __all__ = [
     "Forecast",
     "ForecastWanted",
     "HistoryPoint",
+    "JointForecast",
     "KindForecast",
+    "LargestEpsilon0",
     "ListedRound",
     "RoundFilter",
     "RoundPage",
@@ -43,6 +47,7 @@ __all__ = [
     "forecast",
     "heads",
     "history",
+    "joint_forecast",
     "last_of_days",
     "list_rounds",
     "shown_cohort",

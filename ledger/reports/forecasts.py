@@ -48,7 +48,7 @@ PROMISE = (
     " will be admitted one after the other. Nothing is reserved: a forecast is no promise. Close to the end"
     " more may fit."
 )
-_DAYS_OF_WINDOWS = " Each round is collected on its day of the schedule or, without a schedule, today."
+DAYS_OF_WINDOWS = " Each round is collected on its day of the schedule or, without a schedule, today."
 _WIDTH = 2e-3  # of the epsilon0 that fits, relative
 
 
@@ -76,6 +76,10 @@ class ForecastWanted:
             if day is not None and self.every is None:
                 expected = "`every` beside it: " + ", ".join(EVERY)
                 raise InvalidValue(field=name, value=day.isoformat(), expected=expected)
+
+    def days(self, today: date) -> ScheduleDays:
+        """Return the days of the schedule; `today` is its first one, if it names none."""
+        return ScheduleDays(every=self.every, first=self.first_on or today, until=self.until)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,36 +160,40 @@ def forecast(
             or the schedule of a cohort with windows begins before today.
         AccountingError, LedgerError: the numbers cannot be computed.
     """
-    name = checked_text("cohort", cohort)
-    view = store.view(name)
+    view = store.view(checked_text("cohort", cohort))
     if wanted.round is not None:
         check_sizes(wanted.round, view.cohort.population)
+    return view_forecast(Books(store=store, accountant=accountant, keep=False), view, wanted, today=today)
+
+
+def view_forecast(books: Books, view: CohortView, wanted: ForecastWanted, *, today: date) -> Forecast:
+    """Return what `forecast` says of a cohort that was read, and of a round whose size was checked."""
+    store = books.store
     if view.cohort.windows and wanted.first_on is not None and wanted.first_on < today:
         expected = (
             f"a day from {today.isoformat()}: of a cohort with windows, no round of earlier days is admitted"
         )
         raise InvalidValue(field="first_on", value=wanted.first_on.isoformat(), expected=expected)
     policy = policy_of(store, view)
-    books = Books(store=store, accountant=accountant, keep=False)
     kinds = [wanted.round] if wanted.round is not None else _in_use(store, view, policy)
-    days = ScheduleDays(every=wanted.every, first=wanted.first_on or today, until=wanted.until)
+    days = wanted.days(today)
     asked = _Asked(books=books, view=view, policy=policy, wanted=wanted, days=days)
     found = tuple(_of_kind(asked, kind) for kind in kinds[:KINDS_MAX])
     return Forecast(
-        cohort=name,
+        cohort=view.cohort.name,
         policy=view.cohort.policy,
         status=view.cohort.status,
         epsilon_budget=view.cohort.epsilon_budget,
         delta_budget=view.cohort.delta_budget,
         epsilon_spent_upper=view.spent.epsilon_upper,
-        rounds_pending=store.count_pending(name),
+        rounds_pending=store.count_pending(view.cohort.name),
         every=wanted.every,
         first_on=days.first if wanted.every else None,
         until=wanted.until,
         kinds=found,
         together=_together(books, view, kinds, days),
         of_late=None if wanted.round is not None else schedule_of_late(books, view, today=today),
-        promise=PROMISE + (_DAYS_OF_WINDOWS if view.cohort.windows else ""),
+        promise=PROMISE + (DAYS_OF_WINDOWS if view.cohort.windows else ""),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Any
 
 import httpx
@@ -32,6 +32,7 @@ from shuffle_ledger.ledger.errors import (
 )
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
+from shuffle_ledger.ledger.reports.joint_forecasts import joint_forecast
 from shuffle_ledger.ledger.reports.listing import shown_cohort
 from shuffle_ledger.ledger.reports.round_lists import RoundFilter, list_rounds
 from shuffle_ledger.ledger.values.requests import Admitted, Pending, Refused, ReleaseTimes, RoundRequest
@@ -91,6 +92,10 @@ def test_a_forecast_through_a_server_is_the_ledgers_own(server: Server, client: 
         assert expected.kinds[0].rounds_at_least > 0
     with pytest.raises(NotFound):
         client.forecast("nobody", ForecastWanted())
+    wanted = ForecastWanted(round=SMALL, fit=2)
+    together = client.forecast_for_all(["phones"], wanted)
+    today = datetime.now(UTC).date()
+    assert together == joint_forecast(server.store, accountant, ["phones"], wanted, today=today)
 
 
 @pytest.mark.slow

@@ -81,6 +81,9 @@ ORDERS: tuple[tuple[str, ...], ...] = (
     ("forecast", "phones"),
     ("forecast", "phones", *ROUND, "--fit", "3", "--every", "week", "--from", "2025-01-06"),
     ("forecast", "phones", "--fit", "3"),
+    ("forecast", "--audience", "phones,new", *ROUND, "--every", "week", "--from", "2025-01-06"),
+    ("forecast", "--audience", "phones,new"),
+    ("forecast", "--audience", "country=xx", *ROUND),
     ("forecast", "nobody"),
     # A plan.
     PLAN,

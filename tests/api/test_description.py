@@ -92,6 +92,7 @@ def test_the_examples_work_as_printed(server: Server) -> None:
         "QuoteRounds",
         "QuoteForAll",
         "ForecastRounds",
+        "ForecastForAll",
         "SettleRound",
         "VoidRound",
         "CorrectRound",
@@ -127,6 +128,8 @@ def test_the_examples_work_as_printed(server: Server) -> None:
     foreseen = server.ask("POST", f"/v1/cohorts/{cohort}/forecast", json=bodies["ForecastRounds"])
     assert foreseen.status_code == 200
     assert foreseen.json()["kinds"][0]["reaches_until"] is True
+    together = server.ask("POST", "/v1/forecast", json=bodies["ForecastForAll"])
+    assert (together.status_code, together.json()["limited_by"]) == (200, cohort)
     registered = server.ask("POST", "/v1/rounds", json=bodies["RegisterRound"])
     assert registered.status_code == 201
     settled = server.ask("POST", registered.headers["Location"] + "/settle", json=bodies["SettleRound"])

@@ -132,6 +132,18 @@ def test_what_fits_one_cohort_is_never_said_of_rounds_that_others_decide_too(pho
         assert phones(*order, "--id", f"{beside[1]} 2").code == 3
     (kind,) = phones("forecast", "large", "--json").json["kinds"]
     assert kind["rounds_at_least"] > 100
+    for beside, ends in (
+        (("--audience", "large,small"), "small"),
+        (("large", "--team", "ads"), "large@team=ads"),
+    ):
+        order = ("forecast", *beside, *KRR, "--reports", "300000")
+        document = phones(*order, "--json").json
+        assert (document["rounds_at_least"], document["limited_by"]) == (0, ends)
+        said = " ".join(phones(*order).stdout.split())
+        assert f"{ends}: " in said
+        assert "admitted by all of these budgets" in said
+    nothing = phones("forecast", "--audience", "large,small")
+    assert (nothing.code, "a round described" in nothing.stderr) == (2, True)
     for told in (
         ("forecast", "large"),
         ("budget", "large"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Annotated
 from urllib.parse import quote as quoted
 
@@ -31,6 +32,7 @@ from shuffle_ledger.ledger.api.description import ANSWERS, REGISTERED, RETRIED, 
 from shuffle_ledger.ledger.api.problems import REFUSED, problem
 from shuffle_ledger.ledger.api.schemas.requests import (
     CorrectRound,
+    ForecastForAll,
     Moment,
     QuoteForAll,
     RecordIncident,
@@ -47,6 +49,7 @@ from shuffle_ledger.ledger.decisions.repeats import present_answer
 from shuffle_ledger.ledger.decisions.settlement import settle, void
 from shuffle_ledger.ledger.errors import Conflict, NotFound
 from shuffle_ledger.ledger.health import retry
+from shuffle_ledger.ledger.reports.joint_forecasts import joint_forecast
 from shuffle_ledger.ledger.reports.round_lists import RoundFilter, list_rounds, without_audience
 from shuffle_ledger.ledger.values.documents import decision_document, document_of, record_document
 from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Pending, RoundRequest, RoundState
@@ -85,6 +88,19 @@ async def quote_(body: QuoteForAll, token: Reader, service: Asked) -> JSONRespon
     names = await in_thread(seen_audience, service.store, token, body.named(), round_id=None)
     request = body.request_for(names, round_id="quote", team=token.team)
     found = await service.pricing.run(lambda accountant: price(service.store, accountant, request))
+    return JSONResponse(document_of(found))
+
+
+@router.post("/forecast", responses=answers(200, ANSWERS.joint_forecast, "The forecast."))
+async def forecast_(body: ForecastForAll, token: Reader, service: Asked) -> JSONResponse:
+    """Say how many more rounds of an audience fit, and which budget ends them. Reserves nothing."""
+    names = await in_thread(seen_audience, service.store, token, body.audience, round_id=None)
+    wanted, today = body.wanted(), datetime.now(UTC).date()
+    found = await service.pricing.run(
+        lambda accountant: joint_forecast(
+            service.store, accountant, names, wanted, today=today, team=token.team
+        )
+    )
     return JSONResponse(document_of(found))
 
 

@@ -531,6 +531,30 @@ class ForecastRounds(Body):
         )
 
 
+class ForecastForAll(ForecastRounds):
+    """A question about rounds of several cohorts. Nothing is stored, reserved or promised."""
+
+    audience: Annotated[
+        Annotated[list[Name], Field(min_length=1, max_length=AUDIENCE_MAX)] | Selector,
+        Field(description="The rounds' cohorts: their names, or a selector over labels."),
+        one_of_two("a list of names, or a selector over labels such as device=phone"),
+    ]
+    round: Annotated[RoundParameters, Field(description="The kind of rounds, of all cohorts together.")]
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "audience": ["nz-phone"],
+                    "round": {"randomizer": "krr(k=96, epsilon0=2)", "reports": 30000},
+                    "every": "week",
+                    "until": "2025-12-31",
+                }
+            ]
+        }
+    )
+
+
 class SettleRound(Body):
     """How many reports were really shuffled, counted as at registration: before the honest fraction is taken;
     with participation the users."""
