@@ -84,10 +84,6 @@ class FileRefused(CommandLineError):
     """A file that cannot be read as what it should be, as a whole."""
 
 
-class DoesNotExtend(CommandLineError):
-    """Heads that were kept elsewhere, which the evidence asked for does not extend."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Failure:
     """An error, ready to be shown."""
@@ -192,7 +188,7 @@ def _table() -> tuple[tuple[type[Exception], ExitCode, str], ...]:
         (errors.NotFound, ExitCode.NOT_FOUND, "not_found"),
         (errors.Conflict, ExitCode.CONFLICT, "conflict"),
         (errors.BeyondBudget, ExitCode.REFUSED, "refused"),
-        (DoesNotExtend, ExitCode.NOT_VERIFIED, "not_extended"),
+        (errors.DoesNotExtend, ExitCode.NOT_VERIFIED, "not_extended"),
         (errors.BadSignature, ExitCode.NOT_VERIFIED, "bad_signature"),
         (errors.BehindCheckpoint, ExitCode.NOT_VERIFIED, "behind_checkpoint"),
         (errors.TryAgain, ExitCode.UNDECIDED, "busy"),

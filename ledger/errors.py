@@ -148,6 +148,10 @@ class BadSignature(LedgerError):
     """A signature that does not match the signed content, or is not by the trusted key."""
 
 
+class DoesNotExtend(LedgerError):
+    """Heads that were kept elsewhere, which the evidence asked for does not extend."""
+
+
 class RoundStuck(LedgerError):
     """A round failed as often as is allowed; no worker tries it again until an operator retries it."""
 

@@ -7,7 +7,7 @@ import importlib.util
 import json
 import sys
 import unicodedata
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, time
 from pathlib import Path
 from typing import Literal
@@ -16,7 +16,7 @@ import click
 
 from shuffle_ledger.cli.backends.database import open_ledger
 from shuffle_ledger.cli.backends.session import settings_from
-from shuffle_ledger.cli.failures import DoesNotExtend, ExitCode, require
+from shuffle_ledger.cli.failures import ExitCode, require
 from shuffle_ledger.cli.files.fields import calendar_date, whole_number
 from shuffle_ledger.cli.files.output_files import checked_place, write_bytes_whole
 from shuffle_ledger.cli.options import FILE, WHOLE, ledger_options, output_options, server_option
@@ -25,6 +25,7 @@ from shuffle_ledger.cli.rendering.present import document_of, present
 from shuffle_ledger.cli.rendering.progress import progress_on
 from shuffle_ledger.cli.rendering.statements.spreadsheet import spreadsheet
 from shuffle_ledger.ledger.checkpoints import sign_standing
+from shuffle_ledger.ledger.errors import DoesNotExtend
 from shuffle_ledger.ledger.evidence import AsOf, Statement, StatementWanted, read_earlier_heads
 from shuffle_ledger.ledger.values import SigningKey
 
@@ -117,8 +118,6 @@ def statement(
     wanted = StatementWanted(cohorts=names, as_of=as_of, since=since, kept=tuple(earlier))
     opening = open_ledger(server=server, database_url=database_url, actor=actor)
     with opening as ledger, progress_on(sys.stderr) as tell:
-        if every and earlier:
-            _check_still_there(sequences, {head.cohort for head in ledger.standing(follows=None).heads})
         checkpoint = sign_standing(ledger.standing(follows=None), key) if key is not None else None
         made = ledger.make_statement(wanted, checkpoint=checkpoint, progress=tell)
         evidence = b""
@@ -163,12 +162,6 @@ def _check_earlier_head(file: Path, sequences: Mapping[str, int], cohort: str) -
     if name not in sequences:
         message = f"{file} holds no head of cohort {name!r}: nothing shows that its record only grew since"
         raise DoesNotExtend(message)
-
-
-def _check_still_there(sequences: Mapping[str, int], here: Collection[str]) -> None:
-    for name in sorted(sequences.keys() - here):
-        message = f"entry {sequences[name]} of cohort {name!r} was kept elsewhere as a head,"
-        raise DoesNotExtend(f"{message} and this ledger has no such cohort")
 
 
 def _form(form: Form | None, output: Path | None, bundle: Path | None, *, as_json: bool) -> Form:

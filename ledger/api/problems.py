@@ -23,6 +23,7 @@ from shuffle_ledger.ledger.errors import (
     BehindCheckpoint,
     BeyondBudget,
     Conflict,
+    DoesNotExtend,
     InvalidValue,
     IssuerUnavailable,
     NotAllowed,
@@ -88,6 +89,9 @@ BEYOND_BUDGET = ProblemType(kind="beyond_budget", status=409, title="The plan co
 OTHER_TYPE = ProblemType(
     kind="unsupported_media_type", status=415, title="The body has another type than what is read here"
 )
+NOT_EXTENDED = ProblemType(
+    kind="not_extended", status=409, title="Heads that were kept are of cohorts that the ledger does not have"
+)
 TOO_LARGE = ProblemType(kind="too_large", status=413, title="The request is too large")
 BAD_SIGNATURE = ProblemType(kind="bad_signature", status=409, title="A signature that does not fit")
 BAD_VALUE = ProblemType(kind="bad_value", status=422, title="A value that cannot be one")
@@ -117,6 +121,7 @@ PROBLEMS = (
     UNACCEPTED_WARNINGS,
     BEYOND_BUDGET,
     BAD_SIGNATURE,
+    NOT_EXTENDED,
     TOO_LARGE,
     OTHER_TYPE,
     BAD_VALUE,
@@ -136,6 +141,7 @@ _TABLE: tuple[tuple[type[Exception], ProblemType], ...] = (
     (UnacceptedWarnings, UNACCEPTED_WARNINGS),
     (BeyondBudget, BEYOND_BUDGET),
     (BadSignature, BAD_SIGNATURE),
+    (DoesNotExtend, NOT_EXTENDED),
     (NotAllowed, FORBIDDEN),
     (NotFound, NOT_FOUND),
     (NotCollectable, NOT_COLLECTABLE),

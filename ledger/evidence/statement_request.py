@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.errors import DoesNotExtend
 from shuffle_ledger.ledger.evidence.statement import Statement
 from shuffle_ledger.ledger.evidence.statement_builder import AsOf, Progress, make_statement
 from shuffle_ledger.ledger.reports.budgets import Head
@@ -31,8 +33,15 @@ class StatementWanted:
         checkpoint: Checkpoint | None = None,
         progress: Progress | None = None,
     ) -> Statement:
-        """Return the statement; raises what `evidence.statement_builder.make_statement` raises."""
+        """Return the statement.
+
+        Raises:
+            DoesNotExtend: it is about all cohorts, and one of the kept heads is of none of them.
+            Exception: what `evidence.statement_builder.make_statement` raises.
+        """
         names = cohort_names(store, self.cohorts, parts=False)
+        if self.cohorts is None:
+            _refuse_vanished(store, self.kept)
         changes = {name: head.sequence for name, head in self.kept}
         return make_statement(
             store,
@@ -45,6 +54,14 @@ class StatementWanted:
             checkpoint=checkpoint.to_json() if checkpoint is not None else None,
             progress=progress,
         )
+
+
+def _refuse_vanished(store: Store, kept: Sequence[tuple[str, Head]]) -> None:
+    sequences = {cohort: head.sequence for cohort, head in kept}
+    here = {cohort.name for cohort in store.cohorts_among(sequences, parts=True)}
+    for name in sorted(sequences.keys() - here):
+        message = f"entry {sequences[name]} of cohort {name!r} was kept elsewhere as a head,"
+        raise DoesNotExtend(f"{message} and this ledger has no such cohort")
 
 
 def cohort_names(store: Store, cohorts: tuple[str, ...] | None, *, parts: bool = True) -> tuple[str, ...]:

@@ -16,7 +16,6 @@ from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.values.windows import Window, periods_of
 
 SCHEDULED_MAX = 1_000  # days of a schedule whose windows are looked at
-_NAMES_MAX = 500  # of periods in one statement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +108,7 @@ def periods_within(books: Books, view: CohortView, kinds: Sequence[ShuffledRound
 
 def _opened(books: Books, names: Collection[str]) -> set[str]:
     """Return the names of the periods in which something was registered already."""
-    listed = sorted(names)
-    parts = (listed[start : start + _NAMES_MAX] for start in range(0, len(listed), _NAMES_MAX))
-    return {cohort.name for part in parts for cohort in books.store.cohorts(only=part)}
+    return {cohort.name for cohort in books.store.cohorts_among(names, parts=True)}
 
 
 def _room(books: Books, view: CohortView, kinds: Sequence[ShuffledRound]) -> int:

@@ -140,11 +140,11 @@ class Store(RoundStore):
         with engines.reading_once(self._engine) as connection:
             return [rows.cohort_from(row) for row in connection.execute(query)]
 
-    def cohorts_among(self, names: Collection[str]) -> list[Cohort]:
-        """Return those of many cohorts that there are, without parts of others, in order."""
+    def cohorts_among(self, names: Collection[str], *, parts: bool = False) -> list[Cohort]:
+        """Return those of many cohorts that there are, with parts of others or without, in order."""
         listed, found = sorted(names), []
         for start in range(0, len(listed), PAGE_ROWS):
-            found += self.cohorts(only=listed[start : start + PAGE_ROWS], parts=False)
+            found += self.cohorts(only=listed[start : start + PAGE_ROWS], parts=parts)
         return found
 
     def labelled(self, labels: Mapping[str, str]) -> list[Cohort]:

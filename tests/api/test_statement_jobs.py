@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from shuffle_ledger.ledger.api import statement_jobs
 from shuffle_ledger.ledger.client import LedgerClient
+from shuffle_ledger.ledger.errors import DoesNotExtend
 from shuffle_ledger.ledger.evidence import StatementWanted
 from shuffle_ledger.ledger.evidence.statement_request import StatementWanted as Wanted
+from shuffle_ledger.ledger.reports.budgets import Head
 from tests.api.conftest import Server
 
 AT_ONCE = {"Prefer": "wait=0"}
@@ -121,3 +124,20 @@ def test_the_client_waits_for_a_long_statement_and_asks_again_after_a_restart(
         found = client.statement(StatementWanted(cohorts=("phones",)), progress=told)
     assert [each.cohort for each in found.cohorts] == ["phones"]
     assert steps[0] == ("phones: reading entries", 1, 2)
+
+
+def test_a_kept_head_of_a_cohort_that_vanished_is_no_statement(server: Server) -> None:
+    server.register("a")
+    heads = server.ask("GET", "/v1/heads", bearer="auditor").json()["heads"]
+    kept = [{name: head[name] for name in ("cohort", "sequence", "digest")} for head in heads]
+    vanished = {"cohort": "gone", "sequence": 7, "digest": "0" * 64}
+    asked = partial(server.ask, "POST", "/v1/statements", bearer="auditor")
+    assert asked(json={"kept": kept}).status_code == 200
+    told = asked(json={"kept": [*kept, vanished]})
+    assert (told.status_code, told.json()["type"]) == (409, "urn:shuffle-ledger:problem:not_extended")
+    assert "entry 7 of cohort 'gone'" in told.json()["detail"]
+    assert asked(json={"cohorts": ["phones"], "kept": [*kept, vanished]}).status_code == 200
+    with LedgerClient(server.url, server.tokens["auditor"]) as client:
+        wanted = StatementWanted(cohorts=None, kept=(("gone", Head(sequence=7, digest="0" * 64)),))
+        with pytest.raises(DoesNotExtend, match="no such cohort"):
+            client.statement(wanted)
