@@ -354,7 +354,7 @@ class _Profile(NamedTuple):
         Guarantee: if all cells are compared, True only if it holds, round-off included.
         """
         leak = min(leak_rate * charge * (1 - _PROFILE_ROUND_OFF), 1.0)
-        if self.values[-1] > leak:
+        if not self.values[-1] <= leak:  # nor if it is not a number, as of losses above 709
             return False
         last = int(np.argmax(self.values <= leak))
         if last == 0:

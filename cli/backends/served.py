@@ -67,10 +67,13 @@ class ServedLedger(LedgerClient):
     def price_named(self, request: RoundRequest) -> Quote:
         """Return the price of a round under its identifier; only registering finds an identifier of a cohort
         that the token does not see."""
-        now = self.quote_for_all(request)
         record = self.registered(request.round_id)
         if record is None:
-            return now
+            return self.quote_for_all(request)
+        asked = request
+        if record.outcome is not None:  # its days may have passed since
+            asked = replace(request, collected_on=None, collected_until=None)
+        now = self.quote_for_all(asked)
         least = least_open([self.cohort(name) for name in request.cohorts])
         return quote_repeated(request, record, least.status, now)
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.cli.backends.database import open_ledger
+from shuffle_ledger.cli.backends.session import settings_from
 from shuffle_ledger.cli.options import (
     DATE,
     WHOLE,
@@ -61,7 +62,8 @@ def forecast(
     """Say how many more rounds of COHORT, or of --audience, fit, what limits them, and until when.
 
     With --audience or --team: of rounds that are charged to all of these cohorts and to the team's quotas in
-    them, which --randomizer describes; the answer is that of the budget that ends first.
+    them, which --randomizer describes; the answer is that of the budget that ends first. A server knows the
+    team by the token, and counts its quotas with --audience.
 
     Without --randomizer: of each kind that the cohort has had, or that its plan has, each kind by itself;
     with --every also of all kinds together. With --until and --randomizer: also the largest epsilon0 with
@@ -69,8 +71,13 @@ def forecast(
     """
     wanted = ForecastWanted(round=described, fit=fit, every=every, until=until, first_on=first_on)
     named = names_given(cohort, audience)
+    settings = settings_from(team=team, **where)
+    is_told = audience is not None or team is not None
+    if is_told and described is None:
+        raise click.UsageError("--audience and --team need a round: --randomizer and --reports")
+    is_of_team = settings.team is not None and settings.server is None and described is not None
     with open_ledger(team=team, **where) as ledger:
-        if audience is None and team is None:
+        if not (is_told or is_of_team):
             found = ledger.forecast(named, wanted)
             present(document_of(found), lambda: _shown(found), as_json=as_json)
             return
@@ -118,7 +125,7 @@ def _shown_of_all(joint: JointForecast) -> Group:
     if joint.largest is not None:
         rows["largest epsilon0"] = _largest(joint.largest)
     rows |= {f"  {one.cohort}": f"at least {shown(one.kinds[0].rounds_at_least)}" for one in joint.budgets}
-    title = f"{joint.round.describe()}, {shown(joint.round.reports)} reports of {len(joint.audience)} cohorts"
+    title = f"{joint.round.describe()}, {shown(joint.round.reports)} reports of {', '.join(joint.audience)}"
     is_pending = any(one.rounds_pending for one in joint.budgets)
     pending = "Rounds are registered and undecided: they are not counted here. " if is_pending else ""
     return Group(facts(title, rows), Text(pending + joint.promise))

@@ -78,7 +78,7 @@ CONFLICT = ProblemType(kind="conflict", status=409, title="The same name with ot
 NOT_COLLECTABLE = ProblemType(
     kind="not_collectable", status=409, title="The round was admitted, and must not be collected any more"
 )
-REFUSED = ProblemType(kind="refused", status=409, title="The budget does not allow this round")
+REFUSED = ProblemType(kind="refused", status=409, title="The round was refused")
 CONTRADICTION = ProblemType(
     kind="contradiction", status=409, title="Values that contradict each other or the cohort"
 )

@@ -137,7 +137,7 @@ def register_and_admit(
     Raises:
         What `register` and `admit` raise.
     """
-    request = with_budgets(store, request)
+    given, request = request, with_budgets(store, request)
     asked = NewRoundRequest.of(request, actor=actor)
     open_periods(store, request, actor=asked.actor)
     others_first, prepared = True, False
@@ -155,7 +155,7 @@ def register_and_admit(
                 break
             case outcome:
                 return outcome, False
-    answer = register_placed(store, request, asked.actor)
+    answer = register(store, given, actor=asked.actor)  # of the day that it is now
     if isinstance(answer, Pending):
         return admit_in_order(store, accountant, request.round_id), False
     return answer, True

@@ -12,7 +12,7 @@ from shuffle_ledger.ledger.decisions import decide
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.quotas import with_budgets
 from shuffle_ledger.ledger.decisions.repeats import least_open, quote_repeated
-from shuffle_ledger.ledger.decisions.windows import views_of
+from shuffle_ledger.ledger.decisions.windows import COLLECTION_FIELDS, views_of
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.base import changed
@@ -191,7 +191,12 @@ def what_fits(store: Store, accountant: Accountant, request: RoundRequest) -> Fi
 
     The number of compositions is bounded by some forty, so that the answer is a matter of seconds.
     """
-    request = with_budgets(store, request, is_new=True)
+    try:
+        request = with_budgets(store, request, is_new=True)
+    except InvalidValue as error:
+        if error.field not in COLLECTION_FIELDS:
+            raise
+        return Fits(rounds=0, epsilon0=None)  # its days have passed
     views = views_of(store, request)
     base = quote_for_all(store, accountant, views, request)
 

@@ -138,6 +138,7 @@ def quote_repeated(request: RoundRequest, record: RoundRecord, status: CohortSta
             message="The round is registered and admitted: what is spent contains it.",
             accounted=decided.accounted,
             epsilon_requested_upper=now.epsilon_spent_upper,
+            refused_by=(),
         )
     return dataclasses.replace(
         unchanged,
@@ -145,4 +146,5 @@ def quote_repeated(request: RoundRequest, record: RoundRecord, status: CohortSta
         reason=decided.reason,
         message=decided.message,
         epsilon_requested_upper=decided.epsilon_requested_upper,
+        refused_by=decided.refused_by,
     )

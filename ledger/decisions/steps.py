@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.decisions import decide
+from shuffle_ledger.ledger.decisions.windows import is_over
 from shuffle_ledger.ledger.errors import TryAgain, Unavailable
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, NewRound, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
@@ -106,6 +107,8 @@ def first_step(
     request = asked.request
     views = tuple(each.view for each in new)
     decide.check_request(request, [view.cohort for view in views])
+    if any(is_over(request, view.now.date()) for view in views):
+        return NeedsRow()  # midnight passed since its periods were chosen: it is registered for other days
     if others_first and any(each.others_wait for each in new):
         return OthersFirst()
     stored = [asked.stored(each) for each in new]

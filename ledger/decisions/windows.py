@@ -24,6 +24,7 @@ from shuffle_ledger.ledger.values.windows import Period, Window, periods_of
 
 CHAINS_MAX: Final = 1_000  # that one round is charged to: each of them gets an entry that lists them all
 AHEAD: Final = timedelta(days=366)  # how far in the future a collection may end
+COLLECTION_FIELDS: Final = ("collected_on", "collected_until")
 _NOT_OPENED: Final = "nobody"
 
 
@@ -68,7 +69,7 @@ def check_collection(request: RoundRequest, today: date) -> None:
         return
     last = request.days[1]
     if not today <= last <= today + AHEAD:
-        name = "collected_until" if request.collected_until else "collected_on"
+        name = COLLECTION_FIELDS[bool(request.collected_until)]
         expected = (
             f"a day from {today.isoformat()}, which is today, to one year later: what is collected already"
             " and was not admitted is an incident"

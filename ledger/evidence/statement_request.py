@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.ledger.errors import DoesNotExtend
+from shuffle_ledger.ledger.errors import DoesNotExtend, NotFound
 from shuffle_ledger.ledger.evidence.statement import Statement
 from shuffle_ledger.ledger.evidence.statement_builder import AsOf, Progress, make_statement
 from shuffle_ledger.ledger.reports.budgets import Head
@@ -36,12 +36,12 @@ class StatementWanted:
         """Return the statement.
 
         Raises:
-            DoesNotExtend: it is about all cohorts, and one of the kept heads is of none of them.
+            DoesNotExtend: a kept head is beyond the end of its chain; or the statement is about all cohorts,
+                and the head's chain is not there, or is that of a part of a cohort and has another entry.
             Exception: what `evidence.statement_builder.make_statement` raises.
         """
         names = cohort_names(store, self.cohorts, parts=False)
-        if self.cohorts is None:
-            _refuse_vanished(store, self.kept)
+        self._check_kept(store, names)
         changes = {name: head.sequence for name, head in self.kept}
         return make_statement(
             store,
@@ -55,13 +55,22 @@ class StatementWanted:
             progress=progress,
         )
 
-
-def _refuse_vanished(store: Store, kept: Sequence[tuple[str, Head]]) -> None:
-    sequences = {cohort: head.sequence for cohort, head in kept}
-    here = {cohort.name for cohort in store.cohorts_among(sequences, parts=True)}
-    for name in sorted(sequences.keys() - here):
-        message = f"entry {sequences[name]} of cohort {name!r} was kept elsewhere as a head,"
-        raise DoesNotExtend(f"{message} and this ledger has no such cohort")
+    def _check_kept(self, store: Store, names: Sequence[str]) -> None:
+        """Compare the kept heads with what no statement of a cohort looks at."""
+        here = {cohort.name for cohort in store.cohorts_among({name for name, _ in self.kept}, parts=True)}
+        for name, head in self.kept:
+            message = f"entry {head.sequence} of cohort {name!r} was kept elsewhere as a head,"
+            is_stated = name in names
+            if not is_stated and self.cohorts is not None:
+                continue
+            if name not in here:
+                raise DoesNotExtend(f"{message} and this ledger has no such cohort")
+            try:
+                digest = store.entry(name, head.sequence).digest.hex()
+            except NotFound:
+                raise DoesNotExtend(f"{message} and its chain ends before it") from None
+            if not is_stated and digest != head.digest:
+                raise DoesNotExtend(f"{message} and the ledger has another one in its place")
 
 
 def cohort_names(store: Store, cohorts: tuple[str, ...] | None, *, parts: bool = True) -> tuple[str, ...]:

@@ -166,8 +166,13 @@ def forecast(
     return view_forecast(Books(store=store, accountant=accountant, keep=False), view, wanted, today=today)
 
 
-def view_forecast(books: Books, view: CohortView, wanted: ForecastWanted, *, today: date) -> Forecast:
-    """Return what `forecast` says of a cohort that was read, and of a round whose size was checked."""
+def view_forecast(
+    books: Books, view: CohortView, wanted: ForecastWanted, *, today: date, searches: bool = True
+) -> Forecast:
+    """Return what `forecast` says of a cohort that was read, and of a round whose size was checked.
+
+    It `searches` for an epsilon0 if that is asked for.
+    """
     store = books.store
     if view.cohort.windows and wanted.first_on is not None and wanted.first_on < today:
         expected = (
@@ -177,7 +182,7 @@ def view_forecast(books: Books, view: CohortView, wanted: ForecastWanted, *, tod
     policy = policy_of(store, view)
     kinds = [wanted.round] if wanted.round is not None else _in_use(store, view, policy)
     days = wanted.days(today)
-    asked = _Asked(books=books, view=view, policy=policy, wanted=wanted, days=days)
+    asked = _Asked(books=books, view=view, policy=policy, wanted=wanted, days=days, searches=searches)
     found = tuple(_of_kind(asked, kind) for kind in kinds[:KINDS_MAX])
     return Forecast(
         cohort=view.cohort.name,
@@ -226,6 +231,7 @@ class _Asked:
     policy: Policy
     wanted: ForecastWanted
     days: ScheduleDays
+    searches: bool = True
 
 
 def _of_kind(asked: _Asked, kind: ShuffledRound) -> KindForecast:
@@ -242,6 +248,7 @@ def _of_kind(asked: _Asked, kind: ShuffledRound) -> KindForecast:
         limited_by = f"cohort_{view.cohort.status}"
         limit = f"The cohort is {view.cohort.status}: it admits nothing any more."
     rounds = asked.wanted.fit or (days.count() if asked.wanted.round is not None else None)
+    rounds = rounds if asked.searches and not (windows and days.every) else None
     return KindForecast(
         round=kind,
         rounds_at_least=room.count,
@@ -251,7 +258,7 @@ def _of_kind(asked: _Asked, kind: ShuffledRound) -> KindForecast:
         ends_on=days.last_of(room.count),
         rounds_until=days.count(),
         reaches_until=days.reaches(room.count),
-        largest=_largest(books, view, kind, rounds) if rounds and not (windows and days.every) else None,
+        largest=_largest(books, view, kind, rounds) if rounds else None,
         windows=windows,
     )
 

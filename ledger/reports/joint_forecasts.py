@@ -31,6 +31,7 @@ PROMISE = (
     " settled with no fewer reports, at least so many will be admitted by all of these budgets, one after the"
     " other. Nothing is reserved: a forecast is no promise. Close to the end more may fit."
 )
+SEARCHED_MAX = 50  # budgets for which an epsilon0 is searched for, each by itself: a second of each
 _NAME = "forecast"  # stands for the identifier that the rounds would have
 
 
@@ -51,7 +52,9 @@ class JointForecast:
     ends_on: date | None  # the day of the last round of the schedule; None: no round, no schedule, or no end
     rounds_until: int | None  # that the schedule has until the last day asked for
     reaches_until: bool | None  # all of them fit
-    largest: LargestEpsilon0 | None  # an epsilon0 at which this number of rounds was found to fit
+    # An epsilon0 at which this number of rounds was found to fit. None: not asked; a schedule of a cohort
+    # with windows; or of more budgets than one is searched for.
+    largest: LargestEpsilon0 | None
     budgets: tuple[Forecast, ...]  # of each cohort, and of each quota of the team, by itself
     promise: str  # what the numbers say, and that nothing is reserved
 
@@ -88,8 +91,8 @@ def joint_forecast(
     Raises:
         NotFound: no such cohort.
         InvalidValue: no round is described; it has more reports, or a larger population to sample, than the
-            cohorts have users together; cohorts of policy fixed together with others; or the schedule of a
-            cohort with windows begins before today.
+            cohorts have users together; cohorts of policy fixed together with others; the schedule of a
+            cohort with windows begins before today; or `fit` is asked of too many budgets.
         AccountingError, LedgerError: the numbers cannot be computed.
     """
     kind = described_in(wanted)
@@ -98,7 +101,11 @@ def joint_forecast(
     check_request(request, [view.cohort for view in views])
     books = Books(store=store, accountant=accountant, keep=False)
     charged = [view for view in views if view.cohort.period is None]  # a cohort's forecast has its windows
-    budgets = tuple(view_forecast(books, view, wanted, today=today) for view in charged)
+    is_searched = len(charged) <= SEARCHED_MAX
+    if wanted.fit is not None and not is_searched:
+        expected = f"it left out for more than {SEARCHED_MAX} budgets, and these are {len(charged)}"
+        raise InvalidValue(field="fit", value=wanted.fit, expected=expected)
+    budgets = tuple(view_forecast(books, view, wanted, today=today, searches=is_searched) for view in charged)
     kinds = [one.kinds[0] for one in budgets]
     least = min(range(len(kinds)), key=lambda at: (kinds[at].rounds_at_least, not kinds[at].next_is_refused))
     count, days = kinds[least].rounds_at_least, wanted.days(today)

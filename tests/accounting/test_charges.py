@@ -288,3 +288,20 @@ def test_sums_by_transforms_are_never_below_those_term_by_term(
     assert np.any(found > exact)
     assert np.all(found >= exact * (1 - 1e-14))
     assert np.all(found <= exact + (exact + leak) * 2.0**-7)
+
+
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")  # which is what must not be admitted
+@pytest.mark.parametrize("loss", [700.0, 720.0, 800.0, 5000.0])
+def test_a_loss_whose_exponential_overflows_is_never_charged_less(loss: float) -> None:
+    filters = FilterSet.for_budget(epsilon=200.0, delta=1e-2)
+    certain = PrivacyLossDistribution(
+        spacing=loss,
+        index=np.array([1]),
+        p=np.array([1.0]),
+        q=np.array([math.exp(-loss)]),
+        zero=0.0,
+        infinity=0.0,
+        support=loss,
+        side="upper",
+    )
+    assert filters.epsilon_upper(charge_of(certain, filters)) > 200.0

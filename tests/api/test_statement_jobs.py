@@ -126,10 +126,32 @@ def test_the_client_waits_for_a_long_statement_and_asks_again_after_a_restart(
     assert steps[0] == ("phones: reading entries", 1, 2)
 
 
+def test_a_kept_head_of_a_part_of_a_cohort_is_compared_too(server: Server) -> None:
+    quota = {"epsilon": 0.5, "reason": "agreed"}
+    assert server.ask("PUT", "/v1/cohorts/phones/quotas/ads", json=quota).status_code == 200
+    name, asked = "phones@team=ads", partial(server.ask, "POST", "/v1/statements", bearer="auditor")
+    (head,) = (each for each in heads_of(server) if each["cohort"] == name)
+    assert asked(json={"kept": [head]}).status_code == 200
+    for forged, said in (
+        ({"digest": "0" * 64}, "another one in its place"),
+        ({"sequence": 2}, "its chain ends before it"),
+    ):
+        told = asked(json={"kept": [head | forged]})
+        assert (told.status_code, said in told.json()["detail"]) == (409, True)
+    longer = {"cohort": "phones", "sequence": 9, "digest": "0" * 64}
+    for body in ({}, {"cohorts": ["phones"]}):
+        told = asked(json={**body, "kept": [longer]})
+        assert (told.status_code, told.json()["type"].rpartition(":")[2]) == (409, "not_extended")
+
+
+def heads_of(server: Server) -> list[dict[str, Any]]:
+    heads = server.ask("GET", "/v1/heads", bearer="auditor").json()["heads"]
+    return [{name: head[name] for name in ("cohort", "sequence", "digest")} for head in heads]
+
+
 def test_a_kept_head_of_a_cohort_that_vanished_is_no_statement(server: Server) -> None:
     server.register("a")
-    heads = server.ask("GET", "/v1/heads", bearer="auditor").json()["heads"]
-    kept = [{name: head[name] for name in ("cohort", "sequence", "digest")} for head in heads]
+    kept = heads_of(server)
     vanished = {"cohort": "gone", "sequence": 7, "digest": "0" * 64}
     asked = partial(server.ask, "POST", "/v1/statements", bearer="auditor")
     assert asked(json={"kept": kept}).status_code == 200

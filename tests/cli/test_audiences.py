@@ -119,7 +119,9 @@ def test_samples_of_each_cohort_are_charged_at_the_largest_rate(three: Run) -> N
 
 
 @pytest.mark.slow
-def test_what_fits_one_cohort_is_never_said_of_rounds_that_others_decide_too(phones: Run) -> None:
+def test_what_fits_one_cohort_is_never_said_of_rounds_that_others_decide_too(
+    phones: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another cohort or a quota refuses what fits this cohort, and every sentence says that it may."""
     for name, epsilon in (("large", "1"), ("small", "0.02")):
         order = ("cohort", "open", name, "--population", "300000", "--epsilon", epsilon, "--delta", "1e-9")
@@ -143,7 +145,12 @@ def test_what_fits_one_cohort_is_never_said_of_rounds_that_others_decide_too(pho
         assert f"{ends}: " in said
         assert "admitted by all of these budgets" in said
     nothing = phones("forecast", "--audience", "large,small")
-    assert (nothing.code, "a round described" in nothing.stderr) == (2, True)
+    assert (nothing.code, "need a round: --randomizer" in nothing.stderr) == (2, True)
+    monkeypatch.setenv("SHUFFLE_LEDGER_TEAM", "ads")
+    document = phones("forecast", "large", *KRR, "--reports", "300000", "--json").json
+    assert (document["team"], document["limited_by"]) == ("ads", "large@team=ads")
+    assert phones("forecast", "large", "--json").json["cohort"] == "large"
+    monkeypatch.delenv("SHUFFLE_LEDGER_TEAM")
     for told in (
         ("forecast", "large"),
         ("budget", "large"),

@@ -11,7 +11,13 @@ import pytest
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger.decisions import open_cohort, register_and_admit, set_quota
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
-from shuffle_ledger.ledger.reports import ForecastWanted, JointForecast, forecast, joint_forecast
+from shuffle_ledger.ledger.reports import (
+    ForecastWanted,
+    JointForecast,
+    forecast,
+    joint_forecast,
+    joint_forecasts,
+)
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 from shuffle_ledger.ledger.values.windows import Window
@@ -126,6 +132,19 @@ def test_the_largest_epsilon0_fits_everywhere(desk: Desk) -> None:
     nothing = desk.foresee("austria", "croatia", fit=6).largest
     assert nothing is not None
     assert nothing.epsilon0 is None
+
+
+def test_an_epsilon0_is_searched_for_among_few_budgets_only(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joint_forecasts, "SEARCHED_MAX", 1)
+    desk.open("austria", 0.3)
+    desk.open("belgium", 0.3)
+    with pytest.raises(InvalidValue, match="more than 1 budgets, and these are 2"):
+        desk.foresee("austria", "belgium", fit=6)
+    today = datetime.now(UTC).date()
+    schedule = desk.foresee("austria", "belgium", every="day", until=today + 3 * DAY)
+    assert (schedule.reaches_until, schedule.largest) == (True, None)
 
 
 def test_reports_are_of_all_cohorts_together(desk: Desk) -> None:

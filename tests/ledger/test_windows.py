@@ -21,6 +21,7 @@ from shuffle_ledger.accounting import (
     parse_randomizer,
 )
 from shuffle_ledger.ledger.decisions import (
+    admission,
     admit,
     admit_together,
     change_budget,
@@ -36,7 +37,7 @@ from shuffle_ledger.ledger.decisions import (
     void,
 )
 from shuffle_ledger.ledger.decisions import windows as windows_module
-from shuffle_ledger.ledger.decisions.quoting import quote_batch
+from shuffle_ledger.ledger.decisions.quoting import Fits, quote_batch, what_fits
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable, NotFound
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
@@ -256,6 +257,52 @@ def test_a_cohort_without_windows_asks_for_no_days(desk: Desk, monkeypatch: pyte
     assert isinstance(register(desk.store, request, actor="ada"), Pending)
     _shift(monkeypatch, desk.store, 3 * DAY)
     assert isinstance(admit(desk.store, desk.accountant, request.round_id), Admitted)
+
+
+def test_a_quote_of_a_registered_round_says_what_was_decided_whatever_day_it_is(
+    sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = sqlite_desk
+    desk.open("phones", WEEK)
+    admitted, late = desk.request(today()), desk.request(today())
+    assert isinstance(register_and_admit(desk.store, desk.accountant, admitted, actor="ada")[0], Admitted)
+    assert isinstance(register(desk.store, late, actor="ada"), Pending)
+    _shift(monkeypatch, desk.store, DAY)
+    before = quote(desk.store, desk.accountant, late)
+    assert (before.would_be, before.reason) == ("refused", RefusalReason.COLLECTION_OVER)
+    refused = admit(desk.store, desk.accountant, late.round_id)
+    assert isinstance(refused, Refused)
+    after = quote(desk.store, desk.accountant, late)
+    assert (after.would_be, after.reason, after.refused_by) == ("refused", refused.reason, refused.refused_by)
+    assert what_fits(desk.store, desk.accountant, late) == Fits(rounds=0, epsilon0=None)
+    again = quote(desk.store, desk.accountant, admitted)
+    assert (again.would_be, again.reason, again.refused_by) == ("admitted", None, ())
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_round_that_is_asked_for_at_midnight_is_of_the_day_that_begins(
+    sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch, *, named: bool
+) -> None:
+    """Unless it names the day that ends: then it is not registered at all."""
+    desk, opening = sqlite_desk, windows_module.open_periods
+    desk.open("phones", WEEK)
+    request = desk.request(today() if named else None)
+
+    def at_midnight(store: Store, asked: RoundRequest, *, actor: str) -> None:
+        opening(store, asked, actor=actor)
+        monkeypatch.setattr(admission, "open_periods", opening)
+        _shift(monkeypatch, desk.store, DAY)
+
+    monkeypatch.setattr(admission, "open_periods", at_midnight)
+    if named:
+        with pytest.raises(InvalidValue, match="which is today"):
+            register_and_admit(desk.store, desk.accountant, request, actor="ada")
+        assert desk.store.count_entries("phones") == {"opened": 1}
+        return
+    assert isinstance(register_and_admit(desk.store, desk.accountant, request, actor="ada")[0], Admitted)
+    registered = RoundRequest.from_bytes(desk.store.round(request.round_id).content)
+    assert registered.collected_on == today() + DAY
+    desk.check()
 
 
 def test_a_refusal_that_says_wrongly_that_the_days_have_passed_is_found(
