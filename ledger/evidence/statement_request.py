@@ -58,9 +58,10 @@ class StatementWanted:
     def _check_kept(self, store: Store, names: Sequence[str]) -> None:
         """Compare the kept heads with what no statement of a cohort looks at."""
         here = {cohort.name for cohort in store.cohorts_among({name for name, _ in self.kept}, parts=True)}
+        stated = set(names)
         for name, head in self.kept:
             message = f"entry {head.sequence} of cohort {name!r} was kept elsewhere as a head,"
-            is_stated = name in names
+            is_stated = name in stated
             if not is_stated and self.cohorts is not None:
                 continue
             if name not in here:
