@@ -118,12 +118,7 @@ def _shown_of_all(joint: JointForecast) -> Group:
         "certainly fit": _count(joint.rounds_at_least, is_exact=joint.next_is_refused),
         "limit": f"{joint.limited_by}: {joint.limit}",
     }
-    if joint.every is not None:
-        rows["every"] = f"{joint.every}, from {joint.first_on}"
-        rows["last one on"] = joint.ends_on
-        rows |= _until(joint, joint.rounds_until, reached=joint.reaches_until)
-    if joint.largest is not None:
-        rows["largest epsilon0"] = _largest(joint.largest)
+    rows |= _schedule(joint, joint)
     rows |= {f"  {one.cohort}": f"at least {shown(one.kinds[0].rounds_at_least)}" for one in joint.budgets}
     title = f"{joint.round.describe()}, {shown(joint.round.reports)} reports of {', '.join(joint.audience)}"
     is_pending = any(one.rounds_pending for one in joint.budgets)
@@ -138,17 +133,23 @@ def _of_kind(found: Forecast, kind: KindForecast) -> Table:
         rows[f"  each {one.window.kind}"] = (
             f"at least {shown(one.rounds_today)} more today; {shown(one.rounds_in_empty)} in an empty one"
         )
-    if found.every is not None:
-        rows["every"] = f"{found.every}, from {found.first_on}"
-        rows["last one on"] = kind.ends_on
-        rows |= _until(found, kind.rounds_until, reached=kind.reaches_until)
-    if kind.largest is not None:
-        rows["largest epsilon0"] = _largest(kind.largest)
+    rows |= _schedule(found, kind)
     return facts(f"{kind.round.describe()}, {shown(kind.round.reports)} reports", rows)
 
 
 def _count(rounds: int, *, is_exact: bool) -> str:
     return f"{shown(rounds)} more; the next one is refused" if is_exact else f"at least {shown(rounds)} more"
+
+
+def _schedule(asked: Forecast | JointForecast, found: KindForecast | JointForecast) -> dict[str, object]:
+    """Return the rows of the schedule that was asked about, and of the epsilon0 that was searched for."""
+    rows: dict[str, object] = {}
+    if asked.every is not None:
+        rows = {"every": f"{asked.every}, from {asked.first_on}", "last one on": found.ends_on}
+        rows |= _until(asked, found.rounds_until, reached=found.reaches_until)
+    if found.largest is not None:
+        rows["largest epsilon0"] = _largest(found.largest)
+    return rows
 
 
 def _largest(found: LargestEpsilon0) -> str:

@@ -89,9 +89,7 @@ BEYOND_BUDGET = ProblemType(kind="beyond_budget", status=409, title="The plan co
 OTHER_TYPE = ProblemType(
     kind="unsupported_media_type", status=415, title="The body has another type than what is read here"
 )
-NOT_EXTENDED = ProblemType(
-    kind="not_extended", status=409, title="Heads that were kept are of cohorts that the ledger does not have"
-)
+NOT_EXTENDED = ProblemType(kind="not_extended", status=409, title="Kept heads that the ledger does not have")
 TOO_LARGE = ProblemType(kind="too_large", status=413, title="The request is too large")
 BAD_SIGNATURE = ProblemType(kind="bad_signature", status=409, title="A signature that does not fit")
 BAD_VALUE = ProblemType(kind="bad_value", status=422, title="A value that cannot be one")

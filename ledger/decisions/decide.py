@@ -337,8 +337,8 @@ def _over(request: RoundRequest) -> tuple[RefusalReason, str]:
     return RefusalReason.COLLECTION_OVER, (
         f"The decision came after the last day of the collection: the round was registered for {first}"
         + (f" to {last}" if last != first else "")
-        + " (UTC), and only the windows of these days were asked. If nothing was collected, register it again"
-        " under another identifier; what was collected without an answer is an incident."
+        + " (UTC), and would be charged to the windows of these days only. If nothing was collected, register"
+        " it again under another identifier; what was collected without an answer is an incident."
     )
 
 

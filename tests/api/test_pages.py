@@ -391,7 +391,7 @@ def test_somebody_logs_in_looks_around_and_asks_for_a_price(
     for _ in range(int(WAIT_SECONDS_MAX)):  # a page leaves out what is still computed
         if len(_all(browser, ".chart .line")) == 2:  # spending and profile
             break
-        time.sleep(1.0)  # the server computes
+        time.sleep(1.0)  # nothing tells that the server has computed it but the page itself
         browser.refresh()
     assert len(_all(browser, ".chart .line")) == 2
     for reports, verdict in (("10000", "admitted"), ("10", "refused")):

@@ -240,7 +240,7 @@ def test_a_round_that_is_decided_after_its_days_is_refused_by_every_budget(
     for answer in answers:
         if isinstance(answer, Refused):
             assert answer.reason is RefusalReason.COLLECTION_OVER
-            assert "only the windows of these days were asked" in answer.message
+            assert "charged to the windows of these days only" in answer.message
             assert {each.reason for each in answer.refused_by} == {RefusalReason.COLLECTION_OVER}
             registered = RoundRequest.from_bytes(desk.store.round(answer.round_id).content)
             assert [each.cohort for each in answer.refused_by] == list(registered.cohorts)
