@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from shuffle_ledger.accounting import (
     NUMERICAL_POLICY,
@@ -280,24 +281,38 @@ def test_a_quote_of_a_registered_round_says_what_was_decided_whatever_day_it_is(
 
 
 @pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("known", [False, True])  # a known kind is registered and decided in one commit
 def test_a_round_that_is_asked_for_at_midnight_is_of_the_day_that_begins(
-    sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch, *, named: bool
+    sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch, *, named: bool, known: bool
 ) -> None:
     """Unless it names the day that ends: then it is not registered at all."""
     desk, opening = sqlite_desk, windows_module.open_periods
+    ahead = [timedelta()]  # of the true time, the last one: what SQLite's clock says
+
+    def clock(form: str, _moment: str) -> str:
+        assert form.endswith("%f")  # seconds with three decimals, as SQLite counts them
+        return (datetime.now(UTC) + ahead[-1]).strftime(form.replace("%f", "%S.%f"))[:-3]
+
+    def put_clock(connection: Any, *_: object) -> None:
+        connection.create_function("strftime", 2, clock)
+
+    event.listen(desk.store.engine, "checkout", put_clock)
     desk.open("phones", WEEK)
+    if known:
+        assert isinstance(desk.ask(), Admitted)
+    before = desk.store.count_entries("phones")
     request = desk.request(today() if named else None)
 
     def at_midnight(store: Store, asked: RoundRequest, *, actor: str) -> None:
         opening(store, asked, actor=actor)
         monkeypatch.setattr(admission, "open_periods", opening)
-        _shift(monkeypatch, desk.store, DAY)
+        ahead.append(DAY)
 
     monkeypatch.setattr(admission, "open_periods", at_midnight)
     if named:
         with pytest.raises(InvalidValue, match="which is today"):
             register_and_admit(desk.store, desk.accountant, request, actor="ada")
-        assert desk.store.count_entries("phones") == {"opened": 1}
+        assert desk.store.count_entries("phones") == before
         return
     assert isinstance(register_and_admit(desk.store, desk.accountant, request, actor="ada")[0], Admitted)
     registered = RoundRequest.from_bytes(desk.store.round(request.round_id).content)
