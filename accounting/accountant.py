@@ -154,6 +154,9 @@ class Accountant:
 
         True for every loss that this package computed for the round. A loss of another round is rejected if
         its profile is outside of the bounds on this round's profile.
+
+        Raises:
+            InvalidParameter: the round's users send several reports: it is then several rounds.
         """
         profile = RoundProfile(shuffled, smoothing=_CHECK_SMOOTHING)
         if loss.upper.support < profile.largest_loss * (1 - 1e-12):
@@ -229,7 +232,8 @@ class Accountant:
             rounds' analyses, provided the rounds' parameters were fixed before the first one.
 
         Raises:
-            InvalidParameter: delta is not in (0, 1), or a count is not a whole number from 0.
+            InvalidParameter: delta is not in (0, 1); `rounds` is no mapping of rounds; a count is not a whole
+                number from 0; or all of them together are too many.
         """
         delta = validation.probability("delta", delta)
         rounds, number = _checked(rounds)
@@ -263,8 +267,8 @@ class Accountant:
             by the relative precision.
 
         Raises:
-            InvalidParameter: epsilon is negative, not finite or beyond 1e9, or a count is not a whole number
-                from 0.
+            InvalidParameter: epsilon is negative, not finite or beyond 1e9; or `rounds` is as `certify` takes
+                none.
         """
         epsilon = validation.answered_epsilon(epsilon)
         rounds, number = _checked(rounds)
@@ -293,7 +297,7 @@ class Accountant:
             infinite.
 
         Raises:
-            InvalidParameter: the order is not from 1e-200 to 1e9, or a count is not a whole number from 0.
+            InvalidParameter: the order is not from 1e-200 to 1e9; or `rounds` is as `certify` takes none.
         """
         counts, _ = _checked(rounds)
         bounds = [(self._renyi(one, order), count) for one, count in counts.items()]

@@ -13,11 +13,11 @@ class LedgerError(Exception):
 
 
 class NotFound(LedgerError):
-    """No cohort or round has this name."""
+    """Nothing has this name: no cohort, round, quota, token or webhook."""
 
 
 class Conflict(LedgerError):
-    """The same identifier with different content, or a round whose state forbids the operation."""
+    """The present state forbids this: an identifier has other content, or it is too late, or not yet time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,8 @@ class OtherContent(Conflict):
 
 
 class NotCollectable(Conflict):
-    """The answer to a repeated request for a round that was admitted and must not be collected any more."""
+    """The answer to a repeated request for a round that must not be collected: its admission permits no
+    release any more, or it was released although nothing admitted it."""
 
     def __init__(self, message: str, *, round_id: str, state: str, cohort_status: str) -> None:
         """Keep the round's present state and its cohort's status beside the sentence."""
@@ -119,7 +120,7 @@ class AnswerLost(Unavailable):
         shown = f" ({reason})" if reason else ""
         super().__init__(
             f"the answer of {source} was lost{shown}; whether {fact} is not known."
-            " Ask again with the same identifier."
+            " Ask the same again: for a round, with the same identifier."
         )
         self.fact = fact
 

@@ -50,7 +50,7 @@ VERIFIED_ALARM_SECONDS = 7 * 86_400.0  # since the last replay of a whole chain
 WHOLE_REPLAY_EVERY = timedelta(days=3)
 VERIFIED_AT_ONCE = 100  # cohorts whose names are read at a time
 _OVERSPENT = (
-    "OVERSPENT {}: the budget does not cover what was released or promised; nothing is admitted any more"
+    "OVERSPENT {}: the budget did not cover what was released or promised; nothing is admitted any more"
 )
 _FROZEN = "FROZEN {}: entries were lost, and what was spent is unknown"
 

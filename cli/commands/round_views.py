@@ -36,7 +36,7 @@ def quote_facts(quote: Quote, fits: Fits | None = None) -> Table:
         rows["cohort"] = f"{quote.cohort}, which has the least left of all {len(quote.audience)}"
     rows |= account_facts(quote.delta_accounts)
     if fits is not None:
-        several = f"{shown(fits.rounds)} such rounds" if fits.rounds else "no such round"
+        several = f"at least {shown(fits.rounds)} such rounds" if fits.rounds else "no such round"
         single = "" if fits.epsilon0 is None else f"; one with epsilon0 {lower(fits.epsilon0)}"
         rows["would fit instead"] = several + single
     by_all = f" by all {len(quote.audience)} budgets" if quote.audience and quote.reason is None else ""
@@ -45,9 +45,10 @@ def quote_facts(quote: Quote, fits: Fits | None = None) -> Table:
 
 def record_facts(record: RoundRecord) -> Table:
     """Returns a round's history as a table for people."""
+    declared = _described("round", record.request.round)
     rows: dict[str, object] = {
         "cohorts" if record.request.audience else "cohort": ", ".join(record.request.cohorts),
-        "declared": _described("round", record.request.round),
+        "declared": "nothing: it is unknown what was released" if _is_unknown(record) else declared,
         "registered": f"{record.registered_at:%Y-%m-%d %H:%M:%S} UTC by {record.registered_by}",
         "failed attempts": record.attempts,
         "last error": record.last_error or "none",
@@ -60,6 +61,11 @@ def record_facts(record: RoundRecord) -> Table:
         if told is not None:
             rows |= _rows(told, leave_out=("round_id", "cohort"))
     return facts(f"Round {record.request.round_id}: {record.state}", rows)
+
+
+def _is_unknown(record: RoundRecord) -> bool:
+    """Returns whether the identifier was first heard of by an incident of which nothing is known."""
+    return record.outcome is None and record.incident is not None and record.incident.round is None
 
 
 def import_facts(summary: ImportSummary) -> RenderableType:

@@ -73,7 +73,7 @@ def alarm_lines(overspent: Sequence[str], frozen: Sequence[str]) -> list[str]:
     """Returns a line for the overspent cohorts and one for the frozen ones, where there are any."""
     found = []
     if overspent:
-        reason = "The budget does not cover what was released or promised."
+        reason = "The budget did not cover what was released or promised."
         found.append(f"OVERSPENT: {', '.join(overspent)}. {reason}")
     if frozen:
         found.append(f"FROZEN: {', '.join(frozen)}. Entries were lost, and what was spent is unknown.")

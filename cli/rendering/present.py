@@ -54,7 +54,7 @@ def present_decision(document: Json, people: Callable[[], RenderableType], *, as
 def tell_overspent(cohort: str) -> None:
     """Writes to standard error that a command left a cohort overspent."""
     say(
-        f"cohort {cohort!r} is OVERSPENT: its budget does not cover what was released or promised. It admits"
+        f"cohort {cohort!r} is OVERSPENT: its budget did not cover what was released or promised. It admits"
         " nothing any more, and rounds that it admitted must not be collected any more."
     )
 

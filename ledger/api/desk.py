@@ -45,7 +45,7 @@ class Desk:
         `quick` promises that it computes nothing.
         """
         if self._waiting >= self._line_max:
-            raise TryAgain("the server is busy with other computations; ask again, with the same identifier")
+            raise TryAgain("the server is busy with other computations; ask the same again")
         self._waiting += 1
         self._quick += quick
         try:

@@ -189,7 +189,7 @@ class _Ledger(Collector):
                 found.cohorts_broken,
             ),
             "cohorts_overspent": (
-                "Cohorts whose budget does not cover what was released or promised.",
+                "Cohorts whose budget did not cover what was released or promised.",
                 found.cohorts_overspent,
             ),
             "cohorts_frozen": ("Cohorts that lost entries: their spending is unknown.", found.cohorts_frozen),

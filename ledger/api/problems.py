@@ -34,6 +34,7 @@ from shuffle_ledger.ledger.errors import (
     TryAgain,
     UnacceptedWarnings,
     Unavailable,
+    UnsafeSession,
 )
 from shuffle_ledger.ledger.security_log import Event
 from shuffle_ledger.ledger.values.documents import Json, document_of
@@ -43,8 +44,8 @@ MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_SECONDS = 1
 _SHOWN_MAX = 200
 # Everything that a request did before it failed stays: a round may be registered, and undecided.
-_FAILED = "The server failed, and wrote down why. Ask again with the same identifier for what was recorded."
-_UNAVAILABLE = "The database cannot be used now. Ask again with the same identifier."
+_FAILED = "The server failed, and wrote down why. What was recorded stays: ask the same again to learn it."
+_UNAVAILABLE = "The database cannot be used now. Ask the same again: for a round, with the same identifier."
 _BEYOND = ("epsilon_upper", "epsilon_budget", "delta_budget")
 _PRESENT = ("round_id", "state", "cohort_status")
 
@@ -55,8 +56,9 @@ _log = logging.getLogger(__name__)
 class ProblemType:
     """A stable kind of problem.
 
-    `kind` is the same word as in the command line's errors; there, `not_collectable` is a `conflict` with a
-    `state`.
+    `kind` is the same word as in the command line's errors, but for these: there, `not_collectable` is a
+    `conflict` with a `state`, `contradiction` is `bad_value`, `beyond_budget` is `refused`, and
+    `issuer_unavailable` is `unavailable`.
     """
 
     kind: str
@@ -74,10 +76,8 @@ UNAUTHORIZED = ProblemType(kind="unauthorized", status=401, title="A valid token
 FORBIDDEN = ProblemType(kind="forbidden", status=403, title="The token does not allow this")
 NOT_FOUND = ProblemType(kind="not_found", status=404, title="There is no such thing")
 NOT_OFFERED = ProblemType(kind="method_not_allowed", status=405, title="This method is not offered here")
-CONFLICT = ProblemType(kind="conflict", status=409, title="The same name with other content, or too late")
-NOT_COLLECTABLE = ProblemType(
-    kind="not_collectable", status=409, title="The round was admitted, and must not be collected any more"
-)
+CONFLICT = ProblemType(kind="conflict", status=409, title="The present state does not allow this")
+NOT_COLLECTABLE = ProblemType(kind="not_collectable", status=409, title="The round must not be collected")
 REFUSED = ProblemType(kind="refused", status=409, title="The round was refused")
 CONTRADICTION = ProblemType(
     kind="contradiction", status=409, title="Values that contradict each other or the cohort"
@@ -102,6 +102,9 @@ BUSY = ProblemType(kind="busy", status=503, title="The ledger is busy", retry=Tr
 BEHIND = ProblemType(kind="behind_checkpoint", status=503, title="The ledger is behind its checkpoint")
 UNAVAILABLE = ProblemType(
     kind="unavailable", status=503, title="The database cannot be used, or its answer was lost", retry=True
+)
+UNSAFE_SESSION = ProblemType(
+    kind="unsafe_session", status=503, title="The database's sessions are not as the ledger needs them"
 )
 ISSUER_UNAVAILABLE = ProblemType(
     kind="issuer_unavailable", status=503, title="The token's issuer cannot be asked", retry=True
@@ -128,6 +131,7 @@ PROBLEMS = (
     STUCK,
     BUSY,
     BEHIND,
+    UNSAFE_SESSION,
     ISSUER_UNAVAILABLE,
     UNAVAILABLE,
 )
@@ -147,6 +151,7 @@ _TABLE: tuple[tuple[type[Exception], ProblemType], ...] = (
     (RoundStuck, STUCK),
     (TryAgain, BUSY),
     (BehindCheckpoint, BEHIND),
+    (UnsafeSession, UNSAFE_SESSION),  # asking again does not help: somebody must change the settings
     (IssuerUnavailable, ISSUER_UNAVAILABLE),
     (Unavailable, UNAVAILABLE),
 )
@@ -193,8 +198,9 @@ def problem_of(error: Exception) -> JSONResponse:
     if kind is FAILED:
         _log.error("request failed", exc_info=error)
         return problem(FAILED, _FAILED)
-    if kind is UNAVAILABLE:
+    if kind in (UNAVAILABLE, UNSAFE_SESSION):
         _log.error("database unavailable: %s", error)
+    if kind is UNAVAILABLE:
         # Not what the driver said: that names hosts and users.
         lost = str(AnswerLost(error.fact)) if isinstance(error, AnswerLost) else ""
         return problem(UNAVAILABLE, lost[:1].upper() + lost[1:] or _UNAVAILABLE)

@@ -41,6 +41,7 @@ from shuffle_ledger.ledger.errors import (
     UnacceptedWarnings,
     Unauthorized,
     Unavailable,
+    UnsafeSession,
 )
 
 _log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ _KINDS: Mapping[str, type[LedgerError]] = {
     "too_many_failures": TryAgain,
     "issuer_unavailable": IssuerUnavailable,
     "unavailable": Unavailable,
+    "unsafe_session": UnsafeSession,
 }
 
 # For plain HTTP: trusts no authority, and reads no file of them, which takes longer than a request.
@@ -292,7 +294,7 @@ def _error_of(answer: httpx.Response, content: Any) -> Exception:
     kind = str(document.get("type", "")).removeprefix(PROBLEM)
     detail = str(document.get("detail", f"the server answered {answer.status_code}"))
     error = _with_members(kind, detail, document) or _KINDS.get(kind, LedgerError)(detail)
-    if answer.status_code in (429, 502, 503, 504) and not isinstance(error, BehindCheckpoint):
+    if answer.status_code in (429, 502, 503, 504) and not isinstance(error, BehindCheckpoint | UnsafeSession):
         wait = answer.headers.get("Retry-After", "")
         return _Transient(error, float(wait) if wait.isdigit() else None)
     return error

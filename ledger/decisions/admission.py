@@ -57,11 +57,14 @@ def register(store: Store, request: RoundRequest, *, actor: str) -> Pending | Ou
 
     Raises:
         NotFound: no such cohort.
-        InvalidValue: more reports, or a larger population to sample from, than the cohorts have users; or
-            cohorts of policy fixed together with others.
-        Conflict: the identifier is bound to other content.
+        InvalidValue: more reports, or a larger population to sample from, than the cohorts have users;
+            cohorts of policy fixed together with others; a collection that windows do not take, or that ended
+            before today; too many cohorts, windows and quotas together; or a name that no new round may have.
+        Conflict: the identifier is bound to other content, or the name of a period is taken.
         NotCollectable: the round was admitted before, and is voided or settled, or its cohort is frozen or
-            overspent.
+            overspent; or it is recorded as an incident.
+        TryAgain: others were faster every time; nothing was registered.
+        Unavailable: the same, but for AnswerLost: the round may have been registered.
     """
     checked_new_name("round_id", request.round_id)
     actor = checked_text("actor", actor)

@@ -13,6 +13,7 @@ from shuffle_ledger.ledger.errors import Conflict, Damaged, InvalidValue, LostRa
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, NewRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Outcome, RoundRequest
+from shuffle_ledger.ledger.values.texts import checked_text
 
 
 def prepare_together(store: Store, accountant: Accountant, requests: Sequence[RoundRequest]) -> None:
@@ -44,19 +45,21 @@ def admit_together(
     **Guarantee**: as `admit`, for each; the outcomes are those of one after another.
 
     Raises:
+        InvalidValue: the actor is none.
         Unavailable: the database cannot be asked now; AnswerLost: whether the outcomes were committed is
             not known; ask again.
     """
+    actor = checked_text("actor", actor)
     asked: dict[str, NewRoundRequest] = {}
     for given in requests:
         if given.round_id in asked:
             break
         try:
-            request = with_budgets(store, given)
-            open_periods(store, request, actor=actor)
+            one = NewRoundRequest.of(with_budgets(store, given), actor=actor)
+            open_periods(store, one.request, actor=one.actor)
         except (Conflict, InvalidValue, NotFound):
             break  # for the caller to ask by itself
-        asked[request.round_id] = NewRoundRequest.of(request, actor=actor)
+        asked[given.round_id] = one
     if not asked:
         return []
     charged: list[ShuffledRound | None] = []

@@ -56,8 +56,8 @@ def change_budget(
 
     Raises:
         NotFound: no such cohort.
-        InvalidValue: `epsilon` is no epsilon or the present one, `delta` is another one than the present, the
-            reason is none.
+        InvalidValue: `epsilon` is no epsilon or the present one, or above the ceiling or, of a quota, above
+            its cohort's budget; `delta` is another one than the present; the reason is none.
         Conflict: nothing is decided about the cohort any more, or its budget may not change so.
         TryAgain, Unavailable: nothing was changed, but for AnswerLost: it may have been.
     """

@@ -12,6 +12,7 @@ from shuffle_ledger.accounting import (
     AccountsReading,
     ShuffledRound,
     exact_text,
+    lower_text,
     upper_text,
 )
 from shuffle_ledger.ledger import loss_cache
@@ -296,19 +297,22 @@ def _beyond_budget(view: CohortView, step: Step) -> str:
 
 
 def _lacks_delta(account: AccountsReading) -> str:
-    certain = f"{exact_text(account.certain_loss_used_upper)} of {exact_text(account.certain_loss_share)}"
-    slack = f"{exact_text(account.slack_used_upper)} of {exact_text(account.slack_share)}"
+    certain, slack = upper_text(account.certain_loss_used_upper), upper_text(account.slack_used_upper)
+    certain_share, slack_share = lower_text(account.certain_loss_share), lower_text(account.slack_share)
     return (
-        "With this round the cohort's approximate rounds would use more of delta than is set aside for them:"
-        f" {certain} for losses that are certain, and {slack} for local deltas at epsilon"
-        f" {exact_text(account.epsilon)}. Rounds without a delta of their own add nothing to that."
+        "With this round the cohort's approximate rounds may use more of delta than is set aside for them:"
+        f" at most {certain} for losses that are certain, of {certain_share}, and at most {slack} for local"
+        f" deltas at epsilon {exact_text(account.epsilon)}, of {slack_share}. Rounds without a delta of their"
+        " own add nothing to that."
     )
 
 
 def _whose(cohort: Cohort) -> str:
-    if cohort.quota is None:
-        return "the cohort"
-    return f"team {cohort.quota.team!r}, of its quota in cohort {cohort.quota.cohort!r},"
+    if cohort.quota is not None:
+        return f"team {cohort.quota.team!r}, of its quota in cohort {cohort.quota.cohort!r},"
+    if cohort.period is not None:
+        return f"cohort {cohort.period.cohort!r}, of its budget of the period {cohort.period.label!r},"
+    return "the cohort"
 
 
 def _without_slot(view: CohortView, slot: ShuffledRound | None) -> tuple[RefusalReason, str]:
@@ -349,8 +353,6 @@ def _closed(view: CohortView) -> tuple[RefusalReason, str]:
             " what it has spent is unknown, and it admits nothing any more."
         )
     return RefusalReason.COHORT_OVERSPENT, (
-        "The cohort is overspent: its budget does not cover what was released or promised. It admits nothing"
-        " any more:"
-        f" at most epsilon {upper_text(view.spent.epsilon_upper)} of"
-        f" {exact_text(view.cohort.epsilon_budget)} is spent."
+        "The cohort is overspent: its budget did not cover what was released or promised. It stays so,"
+        " whatever its budget is now, and admits nothing any more."
     )

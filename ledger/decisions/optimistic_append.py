@@ -194,6 +194,4 @@ def _insisting(once: Callable[[], Tried]) -> Tried:
 
 
 def _give_up(state: RetryCallState) -> NoReturn:
-    raise TryAgain(
-        f"others wrote to the cohort first, {state.attempt_number} times; ask again, with the same identifier"
-    )
+    raise TryAgain(f"others wrote to the cohort first, {state.attempt_number} times; ask the same again")

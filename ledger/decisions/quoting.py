@@ -46,8 +46,8 @@ class BatchQuote:
     cohort: str
     rounds_admitted: int
     rounds_refused: int
-    epsilon_spent_upper: float  # now
-    epsilon_remaining: float  # after all of them
+    epsilon_spent_upper: float  # of the cohort's own budget, now
+    epsilon_remaining: float  # of it, after all of them
     quotes: tuple[Quote, ...]
     fits: Fits | None  # in place of the first round; None unless asked
 
@@ -180,7 +180,7 @@ def quote_batch(
         rounds_admitted=admitted,
         rounds_refused=len(quotes) - admitted,
         epsilon_spent_upper=first.spent.epsilon_upper,
-        epsilon_remaining=quotes[-1].epsilon_remaining,
+        epsilon_remaining=first.cohort.remaining(known[first.cohort.name].spent.epsilon_upper),
         quotes=tuple(quotes),
         fits=what_fits(store, accountant, requests[0]) if fits else None,
     )

@@ -41,7 +41,7 @@ def present_answer(store: Store, stored: StoredRound) -> Outcome | Pending:
     read, and whose cohorts were all open after that.
 
     Raises:
-        NotCollectable: the round was admitted, and its admission permits no release any more.
+        NotCollectable: an admission of the round permits no release any more, or the round is an incident.
     """
     outcome = outcome_of(store, stored)
     if outcome is None and stored.outcome_sequence is not None:
@@ -64,8 +64,8 @@ def least_open(cohorts: Sequence[Cohort]) -> Cohort:
 
 
 def refuse_uncollectable(round_id: str, state: RoundState, cohort: str, status: CohortStatus) -> None:
-    """Raise NotCollectable if a round in this state, of a cohort with this status, was admitted once and must
-    not be collected now; a pending or refused round passes.
+    """Raise NotCollectable if a round in this state, of a cohort with this status, must not be collected now,
+    although it was admitted once or is recorded as released; a pending or refused round passes.
     """
     match state, status:
         case "incident", _:
@@ -92,9 +92,9 @@ def refuse_uncollectable(round_id: str, state: RoundState, cohort: str, status: 
             )
         case "admitted", "overspent":
             message = (
-                f"round {round_id!r} was admitted, and its cohort {cohort!r} is overspent since: the budget"
-                " does not cover the round any more, so it must not be collected or released. Void it if"
-                " nothing of it was released; settle it if something was"
+                f"round {round_id!r} was admitted, and its cohort {cohort!r} is overspent since: its budget"
+                " did not cover what was released or promised, so the round must not be collected or"
+                " released. Void it if nothing of it was released; settle it if something was"
             )
         case _:
             return

@@ -50,9 +50,9 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
     Raises:
         NotFound: no such round.
         InvalidValue: `reports` is not from 1 to the cohort's population, times the reports of each user (a
-            round without reports is voided).
-        Conflict: the round is pending, refused, voided, or settled with another number; or a cohort of it is
-            frozen.
+            round without reports is voided); or strata were sampled, and it is more than they sampled.
+        Conflict: the round is pending, refused, voided, an incident, or settled with another number; or a
+            cohort of it is frozen; or it is charged to windows, and its collection has not begun.
         TryAgain, Unavailable: nothing was changed, but for AnswerLost: it may have been.
     """
     telling = settling(store, accountant, round_id, reports=reports, actor=actor)
@@ -119,7 +119,8 @@ def void(store: Store, accountant: Accountant, round_id: str, *, reason: str, ac
     Raises:
         NotFound: no such round.
         InvalidValue: no reason that can be stored.
-        Conflict: the round is pending, refused, settled, or voided for another reason.
+        Conflict: the round is pending, refused, settled, an incident, or voided for another reason; or a
+            cohort of it is frozen.
         TryAgain, Unavailable: nothing was changed, but for AnswerLost: it may have been.
     """
     telling = voiding(store, accountant, round_id, reason=reason, actor=actor)
@@ -183,6 +184,11 @@ def _refuse_before_collection(view: CohortView, record: RoundRecord) -> None:
 def _reserved(
     round_id: str, state: RoundState, accounted: ShuffledRound | None, wanted: str
 ) -> ShuffledRound:
+    if state == "incident":
+        raise Conflict(
+            f"round {round_id!r} is an incident, which nothing admitted: it cannot be {wanted}; what was"
+            " released is told by a correction"
+        )
     if state != "admitted" or accounted is None:
         how = " differently" if state == wanted else ""
         raise Conflict(f"round {round_id!r} is {state}{how}: only an admitted round can be {wanted}")

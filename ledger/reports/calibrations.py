@@ -36,7 +36,8 @@ def calibrate_for(
     rounds: int = 1,
     width: float = DEFAULT_PRECISION,
 ) -> Calibration:
-    """Return the largest epsilon0 with which a cohort admits all of these rounds, one after the other.
+    """Return the largest epsilon0, or the least noise (`p`, `bits`, `noise`), with which a cohort admits all
+    of these rounds, one after the other.
 
     Of a cohort with windows: if all of them are collected today.
 
@@ -47,14 +48,15 @@ def calibrate_for(
         store: the ledger.
         accountant: computes with the ledger's precision.
         cohort: its name.
-        described: a round's JSON form without its epsilon0, as for `accounting.calibrate`.
+        described: a round's JSON form without the parameter that is searched for, as for
+            `accounting.calibrate`.
         rounds: how many.
         width: wanted relative width of the answer.
 
     Raises:
         NotFound: no such cohort.
         Conflict: the cohort admits no rounds any more.
-        InvalidParameter: a value is out of range, no epsilon0 is left out, or none is admitted.
+        InvalidParameter: a value is out of range, no parameter is left out, or none is admitted.
     """
     view = store.view(checked_text("cohort", cohort))
     if view.cohort.status != "open":

@@ -353,16 +353,12 @@ def translated_errors(fact: str | None = None, *, url: URL | None = None) -> Ite
     try:
         yield
     except PoolTimeout as error:
-        raise TryAgain(
-            "no connection to the database came free; ask again, with the same identifier"
-        ) from error
+        raise TryAgain("no connection to the database came free; ask the same again") from error
     except DBAPIError as error:
         if sessions.is_foreign(error.orig):
             raise sessions.shared() from error
         if _is_contention(error):
-            raise TryAgain(
-                "the database was busy for too long; ask again, with the same identifier"
-            ) from error
+            raise TryAgain("the database was busy for too long; ask the same again") from error
         reason = " ".join(str(error.orig).split())
         if fact is not None and error.connection_invalidated:
             raise AnswerLost(fact, reason) from error

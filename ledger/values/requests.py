@@ -55,7 +55,7 @@ class RefusalReason(StrEnum):
     """Why a round was refused; the words are stable. A round that fits several has the first of them."""
 
     COHORT_FROZEN = "cohort_frozen"  # entries were lost: what the cohort has spent is unknown
-    COHORT_OVERSPENT = "cohort_overspent"  # the budget does not cover what was released or promised
+    COHORT_OVERSPENT = "cohort_overspent"  # the budget did not cover what was released or promised
     COLLECTION_OVER = "collection_over"  # the days that its windows were asked for had passed
     DELTA_ACCOUNT_EXHAUSTED = "delta_account_exhausted"  # filters would hold, but for an account of delta
     UNBOUNDED_LOSS = "unbounded_loss"  # no finite epsilon holds at the budget's delta

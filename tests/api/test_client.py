@@ -29,6 +29,7 @@ from shuffle_ledger.ledger.errors import (
     TryAgain,
     Unauthorized,
     Unavailable,
+    UnsafeSession,
 )
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
@@ -250,7 +251,11 @@ def test_a_server_that_stays_busy_is_given_up_in_bounded_time(server: Server) ->
 
 
 def test_what_asking_again_does_not_mend_is_told_at_once(server: Server) -> None:
-    for kind, status, error in (("behind_checkpoint", 503, BehindCheckpoint), ("stuck", 500, RoundStuck)):
+    for kind, status, error in (
+        ("behind_checkpoint", 503, BehindCheckpoint),
+        ("unsafe_session", 503, UnsafeSession),
+        ("stuck", 500, RoundStuck),
+    ):
         asked: list[str] = []
 
         def answer(

@@ -29,7 +29,7 @@ ROUNDS, TIMED, REPORTS = 40, 3, 50_000
 SECONDS_MAX = 60.0
 NOT_KNOWN = (
     "The answer of the database was lost; whether the round was registered is not known."
-    " Ask again with the same identifier."
+    " Ask the same again: for a round, with the same identifier."
 )
 AGAIN_SECONDS_MAX = 20.0
 WORDS_OF_NO_CHANGE = ("nothing", "unchanged", "not changed", "no change", "not registered", "not recorded")
@@ -182,7 +182,7 @@ def test_no_answer_says_that_nothing_changed_while_a_round_appeared(
         said = answer.json()
         assert (answer.status_code, said["type"]) == (503, "urn:shuffle-ledger:problem:unavailable"), said
         assert answer.headers["Retry-After"] == "1"
-        assert "gain with the same identifier" in said["detail"]
+        assert "with the same identifier" in said["detail"]
         text = f"{said['title']} {said['detail']}".lower()
         assert not any(words in text for words in WORDS_OF_NO_CHANGE), said
         again = asked_until_answered(server, round_id)
@@ -244,7 +244,8 @@ def test_the_command_says_that_it_is_not_known_and_that_it_may_be_run_again(
     assert said["kind"] == "unavailable"
     assert said["message"].startswith("the answer of the database was lost (")
     assert said["message"].endswith(
-        "; whether the round was registered is not known. Ask again with the same identifier."
+        "; whether the round was registered is not known."
+        " Ask the same again: for a round, with the same identifier."
     )
     again = CliRunner().invoke(main, order)
     assert (again.exit_code, json.loads(again.stdout)["outcome"]) == (0, "admitted")

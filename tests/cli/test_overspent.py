@@ -73,6 +73,10 @@ def test_lowering_a_budget_below_what_is_spent_exits_like_a_refusal(phones: Run)
     lowered = phones("cohort", "budget", "phones", "--epsilon", "1e-6", "--reason", "why not", "--json")
     assert (lowered.code, lowered.json["status"]) == (3, "overspent")
     assert "OVERSPENT" in lowered.stderr
+    raised = phones("cohort", "budget", "phones", "--epsilon", "5", "--reason", "why not", "--json")
+    assert raised.json["status"] == "overspent"
+    refused = " ".join(phones("round", "quote", "phones", *ROUND).stdout.split())
+    assert "It stays so, whatever its budget is now" in refused
 
 
 @pytest.mark.slow
@@ -93,6 +97,10 @@ def test_corrections_and_incidents_answer_alike_and_say_when_the_promise_broke(p
     assert phones(*leak, "--unknown").json == found.json
     assert phones(*leak, *ROUND).code == 5
     assert phones("round", "show", "leak", "--json").json["state"] == "incident"
+    assert re.search("declared +nothing: it is unknown", phones("round", "show", "leak").stdout)
+    for end in (("settle", "leak", "--reports", "5"), ("void", "leak", "--reason", "none")):
+        ended = phones("round", *end)
+        assert (ended.code, "is an incident, which nothing admitted" in ended.stderr) == (5, True)
     (cohort,) = phones("audit", "statement", "phones", "--format", "json").json["cohorts"]
     assert [each["kind"] for each in cohort["told"]] == ["corrected", "incident"]
     assert cohort["breach"]["sequence"] == found.json["sequence"]

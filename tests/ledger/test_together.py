@@ -114,6 +114,7 @@ def test_it_ends_before_what_is_not_decided_at_once(
         make_request("phones of 200"),  # an identifier that is taken
         new(cohort="tablets"),  # behind one that waits
         new(reports=10**7),  # more than its cohort has
+        make_request(".."),  # no name for a new round
         twice,
     ):
         before = [twice, new()] if stops is twice else [new(), new()]

@@ -157,6 +157,8 @@ def test_the_window_refuses_alone_and_the_cohort_is_not_charged(desk: Desk) -> N
     assert refused.reason is RefusalReason.REFUSED_ELSEWHERE
     name = f"phones@{monday:%G-W%V}"
     assert name in refused.message
+    told = quote(desk.store, desk.accountant, desk.request(monday)).message or ""
+    assert f"cohort 'phones', of its budget of the period '{name.partition('@')[2]}', would have" in told
     assert [(each.cohort, each.epsilon_budget) for each in refused.refused_by] == [(name, 0.2)]
     after = desk.store.view("phones")
     assert (after.spent, after.details["standing"]) == (before.spent, before.details["standing"])
@@ -470,6 +472,16 @@ def test_cohorts_of_an_audience_bring_their_own_windows(desk: Desk) -> None:
     assert isinstance(refused, Refused)
     assert [each.cohort for each in refused.refused_by] == [f"watches@{monday}"]
     desk.check()
+
+
+@pytest.mark.slow
+def test_a_batch_of_quotes_says_what_would_be_left_of_the_cohorts_own_budget(desk: Desk) -> None:
+    desk.open("phones", WEEK)
+    batch = quote_batch(desk.store, desk.accountant, [desk.request() for _ in range(8)])
+    assert (batch.cohort, batch.epsilon_spent_upper) == ("phones", 0.0)
+    assert desk.admitted() == batch.rounds_admitted < 8
+    left = budget(desk.store, desk.accountant, "phones").epsilon_remaining
+    assert batch.epsilon_remaining == left > WEEK.epsilon
 
 
 @pytest.mark.slow
