@@ -127,6 +127,8 @@ def rounds_of_dp_event(event: Any, *, relation: str) -> dict[ShuffledRound, int]
         if name == "NoOpDpEvent":
             return
         if name == "ComposedDpEvent":
+            if not isinstance(one.events, list | tuple):
+                raise InvalidParameter("events", one.events, "a list of events")
             for each in one.events:
                 add(each, times, depth + 1)
             return
@@ -177,7 +179,10 @@ def _direction(pmf: Any) -> tuple[tuple[float, ...], tuple[float, ...], float]:
     finite = places * spacing <= LARGEST_LOSS * (1 - 8 * UNIT_ROUND_OFF)
     infinity = min((infinity + float(masses[~finite].sum())) * room, 1.0)
     kept = finite & (places > 0) & (masses > 0)
-    at_most_zero = float(math.fsum(masses[places <= 0].tolist()))
+    at_most_zero = math.fsum(masses[places <= 0].tolist())
+    # Estimates from above may sum to more than 1. What loss 0 has makes no divergence at an order from 1 on.
+    beyond_one = math.fsum([*masses[finite].tolist(), infinity, -1.0])
+    at_most_zero = max(at_most_zero - max(beyond_one, 0.0), 0.0)
     places, masses = places[kept], masses[kept]
     step = -(-int(places[-1]) // (MAXIMUM_LOSSES - 2)) if places.size > MAXIMUM_LOSSES - 2 else 1
     rounded, inverse = np.unique(-(-places // step), return_inverse=True)

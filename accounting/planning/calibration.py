@@ -40,6 +40,8 @@ _MOST_STEPS = 60
 _MOST_GUESSES = 12
 _MOST_MOVE = 3.0
 _LEAST_COST = 1e-9
+# Smallest epsilon that is aimed at: its square is far from underflow.
+_LEAST_TARGET = 1e-100
 # The policies for which a calibration is possible, as ledgers name them.
 _POLICIES = ("fixed", "plan", "adaptive")
 # Up to this number of rounds, every smaller number whose bound may be larger is composed too. More rounds
@@ -100,7 +102,7 @@ def calibrate(
             without one all get the same. A protocol with common noise leaves out one parameter of it: `p` or
             `bits` of `binomial_sum` and `binomial_histogram`, `noise` of `uniformity_tester`, `p` of
             `distinct_elements`.
-        epsilon, delta: the target, both positive.
+        epsilon, delta: the target, epsilon at least 1e-100.
         rounds: number of such rounds.
         policy: the policy that decides. `fixed`: the composition of the rounds' slots, with parameters fixed
             in advance; `plan`: the same, composed before the first round; `adaptive`: the filters that the
@@ -357,9 +359,9 @@ def _number_of(rounds: object, policy: str) -> int:
 
 
 def _target(epsilon: object) -> float:
-    expected = f"a number above 0, at most {exact_text(validation.MAXIMUM_EPSILON)}"
+    expected = f"a number from {exact_text(_LEAST_TARGET)} to {exact_text(validation.MAXIMUM_EPSILON)}"
     number = validation.real("epsilon", epsilon, expected)
-    if 0 < number <= validation.MAXIMUM_EPSILON:
+    if _LEAST_TARGET <= number <= validation.MAXIMUM_EPSILON:
         return number
     raise InvalidParameter("epsilon", epsilon, expected)
 

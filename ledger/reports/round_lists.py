@@ -30,6 +30,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import entries, rounds
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
 from shuffle_ledger.ledger.values.requests import RefusalReason, RoundRequest, RoundState
+from shuffle_ledger.ledger.values.texts import checked_text
 
 ROUNDS_PAGE_MAX = 1000
 SCANNED_MAX = 5_000  # rounds that one page may pass over: bounds its time where few of them are asked for
@@ -98,6 +99,7 @@ def list_rounds(
 
     Raises:
         NotFound: the round `after` does not exist among the cohorts of the filter.
+        InvalidValue: `after` is no identifier.
         InvalidValue: `limit` is out of range.
     """
     if not 1 <= limit <= ROUNDS_PAGE_MAX:
@@ -149,6 +151,7 @@ def without_audience(listed: ListedRound, sees: Callable[[str], bool]) -> Listed
 def _registration(store: Store, wanted: RoundFilter, after: str | None) -> int:
     if after is None:
         return 0
+    after = checked_text("after", after)
     # Each of the two has an index: identifiers alone are only in that of first rows.
     place = rows.FIRST if wanted.cohorts is None else rounds.c.cohort.in_(wanted.cohorts)
     query = select(func.min(rounds.c.registration)).where(rounds.c.round_id == after, place)

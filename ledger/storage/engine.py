@@ -62,8 +62,14 @@ _LAST_USE = "shuffle_ledger_last_use"
 # compiling, whatever it seems to cost then.
 _BY_KEY = dict.fromkeys(("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "jit"), "off")
 # Promises of ours, whatever the database sets: who was slower reads again, where a stricter isolation would
-# raise an error; and what was answered survives a crash.
-_AS_PROMISED = {"default_transaction_isolation": "read committed", "synchronous_commit": "on"}
+# raise an error; what was answered survives a crash; and numbers, moments and names come as they were stored.
+_AS_PROMISED = {
+    "default_transaction_isolation": "read committed",
+    "synchronous_commit": "on",
+    "extra_float_digits": "1",
+    "DateStyle": "ISO, MDY",
+    "client_encoding": "UTF8",
+}
 CHANGED, REGISTERED, DECIDED = "the change was recorded", "the round was registered", "the round was decided"
 INITIALISE = "run `shuffle-ledger init`, with the same --database-url if one was given"
 _WRITE_OPTION = "shuffle_ledger_write"

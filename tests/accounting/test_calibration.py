@@ -181,6 +181,8 @@ def test_a_bracket_is_around_the_edge_wherever_the_search_begins(
         ("krr", {}, "randomizer"),
         (None, {}, "randomizer"),
         ("krr(k=10)", {"epsilon": 0}, "epsilon"),
+        ("krr(k=10)", {"epsilon": 1e-170, "rounds": 30}, "epsilon"),  # its square is 0
+        ("binomial_sum(p=0.5)", {"epsilon": 1e-170}, "epsilon"),
         ("krr(k=10)", {"epsilon": math.nan}, "epsilon"),
         ("krr(k=10)", {"delta": 1.0}, "delta"),
         ("krr(k=10)", {"rounds": 0}, "rounds"),

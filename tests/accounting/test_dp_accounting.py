@@ -36,6 +36,18 @@ def test_its_distribution_becomes_a_round_with_at_least_its_epsilon() -> None:
     assert found.epsilon_upper <= theirs.get_epsilon_for_delta(DELTA) * (1 + 1e-6) + SPACING
 
 
+@pytest.mark.parametrize(("sigma", "count"), [(1.0, 1), (5.0, 10), (1.0, 10)])
+def test_its_distributions_whose_masses_sum_to_more_than_one_are_read(sigma: float, count: int) -> None:
+    theirs = privacy_loss_distribution.from_gaussian_mechanism(sigma).self_compose(count)
+    assert math.fsum(theirs._pmf_remove.to_dense_pmf()._probs.tolist()) > 1 + 1e-9
+    release = ShuffledRound(randomizer=from_dp_accounting(theirs, relation="substitution"), reports=1)
+    accountant = Accountant()
+    for delta in (1e-3, DELTA, 1e-9):
+        found = accountant.certify({release: 1}, delta=delta).epsilon_upper
+        assert gaussian_delta(found, sigma / math.sqrt(count)) <= delta
+        assert theirs.get_epsilon_for_delta(delta) <= found <= theirs.get_epsilon_for_delta(delta) * 1.001
+
+
 def test_a_round_composes_with_a_mechanism_that_only_it_knows() -> None:
     accountant = Accountant()
     shuffled = ShuffledRound(randomizer=parse_randomizer("krr(k=4, epsilon0=2)"), reports=2000)
@@ -64,6 +76,8 @@ def test_its_events_become_rounds() -> None:
         dp_accounting.NeighboringRelation.REPLACE_SPECIAL, value_discretization_interval=SPACING
     )
     assert found.epsilon_lower <= theirs.compose(event).get_epsilon(DELTA) <= found.epsilon_upper + 1e-2
+    with pytest.raises(ValueError, match="a list of events"):
+        rounds_of_dp_event(dp_accounting.ComposedDpEvent(5), relation="substitution")
     with pytest.raises(ValueError, match="PoissonSampledDpEvent"):
         rounds_of_dp_event(
             dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(1.0)),

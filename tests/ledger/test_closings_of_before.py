@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant
+from shuffle_ledger.accounting.certificate import is_known_policy
 from shuffle_ledger.ledger.checkpoints.making import sign_standing
 from shuffle_ledger.ledger.decisions import settle, void
 from shuffle_ledger.ledger.evidence.recomputation import Recomputation
@@ -69,12 +70,14 @@ class Kept:
 
     def changed(self, which: Callable[[EntryBody], bool]) -> Kept:
         """Return the chain with the present numerical policy in some entries."""
-        return Kept(
-            [
-                dataclasses.replace(body, numerical_policy=NUMERICAL_POLICY) if which(body) else body
-                for body in self.bodies
-            ]
-        )
+        now = self.named(NUMERICAL_POLICY).bodies
+        return Kept([new if which(body) else body for body, new in zip(self.bodies, now, strict=True)])
+
+    def named(self, numerical_policy: str) -> Kept:
+        """Return the chain with another numerical policy in all entries, wherever they name it."""
+        old, new = f'"{self.bodies[0].numerical_policy}"', f'"{numerical_policy}"'
+        lines = [body.to_bytes().replace(old.encode(), new.encode()) for body in self.bodies]
+        return Kept([EntryBody.from_bytes(line) for line in lines])
 
 
 def found_in(chain: Kept, accountant: Accountant) -> list[str]:
@@ -89,6 +92,15 @@ def found_in(chain: Kept, accountant: Accountant) -> list[str]:
 @pytest.mark.slow
 def test_a_chain_of_before_holds_with_every_number(accountant: Accountant, name: str) -> None:
     assert found_in(Kept.read(name), accountant) == []
+
+
+def test_the_rules_of_before_are_those_of_all_policies_from_the_first_known_one_to_20(name: str) -> None:
+    for number in range(100):
+        policy = f"shuffle-ledger-numerics-{number}"
+        if is_known_policy(policy):
+            replay = Replay(store=Kept.read(name).named(policy), cohort="watches")
+            list(replay.steps())
+            assert bool(replay.problems) is (number > 20), policy
 
 
 @pytest.mark.slow

@@ -100,6 +100,8 @@ def test_pages_follow_each_other_and_hold_every_round_once(filled: Store) -> Non
         list_rounds(filled, wanted, after="foreign")  # a cursor tells nothing of another cohort
     with pytest.raises(NotFound):
         list_rounds(filled, wanted, after="nothing")
+    with pytest.raises(InvalidValue, match="after"):
+        list_rounds(filled, wanted, after="a\0")  # which PostgreSQL takes in no text
 
 
 @pytest.mark.parametrize(

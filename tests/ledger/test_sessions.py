@@ -3,6 +3,7 @@ database."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -50,6 +51,22 @@ def test_isolation_and_durability_are_ours(database_url: str) -> None:
                     for name in ("transaction_isolation", "synchronous_commit")
                 ]
             assert said == ["read committed", "on"]
+
+
+def test_numbers_moments_and_names_come_as_they_were_stored(
+    database_url: str, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    """Rounded budgets contradicted their entries, and dates in another order could not be read."""
+    sets(database_url, "extra_float_digits = -15", "datestyle = 'SQL, DMY'", "client_encoding = 'LATIN1'")
+    name, epsilon, delta = "téléphones 电话", math.pi, 1 / (3 * 10**6)
+    with Store.connect(database_url) as store:
+        open_cohort(
+            store, name=name, population=10**6, epsilon=epsilon, delta=delta, policy="adaptive", actor="x"
+        )
+        (answer, _) = register_and_admit(store, accountant, make_request("a", cohort=name), actor="x")
+        cohort = store.cohort(name)
+        assert (cohort.epsilon_budget, cohort.delta_budget, answer.cohort) == (epsilon, delta, name)
+        assert verify(store, accountant, numbers="all").ok
 
 
 def test_a_host_that_falls_silent_is_noticed_in_a_minute_unless_the_address_says_otherwise(
