@@ -8,12 +8,13 @@ from typing import Any
 
 from celery import Task
 from celery.utils.log import get_task_logger
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger import request_ids, telemetry
 from shuffle_ledger.ledger.checkpoints import ScheduledCheckpoints
 from shuffle_ledger.ledger.decisions import admit
-from shuffle_ledger.ledger.errors import NotCollectable
+from shuffle_ledger.ledger.errors import NotCollectable, Unavailable
 from shuffle_ledger.ledger.health import verify_oldest
 from shuffle_ledger.ledger.request_ids import MESSAGE_HEADER
 from shuffle_ledger.ledger.settings import Settings
@@ -33,6 +34,9 @@ from shuffle_ledger.workers.celery_app import (
 from shuffle_ledger.workers.dispatch import report_stuck, sweep
 from shuffle_ledger.workers.recomputation import answer_batch
 
+# How long a round waits here for a database that does not answer. After that its message is gone, and a sweep
+# finds the round.
+DATABASE_SECONDS_MAX = 20.0
 VERIFY_SECONDS_MAX = 60.0  # after which no further cohort is begun
 WEBHOOKS_SECONDS_MAX = 30.0  # after which no further message is begun
 
@@ -55,8 +59,17 @@ def admit_round(self: Task, round_id: str) -> None:
 def _admit(self: Task, round_id: str) -> None:
     began = time.perf_counter()
     redelivered = bool((self.request.delivery_info or {}).get("redelivered"))
+    trying = Retrying(
+        retry=retry_if_exception_type(Unavailable),
+        stop=stop_after_delay(DATABASE_SECONDS_MAX),
+        wait=wait_exponential(multiplier=0.25, max=5.0),
+        reraise=True,
+    )
     try:
-        outcome = admit(worker_store(), worker_accountant(), round_id, redelivered=redelivered)
+        for attempt in trying:
+            with attempt:
+                came_again = redelivered and attempt.retry_state.attempt_number == 1
+                outcome = admit(worker_store(), worker_accountant(), round_id, redelivered=came_again)
     except NotCollectable as closed:  # decided before, and closed since: the message came again
         _log.info("%s", closed)
         return

@@ -22,11 +22,12 @@ from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.cli.failures import ExitCode
 from shuffle_ledger.cli.main import main
 from shuffle_ledger.ledger import request_ids
-from shuffle_ledger.ledger.decisions import pending_rounds
+from shuffle_ledger.ledger.decisions import admit, pending_rounds, present_answer
+from shuffle_ledger.ledger.errors import AnswerLost, Unavailable
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import Admitted, Pending, RoundRequest
+from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Pending, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
 from shuffle_ledger.ledger.webhooks import subscribe
 from shuffle_ledger.workers import consumer, tasks
@@ -45,7 +46,14 @@ from shuffle_ledger.workers.queues import queue_names
 from shuffle_ledger.workers.tasks import recompute
 from shuffle_ledger.workers.worker_logs import write_logs
 from tests.receiver import receiving
-from tests.workers.conftest import WAIT_SECONDS_MAX, awaited, remove_queues, running, settings_at
+from tests.workers.conftest import (
+    WAIT_SECONDS_MAX,
+    awaited,
+    register_round,
+    remove_queues,
+    running,
+    settings_at,
+)
 
 SCRIPT = Path(sys.executable).with_name("shuffle-ledger")
 ENOUGH_TOUCHES = 20  # of the heartbeat file: more than one attempt to connect makes
@@ -103,6 +111,29 @@ def test_a_worker_process_decides(
     assert verify(store, accountant, numbers="all").ok
     again = [decide(store, accountant, broker, name) for name in ("a", "b", "c")]
     assert again == outcomes  # with no worker running: the answer is in the database
+
+
+def test_a_worker_asks_for_a_while_where_the_database_does_not_answer(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = [AnswerLost("the round was decided"), Unavailable("no connection")]
+
+    def sometimes(*given: Any, redelivered: bool) -> Outcome:
+        if told:
+            raise told.pop()
+        return admit(*given, redelivered=redelivered)
+
+    monkeypatch.setattr(tasks, "admit", sometimes)
+    monkeypatch.setattr(tasks, "worker_store", lambda: store)
+    monkeypatch.setattr(tasks, "worker_accountant", Accountant)
+    register_round(store, "first")
+    tasks.admit_round.apply(args=["first"], throw=True)
+    assert isinstance(present_answer(store, store.round("first")), Admitted)
+    told[:] = [Unavailable("no connection")] * 100
+    monkeypatch.setattr(tasks, "DATABASE_SECONDS_MAX", 0.6)
+    with pytest.raises(Unavailable):
+        tasks.admit_round.apply(args=["first"], throw=True)
+    assert 2 <= 100 - len(told) <= 4
 
 
 @pytest.mark.system
