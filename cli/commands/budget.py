@@ -96,7 +96,7 @@ def filter_facts(statement: BudgetStatement) -> dict[str, str]:
         for one in statement.filters
     }
     most, least = upper(statement.composition_epsilon_upper), lower(statement.composition_epsilon_lower)
-    composed = f"epsilon {most} (at least {least}) for the same rounds fixed in advance; an odometer reading"
+    composed = f"epsilon {most} (at least {least}); valid only for rounds fixed in advance"
     accounts = account_facts(statement.delta_accounts)
     rule = "one of them must be within the budget"
     if statement.windows_only:
