@@ -12,7 +12,7 @@ from rich.table import Table
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.cli.failures import BadValue, ExitCode
-from shuffle_ledger.cli.rendering.audit_views import alarm_lines, signature_text, verdict
+from shuffle_ledger.cli.rendering.audit_views import alarm_lines, heads_text, signature_text, verdict
 from shuffle_ledger.cli.rendering.present import document_of, lower, present, shown, upper
 from shuffle_ledger.cli.rendering.progress import progress_on
 from shuffle_ledger.ledger.checkpoints import SavedHeads
@@ -117,7 +117,7 @@ def bundle_view(report: BundleReport) -> RenderableType:
     else:
         parts.append(f"Heads {signature_text('none')}")
     if report.compared_with:
-        parts.append(f"Compared with {report.compared_with} heads that were kept elsewhere.")
+        parts.append(f"Compared with {heads_text(report.compared_with)} kept elsewhere.")
     if report.not_in_bundle:
         others = ", ".join(report.not_in_bundle)
         parts.append(f"The heads also list {others}: ask for their bundles if they shared rounds with these.")

@@ -30,14 +30,16 @@ def budget(
 def budget_facts(statement: BudgetStatement) -> Table:
     """Returns a cohort's budget as a table for people."""
     alarm = {"overspent": "OVERSPENT: ", "frozen": "FROZEN: "}.get(statement.status, "")
+    decided_by, _, assumes = statement.decided_by.partition("; ")
     return facts(
         f"{alarm}{statement.cohort}: {budget_text(statement)}",
         {
             **fit_facts(statement),
             "spent": f"{spent_text(statement)}, by the reading that decides",
-            "decided by": statement.decided_by,
             "": Bar(fraction=statement.epsilon_spent_upper / statement.epsilon_budget),
             "remaining": _remaining_text(statement),
+            "decided by": decided_by,
+            "assumes": assumes,
             **window_facts(statement),
             **filter_facts(statement),
             **plan_facts(statement),
@@ -96,7 +98,7 @@ def filter_facts(statement: BudgetStatement) -> dict[str, str]:
         for one in statement.filters
     }
     most, least = upper(statement.composition_epsilon_upper), lower(statement.composition_epsilon_lower)
-    composed = f"epsilon {most} (at least {least}) for the same rounds fixed in advance; an odometer reading"
+    composed = f"epsilon {most} (at least {least}); valid only for rounds fixed in advance"
     accounts = account_facts(statement.delta_accounts)
     rule = "one of them must be within the budget"
     if statement.windows_only:
@@ -112,8 +114,9 @@ def account_facts(accounts: AccountsReading | None) -> dict[str, str]:
         return {}
     certain = (accounts.certain_loss_used_upper, accounts.certain_loss_share)
     slack = (accounts.slack_used_upper, accounts.slack_share)
+    rule = "a round must fit in both, unless the repetition filter admits it"
     return {
-        "delta accounts": "for approximate rounds; both must hold, but for the repetition filter",
+        "delta accounts": f"for approximate rounds: {rule}",
         "  certain loss": f"{upper(certain[0])} used of {lower(certain[1])}",
         "  local delta": f"{upper(slack[0])} used of {lower(slack[1])}, at epsilon {shown(accounts.epsilon)}",
     }

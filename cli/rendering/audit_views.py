@@ -85,6 +85,11 @@ def signature_text(signature: Signature) -> str:
     return _SIGNED[signature]
 
 
+def heads_text(count: int) -> str:
+    """Returns a number of heads with its noun."""
+    return "1 head" if count == 1 else f"{shown(count)} heads"
+
+
 def heads_table(found: list[dict[str, object]]) -> Table:
     """Returns the heads as a table for people."""
     table = Table(box=None, pad_edge=False)
@@ -121,4 +126,4 @@ def reconciled_facts(done: Reconciled) -> Table:
 
 
 def _compared(against: Comparison) -> str:
-    return f"Compared with {against.heads} heads kept elsewhere, {_SIGNED[against.signature]}."
+    return f"Compared with {heads_text(against.heads)} kept elsewhere, {_SIGNED[against.signature]}."

@@ -1,4 +1,4 @@
-"""Answers that take long, remembered by what determines them; who asks twice at once waits for one."""
+"""Keeps answers that take long, by what determines them; equal requests at one time share one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference of the HTTP API as a page: `python -m api.reference > docs/api.md`."""
+"""Prints the reference of the HTTP API: `python -m shuffle_ledger.ledger.api.reference > docs/api.md`."""
 
 from __future__ import annotations
 

@@ -77,10 +77,9 @@ class BudgetStatement:
     epsilon_promised_upper: float | None  # of policy plan: what all of it costs
     filters: tuple[FilterReading, ...]  # of policy adaptive; rounds go on while one is within the budget
     delta_accounts: AccountsReading | None  # what approximate rounds used of delta; None: no accounts of it
-    composition_epsilon_upper: (
-        float  # the exact composition of what is held: an odometer reading, for what it
-    )
-    composition_epsilon_lower: float  # cost so far; no guarantee follows when rounds were chosen adaptively
+    # The exact composition of what is held: valid only for rounds fixed in advance.
+    composition_epsilon_upper: float
+    composition_epsilon_lower: float
     windows: tuple[WindowReading, ...] = ()  # budgets that begin anew, which must hold too
     fits: tuple[FittingRounds, ...] = ()  # what may still be admitted, of the most frequent kinds so far
     numerical_policy: str  # under which the last entry's numbers were computed

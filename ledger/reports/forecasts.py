@@ -44,9 +44,9 @@ EVERY: tuple[Every, ...] = ("day", "week", "month")
 FIT_MAX = 1_000  # rounds for which an epsilon0 is searched for: an answer takes seconds
 PROMISE = (
     "If nothing else is admitted, corrected or changed in between, each round is declared as here and settled"
-    " with no fewer reports, and no other cohort or quota that it is charged to refuses it, at least so many"
-    " will be admitted one after the other. Nothing is reserved: a forecast is no promise. Close to the end"
-    " more may fit."
+    " with no fewer reports (with the same number if users are sampled), and no other cohort or quota that it"
+    " is charged to refuses it, at least so many will be admitted one after the other. Nothing is reserved: a"
+    " forecast is no promise. Close to the end more may fit."
 )
 DAYS_OF_WINDOWS = " Each round is collected on its day of the schedule or, without a schedule, today."
 _WIDTH = 2e-3  # of the epsilon0 that fits, relative

@@ -24,8 +24,8 @@ class ProfilePoint:
 def profile_of(store: Store, accountant: Accountant, view: CohortView) -> tuple[ProfilePoint, ...]:
     """Return the certified profile of the composition of everything held, up to beyond budget and spending.
 
-    Under every policy this is the exact composition of the rounds held now: an
-    odometer reading where rounds were chosen adaptively.
+    Under every policy this is the exact composition of the rounds held now. It is valid only for rounds fixed
+    in advance.
 
     Raises:
         AccountingError, LedgerError: the numbers cannot be computed.

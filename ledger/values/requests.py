@@ -302,13 +302,12 @@ class RoundRequest:
     use_case: str | None = None
     audience: tuple[str, ...] = ()  # all cohorts in order, if there are several; one alone has no audience
     collected_until: date | None = None  # the last day of collection, if there are several
-    # The chains of all periods that it is collected in, in order; see `with_windows`.
+    # The chains of all periods that it is collected in, in order; see `decisions.windows.with_windows`.
     windows: tuple[str, ...] = ()
     stratified: tuple[Stratum, ...] = ()  # of each cohort in the audience, in order, if it is declared
     team: str | None = None  # whose round it is
-    quotas: tuple[
-        str, ...
-    ] = ()  # the chains of the team's quotas in its cohorts, in order; see `with_quotas`
+    # The chains of the team's quotas in its cohorts, in order; see `decisions.quotas.with_budgets`.
+    quotas: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise InvalidValue for an identifier, date or use case that cannot be stored."""

@@ -86,7 +86,7 @@ def test_filters_stand_beside_the_composition(directory: Path, run: Run) -> None
     assert budget["composition_epsilon_lower"] <= budget["composition_epsilon_upper"]
     assert budget["composition_epsilon_lower"] <= budget["epsilon_spent_upper"]
     text = run("budget", "phones").stdout
-    for word in ("gaussian", "renyi of order", "largest loss", "odometer reading"):
+    for word in ("gaussian", "renyi of order", "largest loss", "valid only for rounds fixed in advance"):
         assert word in text
 
 

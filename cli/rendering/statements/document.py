@@ -427,7 +427,7 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
                 (
                     f"of these very rounds, had they been fixed in advance: epsilon from"
                     f" {digits.lower(reading.epsilon_lower)} to {digits.upper(reading.epsilon_upper)}."
-                    " An odometer reading, not a promise."
+                    " Valid only for rounds fixed in advance, and no promise."
                 ),
             )
         )
@@ -476,7 +476,7 @@ def _delta_accounts(cohort: CohortStatement) -> list[tuple[str, str]]:
     slack = f"{upper_text(accounts.slack_used_upper)} of {lower_text(accounts.slack_share)}"
     text = (
         f"used {certain} for losses that are certain, and {slack} for local deltas, at epsilon"
-        f" {plain(accounts.epsilon)}. All filters but the one for repetitions need both to hold"
+        f" {plain(accounts.epsilon)}. A round must fit in both, unless the repetition filter admits it"
     )
     return [("Delta of approximate rounds", text)]
 
