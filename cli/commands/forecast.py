@@ -67,7 +67,8 @@ def forecast(
 
     Without --randomizer: of each kind that the cohort has had, or that its plan has, each kind by itself;
     with --every also of all kinds together. With --until and --randomizer: also the largest epsilon0 with
-    which the whole schedule fits. Nothing is reserved, and nothing is promised.
+    which the whole schedule fits. Both that and --fit search in place of the epsilon0 that is given. Nothing
+    is reserved, and nothing is promised.
     """
     wanted = ForecastWanted(round=described, fit=fit, every=every, until=until, first_on=first_on)
     named = names_given(cohort, audience)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from shuffle_ledger.accounting import (
     NUMERICAL_POLICY,
@@ -35,6 +35,8 @@ from shuffle_ledger.ledger.values.requests import (
     refused_beyond,
 )
 
+_Refusal: TypeAlias = tuple[RefusalReason, str]  # and the sentence that says why
+
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
@@ -53,39 +55,57 @@ def decide(books: Books, view: CohortView, request: RoundRequest) -> Decision:
     Raises:
         AccountingError, LedgerError: the numbers cannot be computed.
     """
-    cohort = view.cohort
     policy = registry.policy_of(books.store, view)
-    accounted = slot_of(request.round)
-    if cohort.status != "open" or is_over(request, view.now.date()):
-        reason, message = _closed(view) if cohort.status != "open" else _over(request)
-        details = policy.unchanged(view)
-        return Decision(accounted=accounted, reason=reason, message=message, requested=None, details=details)
-    slot = policy.accounted(view, request.round)
-    if slot is None or (cohort.policy == POLICY_PLAN and not _has_local_left(view, slot)):
-        reason, message = _without_slot(view, slot)
-        details = policy.unchanged(view)
-        return Decision(accounted=accounted, reason=reason, message=message, requested=None, details=details)
-    accounted = slot
-    step = policy.admitting(books, view, accounted)
-    requested = step.spent
-    is_within = step.is_within(refused_beyond(cohort, cohort.epsilon_budget))
-    if is_within and _has_local_left(view, accounted):
-        return Decision(
-            accounted=accounted, reason=None, message=None, requested=requested, details=step.details
-        )
-    at, budget = f"at delta {exact_text(cohort.delta_budget)}", exact_text(cohort.epsilon_budget)
-    if is_within:
-        reason, message = RefusalReason.LOCAL_BUDGET_EXCEEDED, _beyond_local(view, accounted)
-    elif step.lacks_delta is not None:
-        reason, message = RefusalReason.DELTA_ACCOUNT_EXHAUSTED, _lacks_delta(step.lacks_delta)
-    elif requested.epsilon_upper_or_none is None:
-        reason = RefusalReason.UNBOUNDED_LOSS
-        message = f"With this round no finite epsilon holds {at}; the budget is {budget}."
-    else:
-        reason, message = RefusalReason.BUDGET_EXCEEDED, _beyond_budget(view, step)
-    # The charge it would have had, beside the standing that it leaves as it was.
-    details = {**step.details, **policy.unchanged(view)}
+    refused = _refused_unseen(view, request)
+    slot = policy.accounted(view, request.round) if refused is None else None
+    refused = refused or _refused_slot(view, slot)
+    if refused is not None or slot is None:
+        return _decision(slot_of(request.round), refused, None, policy.unchanged(view))
+    step = policy.admitting(books, view, slot)
+    refused = _refused(view, slot, step)
+    # Of a refusal: the charge it would have had, beside the standing that it leaves as it was.
+    details = step.details if refused is None else {**step.details, **policy.unchanged(view)}
+    return _decision(slot, refused, step.spent, details)
+
+
+def _decision(
+    accounted: ShuffledRound, refused: _Refusal | None, requested: Spending | None, details: Mapping[str, Any]
+) -> Decision:
+    reason, message = refused or (None, None)
     return Decision(accounted=accounted, reason=reason, message=message, requested=requested, details=details)
+
+
+def _refused_unseen(view: CohortView, request: RoundRequest) -> _Refusal | None:
+    """Return why a round is refused whatever it costs, if it is."""
+    if view.cohort.status != "open":
+        return _closed(view)
+    return _over(request) if is_over(request, view.now.date()) else None
+
+
+def _refused_slot(view: CohortView, slot: ShuffledRound | None) -> _Refusal | None:
+    """Return why a round is refused given the slot that the policy found for it, if it is."""
+    if slot is None:
+        message = "The cohort's plan has no free slot whose cost is known to cover this round."
+        return RefusalReason.NO_FREE_SLOT, message
+    if view.cohort.policy == POLICY_PLAN and not _has_local_left(view, slot):
+        return RefusalReason.LOCAL_BUDGET_EXCEEDED, _beyond_local(view, slot)
+    return None
+
+
+def _refused(view: CohortView, accounted: ShuffledRound, step: Step) -> _Refusal | None:
+    """Return why a round is refused given what it costs, if it is."""
+    cohort = view.cohort
+    if step.is_within(refused_beyond(cohort, cohort.epsilon_budget)):
+        if _has_local_left(view, accounted):
+            return None
+        return RefusalReason.LOCAL_BUDGET_EXCEEDED, _beyond_local(view, accounted)
+    if step.lacks_delta is not None:
+        return RefusalReason.DELTA_ACCOUNT_EXHAUSTED, _lacks_delta(step.lacks_delta)
+    if step.spent.epsilon_upper_or_none is None:
+        at, budget = exact_text(cohort.delta_budget), exact_text(cohort.epsilon_budget)
+        message = f"With this round no finite epsilon holds at delta {at}; the budget is {budget}."
+        return RefusalReason.UNBOUNDED_LOSS, message
+    return RefusalReason.BUDGET_EXCEEDED, _beyond_budget(view, step)
 
 
 def is_quick(store: Store, accountant: Accountant, view: CohortView, request: RoundRequest) -> bool:
@@ -315,13 +335,6 @@ def _whose(cohort: Cohort) -> str:
     return "the cohort"
 
 
-def _without_slot(view: CohortView, slot: ShuffledRound | None) -> tuple[RefusalReason, str]:
-    if slot is not None:
-        return RefusalReason.LOCAL_BUDGET_EXCEEDED, _beyond_local(view, slot)
-    message = "The cohort's plan has no free slot whose cost is known to cover this round."
-    return RefusalReason.NO_FREE_SLOT, message
-
-
 def _has_local_left(view: CohortView, accounted: ShuffledRound) -> bool:
     return local_rounds_left(view.cohort.local_budget, view.local, accounted) >= 1
 
@@ -336,7 +349,7 @@ def _beyond_local(view: CohortView, accounted: ShuffledRound) -> str:
     )
 
 
-def _over(request: RoundRequest) -> tuple[RefusalReason, str]:
+def _over(request: RoundRequest) -> _Refusal:
     first, last = (day.isoformat() for day in request.days or ())
     return RefusalReason.COLLECTION_OVER, (
         f"The decision came after the last day of the collection: the round was registered for {first}"
@@ -346,7 +359,7 @@ def _over(request: RoundRequest) -> tuple[RefusalReason, str]:
     )
 
 
-def _closed(view: CohortView) -> tuple[RefusalReason, str]:
+def _closed(view: CohortView) -> _Refusal:
     if view.cohort.status == "frozen":
         return RefusalReason.COHORT_FROZEN, (
             "The cohort is frozen, for entries were lost when the database was put back to an earlier state:"

@@ -188,7 +188,7 @@ def test_where_filters_decide_the_statement_says_what_they_say(lived: Run) -> No
     assert min(each["epsilon_upper"] for each in cohort["filters"]) == cohort["spent"]["epsilon_upper"]
     assert cohort["composition"]["epsilon_upper"] < cohort["spent"]["epsilon_upper"]
     page = text_of(lived("audit", "statement", "tablets").stdout)
-    assert "Valid only for rounds fixed in advance, and no promise." in page
+    assert "Rounds may have been chosen by what earlier ones revealed: it is no promise." in page
     assert "filter" in page
     before = stated(lived, "tablets", "--as-of", "2")["cohorts"][0]
     assert min(each["epsilon_upper"] for each in before["filters"]) == before["spent"]["epsilon_upper"]

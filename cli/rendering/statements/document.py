@@ -427,7 +427,7 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
                 (
                     f"of these very rounds, had they been fixed in advance: epsilon from"
                     f" {digits.lower(reading.epsilon_lower)} to {digits.upper(reading.epsilon_upper)}."
-                    " Valid only for rounds fixed in advance, and no promise."
+                    " Rounds may have been chosen by what earlier ones revealed: it is no promise."
                 ),
             )
         )
