@@ -27,6 +27,7 @@ from shuffle_ledger.ledger.policies.base import IN_CLEAR, overspends, slot_of
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange, NewRound, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.differences import other_content
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.requests import (
@@ -37,7 +38,6 @@ from shuffle_ledger.ledger.values.requests import (
     RoundRequest,
     promised_epsilon,
     request_digest,
-    spelled_moment,
 )
 from shuffle_ledger.ledger.values.texts import checked_text
 
@@ -71,7 +71,7 @@ class _Told:
             ("released_before", self.released.before),
         ):
             if moment is not None and moment > now:
-                expected = f"no later than the ledger's clock, {spelled_moment(now)}"
+                expected = f"no later than the ledger's clock, {canonical.spelled_moment(now)}"
                 raise InvalidValue(field=name, value=moment.isoformat(), expected=expected)
 
 
@@ -296,7 +296,7 @@ def _drafted(
         details={
             "request": RoundRequest.from_bytes(stored.content).to_mapping(),
             "registration": stored.registration,
-            "registered_at": spelled_moment(stored.registered_at),
+            "registered_at": canonical.spelled_moment(stored.registered_at),
             "registered_by": stored.registered_by,
             "round": None if told.described is None else told.described.to_mapping(),
             "released": told.released.to_mapping(),

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -118,7 +118,7 @@ class EntryBody:
         """Return the canonical bytes: these are stored, hashed and never made again."""
         content = dict(vars(self))
         content["version"] = BODY_VERSION
-        content["recorded_at"] = self.recorded_at.astimezone(UTC).isoformat(timespec="microseconds")
+        content["recorded_at"] = canonical.spelled_moment(self.recorded_at)
         content["spent"] = self.spent.to_mapping()
         return canonical.encode(content)
 
