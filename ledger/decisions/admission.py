@@ -194,20 +194,16 @@ def admit_in_order(store: Store, accountant: Accountant, round_id: str) -> Outco
     Raises:
         What `admit` raises.
     """
-    _admit_each(store, accountant, pending_before(store, round_id, limit=EARLIER_ROUNDS_MAX))
+    _admit_each(store, accountant, pending_before(store, round_id))
     return admit(store, accountant, round_id)
 
 
-def pending_rounds(store: Store, *, limit: int) -> list[str]:
-    """Return undecided rounds in order of registration, without those that failed too often."""
-    return store.pending(limit=limit)
-
-
-def pending_before(store: Store, round_id: str, *, limit: int) -> list[str]:
-    """Return the undecided rounds of a round's cohort registered before it, in order; raises NotFound."""
+def pending_before(store: Store, round_id: str) -> list[str]:
+    """Return the undecided rounds of a round's cohorts that were registered before it, in order and at most
+    `EARLIER_ROUNDS_MAX`; raises NotFound."""
     stored = store.round(round_id)
     cohorts = RoundRequest.from_bytes(stored.content).cohorts
-    return store.pending(limit=limit, cohorts=cohorts, up_to=stored.registration - 1)
+    return store.pending(limit=EARLIER_ROUNDS_MAX, cohorts=cohorts, up_to=stored.registration - 1)
 
 
 def _admit_each(store: Store, accountant: Accountant, waiting: list[str]) -> None:
