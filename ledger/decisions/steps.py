@@ -1,7 +1,7 @@
 """One step of admission: what can be done now about a round that is not registered yet, as a value.
 
 `first_step` runs inside the database's transaction, so it decides from memory or says what is missing.
-`decisions.admission` holds the loop that acts on the answer.
+`decisions.admission` acts on the answer.
 """
 
 from __future__ import annotations
