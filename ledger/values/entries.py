@@ -40,6 +40,9 @@ class EntryKind(StrEnum):
     FROZEN = "frozen"  # what followed was lost when the database was put back: nothing is decided any more
 
 
+CORRECTED_OR_INCIDENT = (EntryKind.CORRECTED, EntryKind.INCIDENT)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Spending:
     """A certified interval around the epsilon of everything a cohort holds, at the budget's delta."""
