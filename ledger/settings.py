@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import getpass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+_SecretKey = Annotated[SecretStr, Field(min_length=32)]
 
 
 def _operating_system_user() -> str:
@@ -52,8 +54,8 @@ class Settings(BaseSettings):
     # Overspent and frozen cohorts that are no alarm any more, with the last entry that the operator knows of.
     acknowledged: dict[str, int] = Field(default_factory=dict, max_length=1000)
     drain_seconds: float = Field(default=5.0, ge=0, le=3600)  # from SIGTERM to a server's end
-    session_key: SecretStr | None = Field(default=None, min_length=32)  # None: one per server and start
-    webhook_key: SecretStr | None = Field(default=None, min_length=32)  # signs messages to other services
+    session_key: _SecretKey | None = None  # None: one per server and start
+    webhook_key: _SecretKey | None = None  # signs messages to other services
     # OpenID Connect, for servers: `api/auth/oidc_settings.py` checks that they fit together.
     oidc_issuer: str | None = None  # its address, as its tokens name it
     oidc_audience: str | None = None  # of services' tokens for this server

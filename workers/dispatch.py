@@ -119,12 +119,6 @@ class BrokerState:
     workers: int  # consumers of rounds: one for each `worker`, whatever its concurrency
 
 
-def queue_lengths(settings: Settings) -> dict[str, int] | None:
-    """Return how many messages wait in each queue, by name; None when the broker cannot be asked."""
-    state = broker_state(settings)
-    return None if state is None else state.lengths
-
-
 def broker_state(settings: Settings) -> BrokerState | None:
     """Return the lengths of the queues and the number of workers; None when the broker cannot be asked.
 

@@ -91,7 +91,7 @@ def charge_of(
     pair: PrivacyLossDistribution,
     filters: FilterSet,
     *,
-    slack: float = 0.0,
+    slack: float,
     certain_loss: float = 0.0,
     known: KnownBounds | None = None,
 ) -> Charge:
@@ -130,7 +130,7 @@ def is_covered(
     filters: FilterSet,
     charge: Charge,
     *,
-    slack: float = 0.0,
+    slack: float,
     finer: float = 1.0,
 ) -> bool:
     """Returns whether a charge is proven to meet the condition of the theorem of every Gaussian and Renyi

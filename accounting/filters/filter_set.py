@@ -48,7 +48,7 @@ _LARGEST_EPSILON = 1e4
 _LEAST_EPSILON = 1e-9
 LEAST_DELTA = 1e-60
 # Relative room for round-off when delta is divided into shares.
-_SHARE_ROUND_OFF = 2.0**-40
+SHARE_ROUND_OFF = 2.0**-40
 _BISECTIONS = 60
 _EXACT_NUMBER = re.compile(r"-?[0-9]+(/[0-9]+)?")
 # Parts of charges that some sets of filters do not have.
@@ -405,7 +405,7 @@ def _for_budget(given: float, whole: float, accounts: tuple[float, float] | None
     delta = whole if accounts is None else whole * (1 - math.fsum(accounts))
     slack_part = _SLACK_PART if accounts is None else 0.0
     share = _RENYI_SHARE / len(_RENYI_ORDERS)
-    main = delta * (1 - _RENYI_SHARE - _PURE_SHARE) * (1 - _SHARE_ROUND_OFF)
+    main = delta * (1 - _RENYI_SHARE - _PURE_SHARE) * (1 - SHARE_ROUND_OFF)
     variance = _gaussian_budget(min(epsilon, 100.0), main * (1 - _LEAK_PART - slack_part))
     leak, slack = _rates(main, variance, epsilon, slack_part)
     reserves = tuple(part * variance for part in _RESERVES)
@@ -422,7 +422,7 @@ def _for_budget(given: float, whole: float, accounts: tuple[float, float] | None
     renyi.append(RenyiFilter(order=math.inf, delta=pure, leak_rate=leak, slack_rate=0.0))
     kept = None
     if accounts is not None:
-        certain, slack = (part * whole * (1 - _SHARE_ROUND_OFF) for part in accounts)
+        certain, slack = (part * whole * (1 - SHARE_ROUND_OFF) for part in accounts)
         kept = DeltaAccounts(certain_loss=certain, slack=slack, epsilon=given)
     return FilterSet(
         gaussian=gaussian, renyi=tuple(renyi), sliding_limit=_limit(gaussian, epsilon), accounts=kept

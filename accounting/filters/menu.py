@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeGuard
 
 from shuffle_ledger.accounting.errors import InvalidParameter
-from shuffle_ledger.accounting.filters.filter_set import LEAST_DELTA, Charge, FilterSet
+from shuffle_ledger.accounting.filters.filter_set import LEAST_DELTA, SHARE_ROUND_OFF, Charge, FilterSet
 from shuffle_ledger.accounting.filters.repetition import (
     REPETITIONS_MAX,
     Composer,
@@ -49,8 +49,6 @@ _GOALS = ((0.8, 0.9), (1.0, 0.8))
 # set almost always reaches it.
 _GOALS_OF_REGULAR = ((1.0, 0.97),)
 _REGULAR_CLONES = 3000.0
-# Relative room for round-off when delta is divided into shares.
-_SHARE_ROUND_OFF = 2.0**-40
 
 
 class Teller(Composer, Protocol):
@@ -156,7 +154,7 @@ class FilterMenu:
                 filters = dataclasses.replace(filters, accounts=filters.accounts.at(ceiling))
             if rounds_per_user is not None:
                 filters = dataclasses.replace(filters, sliding_limit=None, rounds_per_user=rounds_per_user)
-            repetition = (delta - rest) * (1 - _SHARE_ROUND_OFF)
+            repetition = (delta - rest) * (1 - SHARE_ROUND_OFF)
             alternatives.append(Alternative(filters=filters, repetition_delta=repetition))
         return cls(alternatives=tuple(alternatives))
 

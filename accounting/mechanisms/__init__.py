@@ -143,8 +143,7 @@ def _of_supports(randomizer: LocalRandomizer) -> Mechanism | None:
     known = support_probabilities(randomizer)
     if known is None:
         return None
-    stray, gap, _, categories = known
-    support = Support(stray, gap)
+    support, categories = Support(known.stray, known.gap), known.categories
     match randomizer:
         case KaryRandomizedResponse(k=k):
             return DirectEncoding(k, randomizer.epsilon0, support)

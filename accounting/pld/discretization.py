@@ -18,9 +18,6 @@ from shuffle_ledger.accounting.pld.grids import Gaps, Lattice, Polygon, Tilts, b
 Profile = Callable[[FloatArray], ProfileBounds]
 _Pairs = tuple[PrivacyLossDistribution, PrivacyLossDistribution]
 
-# Losses of a sketch that is made of the profile itself, and the share of the largest loss from which on they
-# are.
-_SKETCH_POINTS, _SKETCH_FROM = 40, 1e-5
 # Losses below this share of the largest one are not resolved.
 _RESOLVED_SHARE = 1e-4
 _LOG_NEGLIGIBLE = math.log(NEGLIGIBLE_DELTA)
@@ -123,11 +120,11 @@ def from_profile(
     end: float,
     infinity: float,
     precision: float,
-    sketch: Sketch | None = None,
-    model: Profile | None = None,
-    once: bool = True,
-    sharper: Callable[[float], Profile] | None = None,
-    cheap: bool = False,
+    sketch: Sketch,
+    model: Profile | None,
+    once: bool,
+    sharper: Callable[[float], Profile] | None,
+    cheap: bool,
 ) -> tuple[PrivacyLossDistribution, PrivacyLossDistribution]:
     """Makes discrete pairs above and below a symmetric privacy profile: above by connecting the dots, below
     by supporting lines.
@@ -139,10 +136,11 @@ def from_profile(
         infinity: lower bound on the mass at infinite loss, hence on the profile everywhere.
         precision: wanted relative width of epsilon, for which the lattice is chosen.
         sketch: an estimate of the same profile, for the choice of the first lattice.
-        model: a similar, cheaper profile, on which the lattice is refined first.
-        once: whether the profile is so expensive that it is evaluated only once, for all orders together.
+        model: a similar, cheaper profile, on which the lattice is refined first; None if there is none.
+        once: with a model, whether the profile is so expensive that it is evaluated only once, for all orders
+            together.
         sharper: returns the profile with bounds that are closer by about the given factor; used if the bounds
-            alone make the answer too wide.
+            alone make the answer too wide; None if there are none.
         cheap: whether orders cost almost no time: the first lattice is then finer.
 
     Guarantee: the profile of the first pair is at least, that of the second at most, the given profile, at
@@ -150,10 +148,6 @@ def from_profile(
     Source: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi, "Connect the Dots"; the lower pair: docs/theory.md.
     """
     # Masses are changes of slopes. On steps too small for the profile's accuracy they would be round-off.
-    if sketch is None:
-        losses = np.append(0.0, np.geomspace(_SKETCH_FROM * end, end, _SKETCH_POINTS))
-        with np.errstate(divide="ignore"):
-            sketch = Sketch(losses, np.log(profile(np.expm1(losses)).upper))
     finest = _LEAST_STEP * math.exp(max(sketch.log_values[0], _LOG_NEGLIGIBLE))
     end = max(end, finest)
     stop, bounded = max(min(largest_loss, end), finest), end >= largest_loss

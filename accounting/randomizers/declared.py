@@ -20,6 +20,7 @@ from shuffle_ledger.accounting.pld.renyi_conversion import linear_curve, profile
 from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers.base import plain
 from shuffle_ledger.accounting.randomizers.whole_release import (
+    LOSS_ROUND_OFF,
     ReleaseProfile,
     WholeRelease,
     checked_relation,
@@ -28,8 +29,6 @@ from shuffle_ledger.accounting.randomizers.whole_release import (
 
 # Least loss of the lattice, for an epsilon of 0.
 _LEAST_LOSS = 1e-9
-# Relative distance beyond a largest loss within which a profile may not be 0 yet, because orders are rounded.
-_LOSS_ROUND_OFF = 1e-12
 _ROUND_UP = 1 + 8 * UNIT_ROUND_OFF  # factor for the round-off of a few operations
 # Largest epsilon of a substitution: losses beyond 120 nats count as infinite.
 _MAXIMUM_EPSILON = 120.0
@@ -223,7 +222,7 @@ class Declared(WholeRelease):
             orders, divergences = np.array(self.curve).T
         found = profile_of_renyi_bounds(orders, divergences)
         # Slightly larger, so that rounding cannot leave any of the profile beyond it.
-        last = math.log1p(float(found.excess[-1])) * (1 + 4 * _LOSS_ROUND_OFF)
+        last = math.log1p(float(found.excess[-1])) * (1 + 4 * LOSS_ROUND_OFF)
         return ReleaseProfile(
             found.bounds, delta=self.delta, last_loss=last, infinity=float(found.heights[-1])
         )
@@ -263,7 +262,7 @@ class _DeclaredProfile(MechanismProfile):
     def __init__(self, epsilon: float, delta: float) -> None:
         self.largest_loss = max(epsilon, _LEAST_LOSS) if delta == 0 else math.inf
         # Slightly larger, so that rounding cannot leave any of the profile beyond it.
-        self.last_loss = max(epsilon * (1 + 4 * _LOSS_ROUND_OFF), _LEAST_LOSS)
+        self.last_loss = max(epsilon * (1 + 4 * LOSS_ROUND_OFF), _LEAST_LOSS)
         self._reach = math.expm1(epsilon)
         self._delta = delta
 
@@ -273,7 +272,7 @@ class _DeclaredProfile(MechanismProfile):
         value = self._delta + (1 - self._delta) * gain
         doubt = 16 * UNIT_ROUND_OFF
         upper = np.where(
-            excess > self._reach * (1 + _LOSS_ROUND_OFF), self._delta, np.minimum(value + doubt, 1.0)
+            excess > self._reach * (1 + LOSS_ROUND_OFF), self._delta, np.minimum(value + doubt, 1.0)
         )
         return ProfileBounds(upper, np.maximum(value - doubt, self._delta))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.errors import InvalidParameter
@@ -24,6 +25,22 @@ from shuffle_ledger.accounting.randomizers import (
     Rappor,
     SubsetSelection,
 )
+
+
+class SupportProbabilities(NamedTuple):
+    """Probabilities that a report supports categories; differences are computed without cancellation.
+
+    Attributes:
+        stray: that of a category that is not the user's.
+        gap: `kept - stray`.
+        neither: `1 - kept - stray`.
+        categories: number of categories; None where it is not given.
+    """
+
+    stray: float
+    gap: float
+    neither: float
+    categories: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,34 +112,32 @@ def _of_blocks(randomizer: BlockHadamard, reports: int) -> FrequencyError:
     )
 
 
-def support_probabilities(
-    randomizer: LocalRandomizer,
-) -> tuple[float, float, float, int | None] | None:
-    """Returns `(stray, kept - stray, 1 - kept - stray, categories)` of a frequency oracle, None of any other
-    randomizer; differences are computed without cancellation."""
+def support_probabilities(randomizer: LocalRandomizer) -> SupportProbabilities | None:
+    """Returns the probabilities of a frequency oracle, None of any other randomizer."""
     e, less = math.exp(randomizer.epsilon0), math.expm1(randomizer.epsilon0)
-    found: tuple[float, float, float, int | None] | None = None
+    found: SupportProbabilities | None = None
     match randomizer:
         case KaryRandomizedResponse(k=k):
-            found = 1 / (e + k - 1), less / (e + k - 1), (k - 2) / (e + k - 1), k
+            found = SupportProbabilities(1 / (e + k - 1), less / (e + k - 1), (k - 2) / (e + k - 1), k)
         case Rappor(domain=domain):
             stray = 1 / (math.exp(randomizer.epsilon0 / 2) + 1)
-            found = stray, math.tanh(randomizer.epsilon0 / 4), 0.0, domain
+            found = SupportProbabilities(stray, math.tanh(randomizer.epsilon0 / 4), 0.0, domain)
         case OptimizedUnaryEncoding(domain=domain):
-            found = 1 / (e + 1), less / (2 * (e + 1)), less / (2 * (e + 1)), domain
+            found = SupportProbabilities(1 / (e + 1), less / (2 * (e + 1)), less / (2 * (e + 1)), domain)
         case BinaryLocalHash(domain=domain):
-            found = 0.5, less / (2 * (e + 1)), -less / (2 * (e + 1)), domain
+            found = SupportProbabilities(0.5, less / (2 * (e + 1)), -less / (2 * (e + 1)), domain)
         case LocalHash(domain=domain):
             g = randomizer.hashes_to
             gap = less * (g - 1) / (g * (e + g - 1))
-            found = 1 / g, gap, 1 - 2 / g - gap, domain
+            found = SupportProbabilities(1 / g, gap, 1 - 2 / g - gap, domain)
         case SubsetSelection(domain=k):
             among, size = randomizer.counts
             every = 1 / ((among - 1) * (e * size + (among - size)))
             stray = size * (e * (size - 1) + (among - size)) * every
             gap = less * size * (among - size) * every
-            found = stray, gap, 1 - 2 * stray - gap, k
+            found = SupportProbabilities(stray, gap, 1 - 2 * stray - gap, k)
         case HadamardResponse(domain=domain):
             # Row 0 of the matrix, positive everywhere, is no category's.
-            found = 0.5, less / (2 * (e + 1)), -less / (2 * (e + 1)), None if domain is None else domain - 1
+            categories = None if domain is None else domain - 1
+            found = SupportProbabilities(0.5, less / (2 * (e + 1)), -less / (2 * (e + 1)), categories)
     return found

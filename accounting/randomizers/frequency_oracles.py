@@ -107,6 +107,23 @@ def vanishing(base: float, domain: int | None, exponent_shift: int) -> float:
     return 0.0 if domain is None else base ** (domain - exponent_shift)
 
 
+def masses_of_flipped_bits(epsilon0: float, domain: int | None) -> tuple[float, float, float]:
+    """Returns `(p, q, r)` of `FiveComponents` for the unary encoding with every bit flipped with probability
+    `1 / (exp(epsilon0/2) + 1)`."""
+    x = math.exp(epsilon0 / 2)
+    p = 1 / (x + 1) ** 2
+    rare = vanishing(1 / (x + 1), domain, 0)
+    return p, (p - rare) / x, x * p + x * rare
+
+
+def check_matrix_order(domain: int | None, *, limit: str) -> None:
+    """Raises InvalidParameter unless this is the order of a Hadamard matrix, from 4; None is the limit."""
+    if domain is not None and (domain < 4 or domain & (domain - 1)):
+        raise InvalidParameter(
+            "domain", domain, f"a power of two from 4 on, or nothing for the limit of {limit}"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class BinaryLocalHash(FiveComponents):
     """Binary local hashing with a uniformly random hash; for pairwise independent hashes leave `domain`
@@ -133,10 +150,7 @@ class Rappor(FiveComponents):
     kind = "rappor"
 
     def _masses(self) -> tuple[float, float, float]:
-        x = math.exp(self.epsilon0 / 2)
-        p = 1 / (x + 1) ** 2
-        rare = vanishing(1 / (x + 1), self.domain, 0)
-        return p, (p - rare) / x, x * p + x * rare
+        return masses_of_flipped_bits(self.epsilon0, self.domain)
 
     def witnesses(self) -> tuple[Decomposition, ...]:
         """See `LocalRandomizer.witnesses`."""
@@ -171,10 +185,7 @@ class HadamardResponse(FiveComponents):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.domain is not None and (self.domain < 4 or self.domain & (self.domain - 1)):
-            raise InvalidParameter(
-                "domain", self.domain, "a power of two from 4 on, or nothing for the limit of large domains"
-            )
+        check_matrix_order(self.domain, limit="large domains")
 
     def _masses(self) -> tuple[float, float, float]:
         e = math.exp(self.epsilon0)

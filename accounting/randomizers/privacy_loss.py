@@ -19,7 +19,7 @@ from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers.base import plain
-from shuffle_ledger.accounting.randomizers.whole_release import ReleaseProfile, WholeRelease
+from shuffle_ledger.accounting.randomizers.whole_release import LOSS_ROUND_OFF, ReleaseProfile, WholeRelease
 
 #: Largest number of losses in one direction; the JSON form of both then fits into one request.
 MAXIMUM_LOSSES = 10_000
@@ -30,8 +30,6 @@ _TOTAL_VARIATION_MAX = 1 - 1e-9
 _SHOWN_LOSSES = 8  # a description lists up to this number of losses, and has the digest of more
 # Least largest loss of the lattice, if all losses are 0 or nearly so.
 _LEAST_LOSS = 1e-9
-# Relative distance beyond a largest loss within which a profile may not be 0 yet, because orders are rounded.
-_LOSS_ROUND_OFF = 1e-12
 
 
 class Direction(NamedTuple):
@@ -120,7 +118,7 @@ class PrivacyLoss(WholeRelease):
         at_one = self._profile_at_one
         infinity = max(each.infinity for each in self.directions)
         reach = math.log1p(2 * at_one / (1 - at_one))  # of randomized response with this total variation
-        last = max(_LEAST_LOSS, reach, *(one.last_loss for one in self._chords)) * (1 + 4 * _LOSS_ROUND_OFF)
+        last = max(_LEAST_LOSS, reach, *(one.last_loss for one in self._chords)) * (1 + 4 * LOSS_ROUND_OFF)
         return ReleaseProfile(
             self._bounds,
             delta=0.0,
@@ -193,7 +191,7 @@ class _Chords:
         value = self._heights[at] + run * slopes
         # An order and a kink are off by a few units of themselves.
         doubt = self._error * value + 8 * UNIT_ROUND_OFF * (1 + excess) * slopes
-        near = excess <= self._kinks[-1] * (1 + _LOSS_ROUND_OFF)
+        near = excess <= self._kinks[-1] * (1 + LOSS_ROUND_OFF)
         doubt = np.where(near, doubt, self._error * value)
         return ProfileBounds(np.minimum(value + doubt, 1.0), np.maximum(value - doubt, 0.0))
 

@@ -20,7 +20,12 @@ from shuffle_ledger.accounting.randomizers.base import (
     Components,
     DecomposedRandomizer,
 )
-from shuffle_ledger.accounting.randomizers.frequency_oracles import FiveComponents, vanishing
+from shuffle_ledger.accounting.randomizers.frequency_oracles import (
+    FiveComponents,
+    check_matrix_order,
+    masses_of_flipped_bits,
+    vanishing,
+)
 
 # Limits of parameters: subsets and blocks, hash values, hash functions, and the probability of a flipped bit.
 _MAXIMUM_SIZE = 10**12
@@ -206,10 +211,7 @@ class CountMeanSketch(_Sketch):
     kind = "cms"
 
     def _masses(self) -> tuple[float, float, float]:
-        x = math.exp(self.epsilon0 / 2)
-        p = 1 / (x + 1) ** 2
-        rare = vanishing(1 / (x + 1), self.domain, 0)
-        return p, (p - rare) / x, x * p + x * rare
+        return masses_of_flipped_bits(self.epsilon0, self.domain)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,10 +227,7 @@ class HadamardCountMeanSketch(_Sketch):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.domain is not None and (self.domain < 4 or self.domain & (self.domain - 1)):
-            raise InvalidParameter(
-                "domain", self.domain, "a power of two from 4 on, or nothing for the limit of wide sketches"
-            )
+        check_matrix_order(self.domain, limit="wide sketches")
 
     def _masses(self) -> tuple[float, float, float]:
         e = math.exp(self.epsilon0)

@@ -21,7 +21,7 @@ from shuffle_ledger.accounting.randomizers.base import LocalRandomizer
 _RELATIONS = ("substitution", "add-remove")  # of neighbouring datasets
 _ROUND_OFF = 8 * UNIT_ROUND_OFF  # relative, of a few products and sums
 # Relative distance beyond a largest loss within which a profile may not be 0 yet, because orders are rounded.
-_LOSS_ROUND_OFF = 1e-12
+LOSS_ROUND_OFF = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,9 +135,7 @@ def laplace_profile(epsilon: float) -> ReleaseProfile:
         losses = np.log1p(excess)
         value = -np.expm1(np.minimum(losses - epsilon, 0.0) / 2)
         doubt = _ROUND_OFF * (value + epsilon)
-        upper = np.where(losses > epsilon * (1 + _LOSS_ROUND_OFF), 0.0, np.minimum(value + doubt, 1.0))
+        upper = np.where(losses > epsilon * (1 + LOSS_ROUND_OFF), 0.0, np.minimum(value + doubt, 1.0))
         return ProfileBounds(upper, np.maximum(value - doubt, 0.0))
 
-    return ReleaseProfile(
-        pure, delta=0.0, largest_loss=epsilon, last_loss=epsilon * (1 + 4 * _LOSS_ROUND_OFF)
-    )
+    return ReleaseProfile(pure, delta=0.0, largest_loss=epsilon, last_loss=epsilon * (1 + 4 * LOSS_ROUND_OFF))

@@ -197,7 +197,7 @@ def _coarser(law: _Law) -> _Law:
 
 
 def composed_epsilon(
-    parts: Sequence[tuple[PrivacyLossDistribution, int]], *, delta: float, slack: float = 0.0
+    parts: Sequence[tuple[PrivacyLossDistribution, int]], *, delta: float, slack: float
 ) -> float | None:
     """Returns about the epsilon at `delta` of independent rounds, each repeated, by one convolution on an
     even lattice.

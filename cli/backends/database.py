@@ -134,10 +134,6 @@ class DatabaseLedger:
         """See `Ledger`."""
         return budget_of(self.session.store, self.session.accountant, cohort)
 
-    def price(self, cohort: str, described: ShuffledRound) -> Quote:
-        """See `Ledger`."""
-        return self.quote_for_all(RoundRequest(round_id="quote", cohort=cohort, round=described))
-
     def audience(self, audience: str, *, round_id: str | None) -> tuple[str, ...]:
         """See `Ledger`."""
         return resolve_audience(self.session.store, audience, round_id=round_id)

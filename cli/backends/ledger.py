@@ -75,9 +75,6 @@ class Ledger(Protocol):
     def budget(self, cohort: str) -> BudgetStatement:
         """See `ledger.reports.budgets.budget`."""
 
-    def price(self, cohort: str, described: ShuffledRound) -> Quote:
-        """See `ledger.decisions.quote`."""
-
     def audience(self, audience: str, *, round_id: str | None) -> tuple[str, ...]:
         """See `ledger.decisions.resolve_audience`."""
 

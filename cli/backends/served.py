@@ -54,10 +54,6 @@ class ServedLedger(LedgerClient):
             raise InvalidValue(field="epsilon", value=epsilon, expected="another budget than the present one")
         return changed
 
-    def price(self, cohort: str, described: ShuffledRound) -> Quote:
-        """Return the price of one round."""
-        return self.quote(cohort, [described]).quotes[0]
-
     def fits_instead(self, request: RoundRequest) -> Fits | None:
         """Return what would fit in place of a round of one cohort, unless its days of collection matter."""
         if len(request.cohorts) > 1 or request.collected_on is not None:

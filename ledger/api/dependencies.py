@@ -27,7 +27,7 @@ from shuffle_ledger.ledger.api.overview import Overview
 from shuffle_ledger.ledger.api.pages.spending import Continuation
 from shuffle_ledger.ledger.api.recent import RecentBudgets
 from shuffle_ledger.ledger.api.statement_jobs import StatementJobs
-from shuffle_ledger.ledger.decisions.admission import admit_at_once, pending_rounds, register
+from shuffle_ledger.ledger.decisions.admission import admit_at_once, register
 from shuffle_ledger.ledger.decisions.audiences import resolve_audience
 from shuffle_ledger.ledger.decisions.outcomes import cohorts_of
 from shuffle_ledger.ledger.decisions.quoting import Fits, what_fits
@@ -156,7 +156,7 @@ class Service:
         """Decide what a server that died left undecided, when there are no workers to do so."""
         if self.dispatch.publish is not None:
             return
-        for round_id in await in_thread(pending_rounds, self.store, limit=LEFT_OVER_MAX):
+        for round_id in await in_thread(self.store.pending, limit=LEFT_OVER_MAX):
             try:
                 await self.deciding.run(functools.partial(_decided, self.dispatch, round_id))
             except Exception:  # noqa: BLE001 - counted with that round, which must not hold up the others

@@ -20,12 +20,12 @@ from shuffle_ledger.accounting import NUMERICAL_POLICY
 from shuffle_ledger.ledger.api.figures import Figures, LedgerFigures
 from shuffle_ledger.ledger.health import ALARMS, health
 from shuffle_ledger.ledger.storage.tables import SCHEMA_REVISION
+from shuffle_ledger.ledger.telemetry import DURATION_BUCKETS
 
 if TYPE_CHECKING:
     from shuffle_ledger.ledger.api.dependencies import Service
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Metrics:
@@ -43,7 +43,7 @@ class Metrics:
             "shuffle_ledger_http_request_seconds",
             "Time from a request's arrival to its answer, by route.",
             ("method", "route", "status"),
-            buckets=_BUCKETS,
+            buckets=DURATION_BUCKETS,
             registry=self._registry,
         )
         self._errors = Counter(
@@ -56,7 +56,7 @@ class Metrics:
             "shuffle_ledger_decision_seconds",
             "Time from a registration's arrival to its outcome, or to the answer that it is pending.",
             ("outcome",),
-            buckets=_BUCKETS,
+            buckets=DURATION_BUCKETS,
             registry=self._registry,
         )
         build = Gauge(

@@ -45,6 +45,7 @@ from shuffle_ledger.ledger.reports.listing import ShownCohort
 from shuffle_ledger.ledger.reports.published_entries import PublishedEntry, PublishedPage
 from shuffle_ledger.ledger.reports.round_lists import ListedRound, RoundPage
 from shuffle_ledger.ledger.storage.rows import Standing, StoredHead
+from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.audiences import checked_audience
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint, CheckpointHead, read_head
 from shuffle_ledger.ledger.values.documents import (
@@ -76,7 +77,6 @@ from shuffle_ledger.ledger.values.requests import (
     Voided,
     checked_epsilon,
     cohort_from_opening,
-    spelled_moment,
 )
 from shuffle_ledger.ledger.values.texts import checked_text
 from shuffle_ledger.ledger.verification.verifier import Entries, Numbers, VerificationReport
@@ -312,7 +312,7 @@ class _Operations:
             outcome: only rounds that are in this state now.
             since: only those registered then or later; with its zone.
         """
-        asked = {"cohort": cohort, "outcome": outcome, "since": since and spelled_moment(since)}
+        asked = {"cohort": cohort, "outcome": outcome, "since": since and canonical.spelled_moment(since)}
         query: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
         while True:
             page = value_of(RoundPage, (yield Ask("GET", "rounds", query={**query, "limit": PAGE_ROWS})))

@@ -7,8 +7,6 @@ from shuffle_ledger.ledger.decisions.admission import (
     admit,
     admit_at_once,
     admit_in_order,
-    pending_before,
-    pending_rounds,
     register,
     register_and_admit,
 )
@@ -51,8 +49,6 @@ __all__ = [
     "open_cohort",
     "open_many",
     "open_proposal",
-    "pending_before",
-    "pending_rounds",
     "prepare_together",
     "present_answer",
     "price",

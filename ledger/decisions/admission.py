@@ -143,25 +143,17 @@ def register_and_admit(
     given, request = request, with_budgets(store, request)
     asked = NewRoundRequest.of(request, actor=actor)
     open_periods(store, request, actor=asked.actor)
-    others_first, prepared = True, False
-    while True:
-        match _at_once(store, accountant, asked, others_first=others_first):
-            case OthersFirst():
-                waiting = store.pending(limit=EARLIER_ROUNDS_MAX, cohorts=request.cohorts)
-                _admit_each(store, accountant, waiting)
-                others_first = False  # a round registered since then is no earlier than this one
-            case NeedsComputation(views=views) if not prepared and all(
-                prepared_for(store, accountant, view, request) for view in views
-            ):
-                prepared = True
-            case NeedsComputation() | NeedsRow():
-                break
-            case outcome:
-                return outcome, False
-    answer = register(store, given, actor=asked.actor)  # of the day that it is now
-    if isinstance(answer, Pending):
+    answer = _at_once(store, accountant, asked)
+    if isinstance(answer, OthersFirst):
+        _admit_each(store, accountant, store.pending(limit=EARLIER_ROUNDS_MAX, cohorts=request.cohorts))
+        # A round registered since then is no earlier than this one.
+        answer = _at_once(store, accountant, asked, others_first=False)
+    if not isinstance(answer, NotYet):
+        return answer, False
+    registered = register(store, given, actor=asked.actor)  # of the day that it is now
+    if isinstance(registered, Pending):
         return admit_in_order(store, accountant, request.round_id), False
-    return answer, True
+    return registered, True
 
 
 def admit_at_once(
@@ -182,10 +174,6 @@ def admit_at_once(
     asked = NewRoundRequest.of(with_budgets(store, request), actor=actor)
     open_periods(store, asked.request, actor=asked.actor)
     answer = _at_once(store, accountant, asked)
-    if isinstance(answer, NeedsComputation):
-        if not all(prepared_for(store, accountant, view, asked.request) for view in answer.views):
-            return None
-        answer = _at_once(store, accountant, asked)
     return None if isinstance(answer, NotYet) else answer
 
 
@@ -197,20 +185,16 @@ def admit_in_order(store: Store, accountant: Accountant, round_id: str) -> Outco
     Raises:
         What `admit` raises.
     """
-    _admit_each(store, accountant, pending_before(store, round_id, limit=EARLIER_ROUNDS_MAX))
+    _admit_each(store, accountant, pending_before(store, round_id))
     return admit(store, accountant, round_id)
 
 
-def pending_rounds(store: Store, *, limit: int) -> list[str]:
-    """Return undecided rounds in order of registration, without those that failed too often."""
-    return store.pending(limit=limit)
-
-
-def pending_before(store: Store, round_id: str, *, limit: int) -> list[str]:
-    """Return the undecided rounds of a round's cohort registered before it, in order; raises NotFound."""
+def pending_before(store: Store, round_id: str) -> list[str]:
+    """Return the undecided rounds of a round's cohorts that were registered before it, in order and at most
+    `EARLIER_ROUNDS_MAX`; raises NotFound."""
     stored = store.round(round_id)
     cohorts = RoundRequest.from_bytes(stored.content).cohorts
-    return store.pending(limit=limit, cohorts=cohorts, up_to=stored.registration - 1)
+    return store.pending(limit=EARLIER_ROUNDS_MAX, cohorts=cohorts, up_to=stored.registration - 1)
 
 
 def _admit_each(store: Store, accountant: Accountant, waiting: list[str]) -> None:
@@ -228,7 +212,22 @@ def _admit_each(store: Store, accountant: Accountant, waiting: list[str]) -> Non
 def _at_once(
     store: Store, accountant: Accountant, asked: NewRoundRequest, *, others_first: bool = True
 ) -> Outcome | NotYet:
-    """Register and decide a round in one commit, or write nothing and return what has to happen first."""
+    """Register and decide a round in one commit, or write nothing and return what has to happen first.
+
+    Numbers that are missing are computed before, if that does not take long.
+    """
+    answer = _attempt(store, accountant, asked, others_first=others_first)
+    if isinstance(answer, NeedsComputation) and all(
+        prepared_for(store, accountant, view, asked.request) for view in answer.views
+    ):
+        return _attempt(store, accountant, asked, others_first=others_first)
+    return answer
+
+
+def _attempt(
+    store: Store, accountant: Accountant, asked: NewRoundRequest, *, others_first: bool
+) -> Outcome | NotYet:
+    """Register and decide a round from numbers in memory, in one commit; if that cannot be, write nothing."""
     step: Step = NeedsRow()  # where the identifier is taken, no step is made
 
     def drafted(new: Sequence[NewRound]) -> Sequence[EntryDraft] | None:

@@ -113,6 +113,11 @@ def check_quota(store: Store, parent: Cohort, epsilon: float) -> None:
         )
 
 
+def times_changed(store: Store, cohort: str) -> int:
+    """Return how often a cohort's budget was changed."""
+    return store.count_entries(cohort).get(EntryKind.BUDGET_CHANGED, 0)
+
+
 def _check_approved(store: Store, cohort: Cohort, approves: Proposal | None) -> None:
     """Raise Conflict unless this is what one person proposed, and nothing was changed since."""
     if approves is None:
@@ -120,8 +125,7 @@ def _check_approved(store: Store, cohort: Cohort, approves: Proposal | None) -> 
             f"cohort {cohort.name!r} was opened with a ceiling: its budget is raised by two persons, one of"
             " whom proposes and one approves it (`reserve release`, `reserve approve`)"
         )
-    changes = store.count_entries(cohort.name).get(EntryKind.BUDGET_CHANGED, 0)
-    if changes != approves.changes_before:
+    if times_changed(store, cohort.name) != approves.changes_before:
         raise Conflict(f"cohort {cohort.name!r}: the budget was changed since it was proposed to raise it")
 
 

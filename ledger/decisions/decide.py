@@ -23,6 +23,7 @@ from shuffle_ledger.ledger.policies.base import Step, slot_of
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import EntryKind, Spending
 from shuffle_ledger.ledger.values.local_budget import local_bounds, local_rounds_left
 from shuffle_ledger.ledger.values.requests import (
@@ -223,7 +224,7 @@ def _draft(
         "privacy_loss": loss,
         # The row has these too; in the entry every change of them is detected.
         "registration": stored.registration,
-        "registered_at": stored.registered_at.isoformat(timespec="microseconds"),
+        "registered_at": canonical.spelled_moment(stored.registered_at),
         **decision.details,
     }
     if decision.reason is not None or decision.requested is None:

@@ -20,6 +20,7 @@ from shuffle_ledger.ledger.decisions.outcomes import (
     record_of,
     users_of,
 )
+from shuffle_ledger.ledger.decisions.steps import NewRoundRequest
 from shuffle_ledger.ledger.decisions.windows import open_periods, placed
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
@@ -27,6 +28,7 @@ from shuffle_ledger.ledger.policies.base import IN_CLEAR, overspends, slot_of
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange, NewRound, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.differences import other_content
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.requests import (
@@ -36,8 +38,6 @@ from shuffle_ledger.ledger.values.requests import (
     ReleaseTimes,
     RoundRequest,
     promised_epsilon,
-    request_digest,
-    spelled_moment,
 )
 from shuffle_ledger.ledger.values.texts import checked_text
 
@@ -71,7 +71,7 @@ class _Told:
             ("released_before", self.released.before),
         ):
             if moment is not None and moment > now:
-                expected = f"no later than the ledger's clock, {spelled_moment(now)}"
+                expected = f"no later than the ledger's clock, {canonical.spelled_moment(now)}"
                 raise InvalidValue(field=name, value=moment.isoformat(), expected=expected)
 
 
@@ -227,14 +227,15 @@ def _told_of(entries: Sequence[LedgerEntry]) -> Incident:
 
 def _told_first(store: Store, accountant: Accountant, told: _Told, request: RoundRequest) -> Incident | None:
     """Append an incident with the rows of its identifier; return None if that was taken meanwhile."""
+    asked = NewRoundRequest(request=request, actor=told.actor)  # a release may have any name
     # What takes a computation is computed now, where nothing waits for it.
     views = store.views(request.cohorts)
     for view in views:
         new = NewRound(view=view, registration=0, others_wait=False)
-        _drafted(store, accountant, told, view, _row(request, told, new))
+        _drafted(store, accountant, told, view, asked.stored(new))
 
     def drafted(found: Sequence[NewRound]) -> list[EntryDraft]:
-        return [_drafted_new(store, accountant, told, request, new) for new in found]
+        return [_drafted_new(store, accountant, told, asked, new) for new in found]
 
     bodies = optimistic_append.append_with_round(store, request.cohorts, request.round_id, drafted)
     if bodies is None:
@@ -246,25 +247,11 @@ def _told_first(store: Store, accountant: Accountant, told: _Told, request: Roun
 
 
 def _drafted_new(
-    store: Store, accountant: Accountant, told: _Told, request: RoundRequest, new: NewRound
+    store: Store, accountant: Accountant, told: _Told, asked: NewRoundRequest, new: NewRound
 ) -> EntryDraft:
-    stored = _row(request, told, new)
+    stored = asked.stored(new)
     draft = _drafted(store, accountant, told, new.view, stored)
     return EntryDraft(**{**vars(draft), "registers": stored})
-
-
-def _row(request: RoundRequest, told: _Told, new: NewRound) -> StoredRound:
-    content = request.to_bytes()
-    return StoredRound(
-        registration=new.registration,
-        round_id=request.round_id,
-        cohort=new.view.cohort.name,
-        content=content,
-        content_digest=request_digest(content),
-        registered_by=told.actor,
-        registered_at=new.view.at,
-        shared=new.view.cohort.name != request.cohort,
-    )
 
 
 def _drafted(
@@ -296,7 +283,7 @@ def _drafted(
         details={
             "request": RoundRequest.from_bytes(stored.content).to_mapping(),
             "registration": stored.registration,
-            "registered_at": spelled_moment(stored.registered_at),
+            "registered_at": canonical.spelled_moment(stored.registered_at),
             "registered_by": stored.registered_by,
             "round": None if told.described is None else told.described.to_mapping(),
             "released": told.released.to_mapping(),

@@ -10,10 +10,9 @@ from datetime import timedelta
 from typing import Final
 
 from shuffle_ledger.accounting import Accountant, exact_text
-from shuffle_ledger.ledger.decisions.budget_changes import change_budget, check_raise
+from shuffle_ledger.ledger.decisions.budget_changes import change_budget, check_raise, times_changed
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.entries import EntryKind
 from shuffle_ledger.ledger.values.requests import (
     REASON_LENGTH_MAX,
     Cohort,
@@ -52,7 +51,7 @@ def propose(store: Store, cohort: str, *, epsilon: float, reason: str, actor: st
     check_raise(found, epsilon)
     if found.status == "frozen":
         raise Conflict(f"cohort {found.name!r} is frozen: nothing about it is decided any more")
-    changes = _changes(store, found.name)
+    changes = times_changed(store, found.name)
     return store.put_proposal(
         cohort=found.name, epsilon=epsilon, changes_before=changes, reason=reason, proposed_by=actor
     )
@@ -105,8 +104,4 @@ def open_proposal(store: Store, cohort: str) -> Proposal | None:
     proposal, now = store.proposal(found.name)
     if proposal is None or proposal.proposed_at + LIFETIME <= now:
         return None
-    return proposal if _changes(store, found.name) == proposal.changes_before else None
-
-
-def _changes(store: Store, cohort: str) -> int:
-    return store.count_entries(cohort).get(EntryKind.BUDGET_CHANGED, 0)
+    return proposal if times_changed(store, found.name) == proposal.changes_before else None

@@ -1,12 +1,13 @@
 """One step of admission: what can be done now about a round that is not registered yet, as a value.
 
 `first_step` runs inside the database's transaction, so it decides from memory or says what is missing.
-`decisions.admission` holds the loop that acts on the answer.
+`decisions.admission` acts on the answer.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,21 +57,18 @@ class NewRoundRequest:
     """A request as it is registered."""
 
     request: RoundRequest
-    content: bytes
-    content_digest: bytes
     actor: str
 
     @classmethod
     def of(cls, request: RoundRequest, *, actor: str) -> NewRoundRequest:
-        """Return a request with its canonical bytes; raises InvalidValue for a name that cannot be one."""
+        """Return a request to admit a round; raises InvalidValue for a name that cannot be one."""
         checked_new_name("round_id", request.round_id)
-        content = request.to_bytes()
-        return cls(
-            request=request,
-            content=content,
-            content_digest=request_digest(content),
-            actor=checked_text("actor", actor),
-        )
+        return cls(request=request, actor=checked_text("actor", actor))
+
+    @functools.cached_property
+    def content(self) -> bytes:
+        """The request's canonical bytes."""
+        return self.request.to_bytes()
 
     def stored(self, new: NewRound) -> StoredRound:
         """Return the row it is registered with in one of its cohorts."""
@@ -79,7 +77,7 @@ class NewRoundRequest:
             round_id=self.request.round_id,
             cohort=new.view.cohort.name,
             content=self.content,
-            content_digest=self.content_digest,
+            content_digest=request_digest(self.content),
             registered_by=self.actor,
             registered_at=new.view.at,
             shared=new.view.cohort.name != self.request.cohort,

@@ -24,7 +24,7 @@ from shuffle_ledger.ledger.evidence.statement import (
     StatedRound,
     StatedTold,
 )
-from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
+from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, EntryBody, EntryKind
 from shuffle_ledger.ledger.values.requests import RefusalReason, ReleaseTimes
 from shuffle_ledger.ledger.verification.replay import Replay, Step
 
@@ -76,7 +76,7 @@ class Reading:
             self.refusals.append(self._refusal(body))
         elif body.kind in (EntryKind.SETTLED, EntryKind.VOIDED):
             self._closings[str(body.round_id)] = self._closing(body)
-        elif body.kind in (EntryKind.CORRECTED, EntryKind.INCIDENT):
+        elif body.kind in CORRECTED_OR_INCIDENT:
             self.told.append(_told(body))
             self._is_unbounded = self._is_unbounded or bool(body.details.get("chosen_after"))
         elif body.kind is EntryKind.FROZEN:

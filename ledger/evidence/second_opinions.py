@@ -24,7 +24,6 @@ from shuffle_ledger.accounting.verification import (
 from shuffle_ledger.ledger.evidence.findings import SecondOpinion
 
 COMPOSITION = "one convolution of the rounds' losses on an even lattice"
-ROUND = "the law of one report's gain, added to itself on a lattice"
 # Where on its profile a round is looked at.
 _DELTAS = (1e-3, 1e-8)
 _WIDTH_TOLERANCE = 1e-3

@@ -181,16 +181,6 @@ def cohort_heads(store: Store, *, only: Collection[str] | None = None) -> list[C
     return sorted(found, key=lambda head: head.body.cohort)
 
 
-def count_all_entries(store: Store) -> dict[tuple[str, str], int]:
-    """Return how many entries there are, by cohort and kind, as the heads count them."""
-    with engine.reading_once(store.engine) as connection:
-        return {
-            (row.cohort, kind): count
-            for row in connection.execute(select(heads))
-            for kind, count in rows.counts_in(row).items()
-        }
-
-
 def refusals_after(store: Store, cohort: str, *, after: int) -> list[LedgerEntry]:
     """Return at most 5000 refusals of a cohort in order, from the first one behind sequence `after`."""
     # In the words of the index, which is not found by a parameter.

@@ -22,7 +22,7 @@ from shuffle_ledger.ledger.storage.tables import COUNT_OF_KIND, cohorts, heads
 from shuffle_ledger.ledger.values import entries
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, LedgerEntry
 
-_DECISIONS = (EntryKind.ADMITTED, EntryKind.REFUSED, EntryKind.INCIDENT)
+_DECISIONS_AND_INCIDENTS = (EntryKind.ADMITTED, EntryKind.REFUSED, EntryKind.INCIDENT)
 _TAKEN = "23505"  # PostgreSQL's word for a key that exists
 # The same as `append_in_steps`, for the common case, in one round trip. Everything hangs on the head's move:
 # where it did not move, nothing else is written.
@@ -130,7 +130,7 @@ def append(engine: Engine, view: CohortView, draft: EntryDraft) -> LedgerEntry:
 
 def fact_of(draft: EntryDraft) -> str:
     """Return what appending an entry makes true, for an answer that was lost."""
-    return engines.DECIDED if draft.kind in _DECISIONS else engines.CHANGED
+    return engines.DECIDED if draft.kind in _DECISIONS_AND_INCIDENTS else engines.CHANGED
 
 
 def append_on(
@@ -214,7 +214,7 @@ def is_simple(draft: EntryDraft) -> bool:
     taken = len(draft.changes) <= 1 and all(
         change.count >= 0 and change.local_count >= 0 for change in draft.changes
     )
-    return draft.kind in _DECISIONS and taken
+    return draft.kind in _DECISIONS_AND_INCIDENTS and taken
 
 
 def parameters_of(step: Step) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ Imports `errors`.
 """
 
 from shuffle_ledger.ledger.telemetry.hooks import (
+    DURATION_BUCKETS,
     MESSAGE_HEADER,
     begin,
     check,
@@ -17,6 +18,7 @@ from shuffle_ledger.ledger.telemetry.hooks import (
 )
 
 __all__ = [
+    "DURATION_BUCKETS",
     "MESSAGE_HEADER",
     "begin",
     "check",

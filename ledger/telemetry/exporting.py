@@ -25,11 +25,12 @@ from opentelemetry.trace import SpanKind, StatusCode
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import ExceptionContext
 
+from shuffle_ledger.ledger.telemetry.hooks import DURATION_BUCKETS
+
 NAME = "shuffle_ledger"
 STATEMENT_LENGTH_MAX = 2000  # characters of a statement; longer ones are cut
 END_MILLISECONDS_MAX = 5000  # for what is left when the process ends
 _KINDS = {"producer": SpanKind.PRODUCER, "consumer": SpanKind.CONSUMER}
-_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _MEANINGS = {
     "registration": "Time from a registration's arrival at a server to its answer.",
     "decision": "Time that a worker took to decide a round.",
@@ -58,7 +59,7 @@ class Exporting:
                 f"{NAME}.{step}.duration",
                 unit="s",
                 description=meaning,
-                explicit_bucket_boundaries_advisory=_BUCKETS,
+                explicit_bucket_boundaries_advisory=DURATION_BUCKETS,
             )
             for step, meaning in _MEANINGS.items()
         }

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 Process = Literal["server", "worker"]
 Step = Literal["registration", "decision"]
 MESSAGE_HEADER = "shuffle_ledger_trace"  # of messages to workers: where the trace comes from
+# Upper ends of the cells of every histogram of durations, in seconds.
+DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _SIGNALS = ("TRACES", "METRICS")
 _PROTOCOL = "http/protobuf"
 _running: list[Exporting] = []  # one at most

@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from shuffle_ledger.ledger.errors import Damaged
@@ -45,6 +46,11 @@ def decode(data: bytes) -> Any:
     if again != data:
         raise Damaged("bytes that are not canonical: the same value is spelled differently")
     return value
+
+
+def spelled_moment(moment: datetime) -> str:
+    """Return the one spelling of a moment in entries and signed texts: UTC, with microseconds."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def skim(data: bytes) -> Any:

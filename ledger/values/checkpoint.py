@@ -9,7 +9,7 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, NoReturn
 
 from shuffle_ledger.ledger.errors import BadSignature, InvalidValue
@@ -71,7 +71,7 @@ class Checkpoint:
         return {
             "format": self.format,
             "ledger_id": self.ledger_id,
-            "created_at": self.created_at.astimezone(UTC).isoformat(timespec="microseconds"),
+            "created_at": canonical.spelled_moment(self.created_at),
             "heads": [head.to_json() for head in self.heads],
             "software": self.software,
             "numerical_policy": self.numerical_policy,

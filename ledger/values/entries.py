@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -38,6 +38,9 @@ class EntryKind(StrEnum):
     CORRECTED = "corrected"  # what a released round truly was
     INCIDENT = "incident"  # a release that nothing admitted
     FROZEN = "frozen"  # what followed was lost when the database was put back: nothing is decided any more
+
+
+CORRECTED_OR_INCIDENT = (EntryKind.CORRECTED, EntryKind.INCIDENT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +121,7 @@ class EntryBody:
         """Return the canonical bytes: these are stored, hashed and never made again."""
         content = dict(vars(self))
         content["version"] = BODY_VERSION
-        content["recorded_at"] = self.recorded_at.astimezone(UTC).isoformat(timespec="microseconds")
+        content["recorded_at"] = canonical.spelled_moment(self.recorded_at)
         content["spent"] = self.spent.to_mapping()
         return canonical.encode(content)
 

@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from enum import StrEnum
 from fractions import Fraction
 from typing import Any, Literal, Protocol, Required, TypeAlias, TypedDict, Unpack
@@ -576,7 +576,10 @@ class ReleaseTimes:
     def to_mapping(self) -> dict[str, str | None]:
         """Return the times as entries spell them."""
         moments = {"after": self.after, "before": self.before}
-        return {name: None if moment is None else spelled_moment(moment) for name, moment in moments.items()}
+        return {
+            name: None if moment is None else canonical.spelled_moment(moment)
+            for name, moment in moments.items()
+        }
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, str | None]) -> ReleaseTimes:
@@ -658,11 +661,6 @@ class RoundRecord:
 
 def _day(text: str | None) -> date | None:
     return date.fromisoformat(text) if text else None
-
-
-def spelled_moment(moment: datetime) -> str:
-    """Return the one spelling of a moment in entries: UTC, with microseconds."""
-    return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def checked_new_name(field: str, value: object) -> str:

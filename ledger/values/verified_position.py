@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from shuffle_ledger.ledger.errors import BadSignature, Damaged
@@ -38,7 +38,9 @@ class VerifiedPosition:
         return canonical.encode({"position": content, "signature": signature})
 
     def _content(self) -> dict[str, Any]:
-        moments = {name: _spelled(getattr(self, name)) for name in ("verified_at", "replayed_at")}
+        moments = {
+            name: canonical.spelled_moment(getattr(self, name)) for name in ("verified_at", "replayed_at")
+        }
         return {**vars(self), **moments}
 
 
@@ -60,7 +62,3 @@ def read_position(data: bytes, trusted_public_key: bytes) -> VerifiedPosition:
 
 def _message(content: Mapping[str, Any]) -> bytes:
     return canonical.framed_digest(_DOMAIN, canonical.encode(content))
-
-
-def _spelled(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="microseconds")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from types import NoneType
 from typing import Any, Final
 
@@ -162,12 +162,8 @@ def written_moment(value: object) -> datetime | None:
         moment = datetime.fromisoformat(str(value))
     except ValueError:
         return None
-    is_spelled = moment.tzinfo is not None and value == _spelled(moment)
+    is_spelled = moment.tzinfo is not None and value == canonical.spelled_moment(moment)
     return moment if is_spelled else None
-
-
-def _spelled(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def _standing(standing: Mapping[str, Any], policy: str) -> Iterator[str]:

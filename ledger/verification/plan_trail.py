@@ -13,7 +13,7 @@ from shuffle_ledger.ledger.decisions.truths import truth_of
 from shuffle_ledger.ledger.errors import Damaged
 from shuffle_ledger.ledger.policies.base import IN_CLEAR
 from shuffle_ledger.ledger.policies.registry import PlanPolicy, standing_of
-from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
+from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, EntryBody, EntryKind
 
 if TYPE_CHECKING:
     from shuffle_ledger.ledger.verification.policy_trail import ChargeSource
@@ -96,7 +96,7 @@ class PlanTrail:
                 self._whole[ShuffledRound.from_mapping(body.details["accounted_before"])] -= 1
                 self._whole[_accounted(body.details)] += 1
                 before = None
-        elif body.kind in (EntryKind.CORRECTED, EntryKind.INCIDENT) and not frozen:
+        elif body.kind in CORRECTED_OR_INCIDENT and not frozen:
             yield from self._tell(body)
         standing = standing_of(body.details, self.policy.digest)
         if (tuple(standing["claimed"]), standing.get("unplaced", 0)) != (

@@ -34,11 +34,10 @@ from shuffle_ledger.ledger.policies.registry import (
     spending_of,
     total_charged,
 )
-from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, Spending
+from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, EntryBody, EntryKind, Spending
 from shuffle_ledger.ledger.values.requests import POLICY_FIXED
 from shuffle_ledger.ledger.verification.plan_trail import PlanTrail, promised_in
 
-_TOLD = (EntryKind.CORRECTED, EntryKind.INCIDENT)
 # Charges are upper bounds. A ledger's precision is at worst 0.1, and its charges are then too large by about
 # as much. That is sound; a larger excess is worth a note.
 DEARER_MAX = 0.1
@@ -137,7 +136,7 @@ class Trail:
             if "standing" in body.details:
                 yield "it carries a standing, which its cohort's policy does not have"
             return
-        if body.kind in _TOLD and ("charge" in body.details) == self.frozen:
+        if body.kind in CORRECTED_OR_INCIDENT and ("charge" in body.details) == self.frozen:
             yield "it charges a release although the cohort is frozen, or charges nothing although it is not"
         yield from self._follow_choice(body, self.policy)
         filters = self._deciding(self.policy)

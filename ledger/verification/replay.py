@@ -22,6 +22,7 @@ from shuffle_ledger.ledger.errors import Damaged, LedgerError
 from shuffle_ledger.ledger.policies.base import IN_CLEAR
 from shuffle_ledger.ledger.values import canonical, entries
 from shuffle_ledger.ledger.values.entries import (
+    CORRECTED_OR_INCIDENT,
     FIRST_SEQUENCE,
     GENESIS_DIGEST,
     EntryBody,
@@ -60,7 +61,6 @@ _NOT_FOLLOWING = (
 )
 # What follows one of these may hold less than what came before.
 ALTERS = (EntryKind.SETTLED, EntryKind.VOIDED, EntryKind.CORRECTED, EntryKind.INCIDENT)
-_TOLD = (EntryKind.CORRECTED, EntryKind.INCIDENT)
 # A window may give this to its periods beside a budget.
 _OF_PARTS = frozenset({"local_budget"})
 _CARRIES_SPENDING = (EntryKind.OPENED, EntryKind.REFUSED, EntryKind.BUDGET_CHANGED)
@@ -240,7 +240,7 @@ class Replay:
             if (before, body.delta_budget) != (previous.epsilon_budget, previous.delta_budget):
                 self.blame(body.sequence, "the budget differs from that of the entry before it")
         restated = self.trail.restates(body)
-        carries = body.kind in _CARRIES_SPENDING or (self.frozen and body.kind in _TOLD)
+        carries = body.kind in _CARRIES_SPENDING or (self.frozen and body.kind in CORRECTED_OR_INCIDENT)
         if carries and body.spent != expected and not restated:
             self.blame(body.sequence, "it changes what is spent, although it admits nothing")
 

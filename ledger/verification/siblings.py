@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.values import canonical
-from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
+from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, EntryBody, EntryKind
 from shuffle_ledger.ledger.values.quotas import Quota
 from shuffle_ledger.ledger.values.requests import RefusalReason, RoundRequest, declared_from
 from shuffle_ledger.ledger.values.windows import Period, Window, periods_of
@@ -30,9 +30,6 @@ _SHARED: Final[Mapping[EntryKind, tuple[str, ...]]] = {
     EntryKind.CORRECTED: ("round", "reason"),
     EntryKind.INCIDENT: ("request", "registered_by", "round", "released", "reason"),
 }
-
-
-_TOLD: Final = (EntryKind.CORRECTED, EntryKind.INCIDENT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +53,11 @@ class JointRound:
     def note_users(self, body: EntryBody) -> None:
         """Keep the most users that an entry says took part, or were sampled from."""
         details = body.details
-        described = details["round"] if body.kind in _TOLD else details.get("request", {}).get("round")
+        described = (
+            details["round"]
+            if body.kind in CORRECTED_OR_INCIDENT
+            else details.get("request", {}).get("round")
+        )
         if described:
             self.reports_per_user = int(described.get("reports_per_user", 1))
             self.users = max(self.users, int(described["sampled_from"] or 0))
@@ -139,7 +140,7 @@ def _outside_quota(body: EntryBody, request: RoundRequest, quota: Quota) -> Iter
 def _outside_period(body: EntryBody, request: RoundRequest, period: Period) -> Iterator[str]:
     first, last = request.days or (date.max, date.min)
     # Of an incident alone, the cohort may know the round, with other days.
-    is_alone = request.cohorts == (body.cohort,) and body.kind in _TOLD
+    is_alone = request.cohorts == (body.cohort,) and body.kind in CORRECTED_OR_INCIDENT
     if not is_alone and (body.cohort not in request.windows or period.cohort not in request.members):
         yield "its round is not charged to the cohort whose window this is"
     elif period.first > last or period.last < first:

@@ -6,11 +6,10 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 
-from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, Spending
+from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, EntryBody, EntryKind, Spending
 
 _SIX_DIGITS = 2e-5  # more than rounding to six digits, up or down, changes a number by
 _CLOSINGS = (EntryKind.SETTLED, EntryKind.VOIDED)
-_TOLD = (EntryKind.CORRECTED, EntryKind.INCIDENT)
 
 
 def unfounded(body: EntryBody, previous: EntryBody, filters: Mapping[str, float]) -> Iterator[str]:
@@ -20,13 +19,13 @@ def unfounded(body: EntryBody, previous: EntryBody, filters: Mapping[str, float]
         filters: the shares of delta of the filters that read the spending, by their names; none if
             compositions do.
     """
-    if previous.kind is EntryKind.FROZEN and body.kind not in (EntryKind.REFUSED, *_TOLD):
+    if previous.kind is EntryKind.FROZEN and body.kind not in (EntryKind.REFUSED, *CORRECTED_OR_INCIDENT):
         yield "it follows a freeze, after which a cohort only refuses, and records what it is told"
     if body.kind is EntryKind.BUDGET_CHANGED and body.epsilon_budget == previous.epsilon_budget:
         yield "it changes the budget to what it was"
     if body.kind is EntryKind.FROZEN and body.spent != _unknown(previous):
         yield "what it says of the spending is not what a freeze leaves of it"
-    is_computed = body.kind in (EntryKind.ADMITTED, *_CLOSINGS, *_TOLD)
+    is_computed = body.kind in (EntryKind.ADMITTED, *_CLOSINGS, *CORRECTED_OR_INCIDENT)
     if filters and (is_computed or body.kind is EntryKind.BUDGET_CHANGED) and body.spent != previous.spent:
         yield from _of_filters("what is spent", body.spent, filters)
     elif is_computed:

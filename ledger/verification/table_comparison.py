@@ -112,7 +112,7 @@ def _compare_round(replay: Replay, store: Store, stored: StoredRound) -> None:
     if replay.requests[stored.round_id] != request_and_actor(stored.content, stored.registered_by):
         replay.blame(stored.outcome_sequence, f"{name}: its entry quotes another request than was registered")
     number, moment = replay.registered[stored.round_id]
-    written = stored.registered_at.isoformat(timespec="microseconds")
+    written = canonical.spelled_moment(stored.registered_at)
     if number is not None and (number, moment) != (stored.registration, written):  # older entries say neither
         replay.blame(stored.outcome_sequence, f"{name}: its row says otherwise when it was registered")
 

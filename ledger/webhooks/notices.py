@@ -10,12 +10,13 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from shuffle_ledger.ledger.reports.events import Event
 from shuffle_ledger.ledger.reports.listing import latest_entries
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
 from shuffle_ledger.ledger.values.requests import promised_epsilon
 from shuffle_ledger.ledger.verification.plan_trail import promised_in
@@ -57,7 +58,7 @@ class Notice:
             "source": SOURCE_PREFIX + ledger_id,
             "type": TYPE_PREFIX + self.kind,
             "subject": self.subject,
-            "time": self.at.astimezone(UTC).isoformat(timespec="microseconds"),
+            "time": canonical.spelled_moment(self.at),
             "datacontenttype": "application/json",
             "data": self.data,
         }

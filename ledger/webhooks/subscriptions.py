@@ -141,10 +141,9 @@ def subscribe(
     filters = Filters(
         kinds=_checked_kinds(kinds),
         cohorts=None if cohorts is None else _checked_names(cohorts),
-        threshold=_checked_share("threshold", threshold),
+        threshold=_checked_share(threshold),
         thresholds={
-            checked_text("cohort", name): _checked_share("threshold", share)
-            for name, share in (thresholds or {}).items()
+            checked_text("cohort", name): _checked_share(share) for name, share in (thresholds or {}).items()
         },
     )
     subscription_id = secrets.token_hex(_ID_BYTES)
@@ -224,10 +223,10 @@ def _checked_names(cohorts: Collection[str]) -> tuple[str, ...]:
     return names
 
 
-def _checked_share(field: str, share: float) -> float:
+def _checked_share(share: float) -> float:
     if not 0 < share < 1:
         expected = f"a share of the budget between 0 and 1, such as {exact_text(THRESHOLD)}"
-        raise InvalidValue(field=field, value=share, expected=expected)
+        raise InvalidValue(field="threshold", value=share, expected=expected)
     return float(share)
 
 

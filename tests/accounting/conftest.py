@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
+from shuffle_ledger.accounting.pld.bounds import Sketch
+from shuffle_ledger.accounting.pld.discretization import Profile, from_profile
+from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
 
 Outcome = tuple[mp.mpf, mp.mpf]  # mass under P and under Q
 
@@ -91,3 +94,24 @@ def _compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
 @pytest.fixture(scope="session")
 def oracle() -> Oracle:
     return Oracle()
+
+
+def pairs_around(
+    profile: Profile, *, largest_loss: float, end: float, precision: float
+) -> tuple[PrivacyLossDistribution, PrivacyLossDistribution]:
+    """The pairs above and below a profile, with a sketch made of the profile itself."""
+    losses = np.append(0.0, np.geomspace(1e-5 * end, end, 40))
+    with np.errstate(divide="ignore"):
+        sketch = Sketch(losses, np.log(profile(np.expm1(losses)).upper))
+    return from_profile(
+        profile,
+        largest_loss=largest_loss,
+        end=end,
+        infinity=0.0,
+        precision=precision,
+        sketch=sketch,
+        model=None,
+        once=True,
+        sharper=None,
+        cheap=False,
+    )

@@ -287,7 +287,8 @@ def test_what_is_certain_comes_off_the_pair_exactly() -> None:
         assert rest == pytest.approx(bare.hockey_stick_divergence(loss), rel=1e-6, abs=1e-15)
     filters = chosen(KRR)
     charges = [
-        charge_of(one, filters, certain_loss=lost) for one, lost in ((pair, pair.infinity), (bare, 0.0))
+        charge_of(one, filters, certain_loss=lost, slack=0.0)
+        for one, lost in ((pair, pair.infinity), (bare, 0.0))
     ]
     assert float(charges[0].gaussian[0]) == pytest.approx(float(charges[1].gaussian[0]), rel=1e-3)
     assert pair.unless_revealed(0.0) is pair

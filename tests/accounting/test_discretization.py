@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.numeric.convex_minorants import SupportingLines
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
-from shuffle_ledger.accounting.pld.discretization import from_profile
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
+from tests.accounting.conftest import pairs_around
 
 
 @pytest.mark.slow
@@ -73,7 +73,7 @@ def test_a_lower_pair_without_mass_at_loss_0_keeps_what_it_has() -> None:
         exact = np.maximum(more - np.multiply.outer(1 + excess, less), 0.0).sum(axis=1)
         return ProfileBounds(exact * (1 + 1e-9), exact * (1 - 0.02 * np.minimum(excess, 1.0)))
 
-    _, below = from_profile(profile, largest_loss=4.0, end=4.0, infinity=0.0, precision=1e-3)
+    _, below = pairs_around(profile, largest_loss=4.0, end=4.0, precision=1e-3)
     orders = np.linspace(0.0, 3.5, 50)
     exact = profile(np.expm1(orders)).upper
     found = np.array([below.divergence_bound(float(order)) for order in orders])
@@ -85,11 +85,10 @@ def test_a_lower_pair_without_mass_at_loss_0_keeps_what_it_has() -> None:
 def test_the_largest_loss_is_met_from_below(precision: float) -> None:
     """The smallest deltas depend on the largest loss."""
     profile = np.vectorize(lambda excess: max(1 - excess / np.expm1(3.0), 0.0) ** 2 / 4)
-    _, below = from_profile(
+    _, below = pairs_around(
         lambda excess: ProfileBounds(profile(excess), profile(excess)),
         largest_loss=3.0,
         end=3.0,
-        infinity=0.0,
         precision=precision,
     )
     assert 3.0 * (1 - 0.4 * precision) <= float(below.index[-1] * below.spacing) <= 3.0

@@ -79,7 +79,7 @@ class Lattice:
         return SimpleNamespace(epsilon_upper=enough[0] / 100 if enough.size else math.inf)
 
     def charge(self, accounted: ShuffledRound, filters: FilterSet) -> Charge:
-        charge = charge_of(pair_of(self.masses[accounted]), filters)
+        charge = charge_of(pair_of(self.masses[accounted]), filters, slack=0.0)
         repetition = filters.repetition
         return dataclasses.replace(charge, repetition=(repetition.charge(accounted),) if repetition else ())
 

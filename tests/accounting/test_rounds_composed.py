@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from shuffle_ledger.accounting import Accountant, RoundLoss, ShuffledRound, Table, parse_randomizer
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 from shuffle_ledger.accounting.pld.composition import Composition
-from shuffle_ledger.accounting.pld.discretization import from_profile
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
 from shuffle_ledger.accounting.pld.tilting import (
     Contour,
@@ -26,6 +25,7 @@ from shuffle_ledger.accounting.pld.tilting import (
     _transformed,
     _weights,
 )
+from tests.accounting.conftest import pairs_around
 
 
 def _round(randomizer: str, reports: int, **rest: Any) -> ShuffledRound:
@@ -108,7 +108,7 @@ def _gaussian_loss(mu: float) -> RoundLoss:
         return ProfileBounds(values * (1 + 1e-14), values * (1 - 1e-14))
 
     end = 14.5 * mu + mu * mu
-    pairs = from_profile(profile, largest_loss=math.inf, end=end, infinity=0.0, precision=1e-3)
+    pairs = pairs_around(profile, largest_loss=math.inf, end=end, precision=1e-3)
     return RoundLoss(upper=pairs[0], lower=pairs[1])
 
 

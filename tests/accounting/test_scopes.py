@@ -45,7 +45,7 @@ def worst(
         differing: in rounds of which cohorts the neighbours differ; all others say the same of both.
         joint: a round is admitted only if all of its cohorts admit it; else if one of them does.
     """
-    charges = [charge_of(pair_of(option.masses), filters) for option in options]
+    charges = [charge_of(pair_of(option.masses), filters, slack=0.0) for option in options]
     cohorts = sorted({name for option in options for name in option.labels})
 
     @functools.cache

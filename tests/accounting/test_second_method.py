@@ -95,7 +95,7 @@ def gaussian(deviation: float) -> PrivacyLossDistribution:
 @pytest.mark.parametrize("count", [1, 30, 900])
 def test_gaussians_compose_to_a_gaussian(count: int) -> None:
     deviation, delta = 30.0, 1e-7
-    found = composed_epsilon([(gaussian(deviation), count)], delta=delta)
+    found = composed_epsilon([(gaussian(deviation), count)], delta=delta, slack=0.0)
     assert found is not None
     mu = math.sqrt(count) / deviation
     exact = norm.cdf(mu / 2 - found / mu) - math.exp(found) * norm.cdf(-mu / 2 - found / mu)
@@ -109,8 +109,8 @@ def test_compositions_are_confirmed(accountant: Accountant) -> None:
     for delta in (1e-4, 1e-7, 1e-10):
         certificate = accountant.certify(held, delta=delta)
         pairs = [(accountant.privacy_loss(kind), count) for kind, count in held.items()]
-        above = composed_epsilon([(loss.upper, count) for loss, count in pairs], delta=delta)
-        below = composed_epsilon([(loss.lower, count) for loss, count in pairs], delta=delta)
+        above = composed_epsilon([(loss.upper, count) for loss, count in pairs], delta=delta, slack=0.0)
+        below = composed_epsilon([(loss.lower, count) for loss, count in pairs], delta=delta, slack=0.0)
         assert above is not None
         assert below is not None
         assert (
@@ -156,8 +156,8 @@ def test_deep_tails_are_confirmed_and_what_is_beside_them_is_not(
     held = {one_round("krr(k=96, epsilon0=2)", reports=20_000 + 400 * i): 1 + i % 3 for i in range(6)}
     certificate = accountant.certify(held, delta=delta)
     pairs = [(accountant.privacy_loss(kind), count) for kind, count in held.items()]
-    above = composed_epsilon([(loss.upper, count) for loss, count in pairs], delta=delta)
-    below = composed_epsilon([(loss.lower, count) for loss, count in pairs], delta=delta)
+    above = composed_epsilon([(loss.upper, count) for loss, count in pairs], delta=delta, slack=0.0)
+    below = composed_epsilon([(loss.lower, count) for loss, count in pairs], delta=delta, slack=0.0)
     assert above is not None
     assert below is not None
     assert certificate.epsilon_lower * (1 - 1e-3) <= below <= above <= certificate.epsilon_upper * (1 + 1e-3)
@@ -170,7 +170,7 @@ def test_a_slack_is_part_of_the_second_answer(accountant: Accountant) -> None:
     slack = sum(kind.slack * count for kind, count in held.items())
     found = composed_epsilon(pairs, delta=1e-6, slack=slack)
     assert found == pytest.approx(certificate.epsilon_upper, rel=1e-3)
-    without = composed_epsilon(pairs, delta=1e-6)
+    without = composed_epsilon(pairs, delta=1e-6, slack=0.0)
     assert without is not None
     assert without < certificate.epsilon_lower, "or it would not be about the slack"
     assert composed_epsilon(pairs, delta=1e-8, slack=1e-8) is None, "no finite epsilon holds"
@@ -182,10 +182,10 @@ def test_where_it_has_no_answer_it_gives_none(accountant: Accountant) -> None:
     certain = accountant.privacy_loss(
         one_round("krr(k=4, epsilon0=1)", reports=1, analysis="strong-adversary")
     )
-    assert composed_epsilon([(certain.upper, 3)], delta=1e-6) is None, "no finite epsilon holds"
-    assert composed_epsilon([(loss.upper, 0)], delta=1e-6) == 0.0
+    assert composed_epsilon([(certain.upper, 3)], delta=1e-6, slack=0.0) is None, "no finite epsilon holds"
+    assert composed_epsilon([(loss.upper, 0)], delta=1e-6, slack=0.0) == 0.0
 
 
 def test_rounds_that_tell_nothing_are_laid_on_no_lattice(accountant: Accountant) -> None:
     shuffled = one_round("table([[0.5, 0.5], [0.5, 0.5]])", reports=10)
-    assert composed_epsilon([(accountant.privacy_loss(shuffled).upper, 3)], delta=1e-6) == 0.0
+    assert composed_epsilon([(accountant.privacy_loss(shuffled).upper, 3)], delta=1e-6, slack=0.0) == 0.0

@@ -54,7 +54,7 @@ def test_no_adaptive_analyst_beats_the_sliding_reserve(
 ) -> None:
     """Given these numbers of rounds of each kind, the analyst gets the order with the least charges."""
     filters = sliding_alone(FilterSet.for_budget(epsilon=epsilon, delta=delta))
-    costs = [charge_of(pair_of(masses), filters) for masses in menu]
+    costs = [charge_of(pair_of(masses), filters, slack=0.0) for masses in menu]
     without = 0
 
     @functools.cache
@@ -83,7 +83,7 @@ def test_a_limit_that_is_too_large_is_beaten() -> None:
     filters = sliding_alone(FilterSet.for_budget(epsilon=epsilon, delta=delta))
     assert filters.sliding_limit is not None
     reserve = SlidingReserve(limit=1.3 * filters.sliding_limit, reserves=filters.gaussian.reserves)
-    costs = [charge_of(pair_of(masses), filters).gaussian for masses in menu]
+    costs = [charge_of(pair_of(masses), filters, slack=0.0).gaussian for masses in menu]
 
     @functools.cache
     def held(counts: Counts) -> Fraction:
@@ -108,7 +108,7 @@ def worst_delta_with_voids(
     give_back: Callable[[Charge, Charge], Charge],
 ) -> tuple[float, int]:
     """The largest delta of analysts who admit, release and void at will, and how many voids gave less."""
-    costs = [charge_of(pair_of(masses), filters) for masses in menu]
+    costs = [charge_of(pair_of(masses), filters, slack=0.0) for masses in menu]
     kept = 0
 
     @functools.cache
@@ -190,7 +190,9 @@ def test_how_many_more_fit_is_counted_as_if_one_by_one(costs: tuple[Fraction, ..
 
 def test_a_round_gives_back_what_it_took_until_its_reserve_is_used() -> None:
     filters = FilterSet.for_budget(epsilon=2.0, delta=1e-5)
-    rare, regular = (charge_of(pair_of(masses), filters) for masses in (coin(10, rate=0.02), coin(1)))
+    rare, regular = (
+        charge_of(pair_of(masses), filters, slack=0.0) for masses in (coin(10, rate=0.02), coin(1))
+    )
     spent = filters.nothing()
     irregular = filters.taken(spent, rare)
     assert irregular.sliding[0] < rare.gaussian[0]
@@ -209,7 +211,7 @@ def test_a_round_gives_back_what_it_took_until_its_reserve_is_used() -> None:
 
 def test_what_a_round_turned_out_to_be_takes_no_less() -> None:
     filters = FilterSet.for_budget(epsilon=2.0, delta=1e-5)
-    small, large = (charge_of(pair_of(coin(size, rate=0.05)), filters) for size in (6, 9))
+    small, large = (charge_of(pair_of(coin(size, rate=0.05)), filters, slack=0.0) for size in (6, 9))
     spent = filters.taken(filters.nothing(), small)
     for _ in range(12):
         spent += filters.taken(spent, small)
@@ -244,7 +246,7 @@ def worst_delta_with_a_late_settlement(
     """
 
     def cost(masses: Masses) -> Charge:
-        return charge_of(pair_of(masses), filters)
+        return charge_of(pair_of(masses), filters, slack=0.0)
 
     def settles(spent: Charge, rounds: int) -> bool:
         charge = instead(spent, first, cost(binomial(rounds)))
@@ -284,14 +286,14 @@ def worst_delta_with_an_incident(filters: FilterSet, instead: Instead, rare: Mas
     """
 
     def told(spent: Charge, rounds: int) -> bool:
-        charge = instead(spent, filters.nothing(), charge_of(pair_of(binomial(rounds)), filters))
+        charge = instead(spent, filters.nothing(), charge_of(pair_of(binomial(rounds)), filters, slack=0.0))
         return filters.epsilon_upper(spent + charge) <= epsilon
 
     def fits(rounds: int) -> bool:
-        more = filters.taken(filters.nothing(), charge_of(pair_of(binomial(rounds)), filters))
+        more = filters.taken(filters.nothing(), charge_of(pair_of(binomial(rounds)), filters, slack=0.0))
         return filters.epsilon_upper(more) <= epsilon and told(more, incident)
 
-    tempted = filters.taken(filters.nothing(), charge_of(pair_of(rare), filters))
+    tempted = filters.taken(filters.nothing(), charge_of(pair_of(rare), filters, slack=0.0))
     assert filters.epsilon_upper(tempted) <= epsilon
     incident = largest_count(lambda rounds: told(tempted, rounds), 60)
     regular = largest_count(fits, 60)
@@ -320,7 +322,9 @@ def worst_delta_at_will(
 
     Of each kind: what is declared, and what is true and must be settled before the end.
     """
-    costs, truths = ([charge_of(pair_of(pair[side]), filters) for pair in kinds] for side in (0, 1))
+    costs, truths = (
+        [charge_of(pair_of(pair[side]), filters, slack=0.0) for pair in kinds] for side in (0, 1)
+    )
     nothing = np.full(2 * REACH + 1, -1.0)  # what cannot end within the budget
 
     def sorted_by_kind(rounds: Open) -> Open:

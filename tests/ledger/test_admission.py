@@ -17,7 +17,6 @@ from shuffle_ledger.ledger.decisions import (
     admit,
     change_budget,
     open_cohort,
-    pending_rounds,
     quote,
     register,
     settle,
@@ -125,11 +124,11 @@ def test_rounds_wait_in_order_of_registration(
     names = ["zebra", "apple", "mango"]
     for name in names:
         assert register(phones, make_request(name), actor="t") == Pending(round_id=name, cohort="phones")
-    assert pending_rounds(phones, limit=10) == names
-    assert pending_rounds(phones, limit=2) == names[:2]
-    assert admission.pending_before(phones, "mango", limit=10) == names[:2]
+    assert phones.pending(limit=10) == names
+    assert phones.pending(limit=2) == names[:2]
+    assert admission.pending_before(phones, "mango") == names[:2]
     admit(phones, accountant, "apple")
-    assert pending_rounds(phones, limit=10) == ["zebra", "mango"]
+    assert phones.pending(limit=10) == ["zebra", "mango"]
 
 
 class BrokenAccountant:
@@ -169,7 +168,7 @@ def test_what_is_not_a_bound_admits_nothing_and_stops_after_some_attempts(
     assert phones.count_entries("phones") == {"opened": 1}
     with pytest.raises(RoundStuck, match="bounds nothing"):
         admit(phones, accountant, "poison")
-    assert pending_rounds(phones, limit=10) == []
+    assert phones.pending(limit=10) == []
     assert [stuck.round_id for stuck in phones.stuck(limit=10)] == ["poison"]
     phones.forget_failures("poison")
     assert isinstance(admit(phones, accountant, "poison"), Admitted)

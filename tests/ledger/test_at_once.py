@@ -20,7 +20,6 @@ from shuffle_ledger.ledger.decisions import (
     admit_at_once,
     change_budget,
     open_cohort,
-    pending_rounds,
     register,
     register_and_admit,
     settle,
@@ -189,7 +188,7 @@ def test_who_was_registered_earlier_is_decided_first(
     assert isinstance(register_and_admit(watches, accountant, late, actor="tester")[0], Admitted)
     decided = [entry.round_id for entry in watches.entries_of("watches")]
     assert decided == [None, "first of watches", "left over", "also left over", "late"]
-    assert pending_rounds(watches, limit=10) == []
+    assert watches.pending(limit=10) == []
 
 
 def test_one_identifier_is_one_content(
@@ -236,7 +235,7 @@ def test_one_identifier_from_many_at_once_is_bound_once(
     assert {name: decided.count(name) for name in decided if name and name.startswith("wanted")} == {
         f"wanted-{each}": 1 for each in range(ROUNDS)
     }
-    assert pending_rounds(watches, limit=10) == []
+    assert watches.pending(limit=10) == []
     report = verify(watches, accountant, numbers="all")
     assert report.ok, report
 

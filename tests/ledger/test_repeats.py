@@ -127,9 +127,9 @@ def test_a_registration_that_waits_in_line_learns_that_its_round_was_voided(
     assert isinstance(register(phones, request, actor="tester"), Pending)
     before = admission.pending_before
 
-    def slow(store: Store, round_id: str, *, limit: int) -> list[str]:
+    def slow(store: Store, round_id: str) -> list[str]:
         admitted_and_voided(database_url, accountant, "week1")
-        return before(store, round_id, limit=limit)
+        return before(store, round_id)
 
     monkeypatch.setattr(admission, "pending_before", slow)
     with pytest.raises(NotCollectable, match="voided"):

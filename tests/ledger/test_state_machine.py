@@ -46,7 +46,6 @@ from shuffle_ledger.ledger.decisions import (
     admit_at_once,
     correct,
     open_cohort,
-    pending_rounds,
     quote,
     record_incident,
     register,
@@ -383,7 +382,7 @@ class Operations(RuleBasedStateMachine):
     def as_the_model_says(self) -> None:
         if not hasattr(self, "store"):
             return
-        assert pending_rounds(self.store, limit=100) == self.pending
+        assert self.store.pending(limit=100) == self.pending
         for name, cohort in self.cohorts.items():
             statement = budget(self.store, self.accountant, name)
             assert self.is_spent(name, statement.epsilon_spent_upper)

@@ -22,7 +22,7 @@ from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.cli.failures import ExitCode
 from shuffle_ledger.cli.main import main
 from shuffle_ledger.ledger import request_ids
-from shuffle_ledger.ledger.decisions import admit, pending_rounds, present_answer
+from shuffle_ledger.ledger.decisions import admit, present_answer
 from shuffle_ledger.ledger.errors import AnswerLost, Unavailable
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX
@@ -156,7 +156,7 @@ def test_a_broker_that_is_down_loses_nothing(
     assert decide(store, Accountant(), down, "a") == Pending(round_id="a", cohort="phones")
     request_round("b")  # by a process that ended before it queued it, so that nothing says it is in no queue
     assert sweep(store, create_app(down), older_than_seconds=0) == 0
-    assert pending_rounds(store, limit=10) == ["a", "b"]
+    assert store.pending(limit=10) == ["a", "b"]
     assert sweep(store, create_app(broker)) == 2  # both were in no queue: neither waits for minutes
     assert sweep(store, create_app(broker), older_than_seconds=60) == 0  # it was queued a moment ago
     with worker(broker, tmp_path / "log"):
@@ -324,7 +324,7 @@ def test_a_round_registered_while_the_broker_is_down_says_so(
     )
     assert answer.exit_code == ExitCode.UNDECIDED
     assert json.loads(answer.stdout) == {"outcome": "pending", "round_id": "a", "cohort": "phones"}
-    assert pending_rounds(store, limit=10) == ["a"]
+    assert store.pending(limit=10) == ["a"]
     healthy = CliRunner().invoke(main, ["health", "--broker-url", UNREACHABLE, "--json"])
     assert healthy.exit_code == ExitCode.FAILED
     assert json.loads(healthy.stdout)["alarms"] == ["BROKER cannot be reached; rounds stay pending"]

@@ -27,7 +27,6 @@ from shuffle_ledger.ledger.storage.store import Store
 
 COOKIE = "shuffle_ledger_session"
 SESSION_SECONDS = 8 * 3600
-KEY_LENGTH_MIN = 32
 # Whose session it is (a token's id, or a subject with its grant in base64url), its end, its nonce, the MAC.
 _WRITTEN = re.compile(
     r"([0-9a-f]{16}|~[A-Za-z0-9_-]{1,2000})\.([0-9]{1,12})\.([0-9a-f]{32})\.([0-9a-f]{64})", re.ASCII
