@@ -38,7 +38,8 @@ def from_dp_accounting(pld: Any, *, relation: str) -> PrivacyLoss:
 
     Guarantee: its profile is the larger one of both directions, and losses are rounded up, to fewer of them
     if there are more than 10,000. Losses beyond 120, and missing mass, count as infinite loss. Losses below 0
-    count as 0, which changes no divergence at an order from 1 on.
+    count as 0, and what masses sum to beyond 1 is taken from there: neither changes a divergence at an order
+    from 1 on.
 
     Raises:
         InvalidParameter: the relation is another one, the estimates are optimistic, or `pld` is no such
