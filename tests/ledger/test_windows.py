@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,10 +117,8 @@ def desk(store: Store, accountant: Accountant) -> Desk:
 
 
 @pytest.fixture
-def sqlite_desk(sqlite_template: Path, tmp_path: Path, accountant: Accountant) -> Iterator[Desk]:
-    path = tmp_path / "ledger.db"
-    shutil.copy(sqlite_template, path)
-    with Store.connect(f"sqlite:///{path}") as opened:
+def sqlite_desk(sqlite_url: str, accountant: Accountant) -> Iterator[Desk]:
+    with Store.connect(sqlite_url) as opened:
         yield Desk(opened, accountant)
 
 
