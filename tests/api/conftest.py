@@ -100,14 +100,6 @@ def opened(url: str) -> Iterator[Store]:
         yield store
 
 
-def free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
 class _PromptServer(uvicorn.Server):
     """A server that ends within hundredths of a second: each test waits for that."""
 
