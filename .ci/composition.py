@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -29,6 +28,7 @@ from sqlalchemy.engine import make_url
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.workers.celery_app import create_app
 from shuffle_ledger.workers.queues import queue_names
+from tests.ports import free_port
 
 WAIT_SECONDS_MAX = 120.0
 IN_THE_IMAGE = {
@@ -209,14 +209,6 @@ def remove_queues(queue: str) -> None:
             connection.default_channel.queue_delete(name)
         for name in (queue, names.dead):
             connection.default_channel.exchange_delete(name)
-
-
-def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody uses."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Servers for the tests: those the environment names, and a PostgreSQL of our own where it names none."""
+"""Databases for the tests, on servers that the environment names, or on a PostgreSQL of our own."""
 
 from __future__ import annotations
 
@@ -109,6 +109,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if upgrades and before_the_last_migration() is None:
         items[:] = [item for item in items if item not in upgrades]
         config.hook.pytest_deselected(items=upgrades)
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an initialised SQLite file to copy."""
+    path = tmp_path_factory.mktemp("template") / "ledger.db"
+    initialise(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path, sqlite_template: Path) -> str:
+    """Return the URL of a fresh initialised SQLite database."""
+    shutil.copy(sqlite_template, tmp_path / "ledger.db")
+    return f"sqlite:///{tmp_path / 'ledger.db'}"
 
 
 @pytest.fixture(scope="session")

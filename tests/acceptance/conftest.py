@@ -16,8 +16,8 @@ import pytest
 
 from shuffle_ledger.ledger.client.client import LedgerClient
 from shuffle_ledger.ledger.settings import Settings
-from tests.benchmarks.http_storm import free_port
 from tests.commands import command
+from tests.ports import free_port
 from tests.workers.conftest import (
     REPOSITORY,
     WAIT_SECONDS_MAX,

@@ -21,9 +21,9 @@ import pytest
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY
 from tests.acceptance.conftest import answers
-from tests.benchmarks.http_storm import free_port
 from tests.commands import command
 from tests.history import MISSING, REPOSITORY, before_the_last_migration, git
+from tests.ports import free_port
 from tests.workers.conftest import WAIT_SECONDS_MAX, awaited
 
 pytestmark = pytest.mark.system

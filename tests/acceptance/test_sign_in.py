@@ -16,8 +16,8 @@ from selenium import webdriver
 
 from tests.acceptance.conftest import SCRIPT, answers
 from tests.api.test_pages import _one, _reaches, chrome
-from tests.benchmarks.http_storm import free_port
 from tests.commands import command
+from tests.ports import free_port
 from tests.workers.conftest import REPOSITORY, WAIT_SECONDS_MAX, awaited
 
 pytestmark = pytest.mark.system

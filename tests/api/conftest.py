@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import socket
 import ssl
 import threading
@@ -11,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -26,7 +24,6 @@ from shuffle_ledger.ledger.api.connections import Limits, config_for
 from shuffle_ledger.ledger.api.dependencies import Dispatch
 from shuffle_ledger.ledger.decisions import open_cohort
 from shuffle_ledger.ledger.settings import Settings
-from shuffle_ledger.ledger.storage.schema import initialise
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Outcome, Pending
 from shuffle_ledger.workers.dispatch import decide
@@ -68,19 +65,10 @@ class Server:
         return self.ask("POST", "/v1/rounds", bearer="registrar", json=body, headers=headers or {})
 
 
-@pytest.fixture(scope="session")
-def ledger_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an initialised ledger to copy."""
-    path = tmp_path_factory.mktemp("ledger") / "ledger.db"
-    initialise(f"sqlite:///{path}")
-    return path
-
-
 @pytest.fixture
-def sqlite_store(tmp_path: Path, ledger_template: Path) -> Iterator[Store]:
+def sqlite_store(sqlite_url: str) -> Iterator[Store]:
     """Yield a ledger with the cohorts "phones" and "secret"."""
-    shutil.copy(ledger_template, tmp_path / "ledger.db")
-    yield from opened(f"sqlite:///{tmp_path / 'ledger.db'}")
+    yield from opened(sqlite_url)
 
 
 @pytest.fixture
@@ -110,14 +98,6 @@ def opened(url: str) -> Iterator[Store]:
                 store, name=name, population=100_000, epsilon=1.0, delta=1e-6, policy="fixed", actor="tester"
             )
         yield store
-
-
-def free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 class _PromptServer(uvicorn.Server):

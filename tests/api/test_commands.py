@@ -157,9 +157,9 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def beside(server: Server, directory: Path, ledger_template: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def beside(server: Server, directory: Path, sqlite_template: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return the URL of a second ledger, just like the one behind the server."""
-    (directory / "beside.db").write_bytes(ledger_template.read_bytes())
+    (directory / "beside.db").write_bytes(sqlite_template.read_bytes())
     url = f"sqlite:///{directory / 'beside.db'}"
     for name in ("phones", "secret"):
         assert run("cohort", "open", name, *BUDGET, "--database-url", url)[0] == 0

@@ -31,7 +31,8 @@ from shuffle_ledger.ledger.api.connections import (
 )
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.storage.store import Store
-from tests.api.conftest import LIMITS, Server, free_port
+from tests.api.conftest import LIMITS, Server
+from tests.ports import free_port
 
 FILES_MAX = 300
 CLIENTS = 400

@@ -37,7 +37,8 @@ from shuffle_ledger.ledger.client.client import LedgerClient
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, IssuerUnavailable
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
-from tests.api.conftest import OTHERS_COOKIES, Server, free_port
+from tests.api.conftest import OTHERS_COOKIES, Server
+from tests.ports import free_port
 
 ROLES: dict[str, Any] = {
     "writers": {"role": "registrar", "cohorts": ["phones"], "team": "ads"},

@@ -11,7 +11,6 @@ import math
 import os
 import random
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -49,6 +48,7 @@ from shuffle_ledger.ledger.values.requests import (
 from shuffle_ledger.ledger.verification.verifier import verify
 from shuffle_ledger.workers.celery_app import create_app
 from shuffle_ledger.workers.queues import queue_names
+from tests.ports import free_port
 
 PROGRAM = Path(sys.executable).with_name("shuffle-ledger")
 SERVERS = WORKERS = 2
@@ -299,13 +299,6 @@ def new_database() -> Iterator[str]:
     finally:
         with psycopg.connect(address, autocommit=True) as connection:
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
 
 
 def main() -> None:

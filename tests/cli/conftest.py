@@ -13,7 +13,6 @@ import pytest
 from click.testing import CliRunner
 
 from shuffle_ledger.cli.main import main
-from shuffle_ledger.ledger.storage.schema import initialise
 
 ROUND = ("--randomizer", "krr(k=2, epsilon0=0.5)", "--reports", "1000")
 
@@ -40,14 +39,6 @@ def _refuse(constant: str) -> None:
 Run = Callable[..., Answer]
 
 
-@pytest.fixture(scope="session")
-def ledger_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an initialised ledger to copy."""
-    path = tmp_path_factory.mktemp("ledger") / "ledger.db"
-    initialise(f"sqlite:///{path}")
-    return path
-
-
 @pytest.fixture
 def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the working directory, without a ledger, and without anybody's settings."""
@@ -60,9 +51,9 @@ def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def directory(empty_directory: Path, ledger_template: Path) -> Path:
+def directory(empty_directory: Path, sqlite_template: Path) -> Path:
     """Return the working directory, with an initialised ledger in the default place."""
-    shutil.copy(ledger_template, empty_directory / "shuffle-ledger.db")
+    shutil.copy(sqlite_template, empty_directory / "shuffle-ledger.db")
     return empty_directory
 
 

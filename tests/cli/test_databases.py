@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from shuffle_ledger.ledger.errors import Unavailable
 from shuffle_ledger.ledger.storage import engine as engines
 from shuffle_ledger.ledger.storage import unusable
 from tests.cli.conftest import Run
+from tests.ports import free_port
 
 
 def _error(run: Run, url: str, command: tuple[str, ...] = ("budget", "phones")) -> tuple[int, str]:
@@ -89,9 +89,7 @@ def test_a_full_disk_is_named(directory: Path) -> None:
 
 
 def test_a_server_that_cannot_be_reached_is_named_without_its_password(run: Run) -> None:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    port = free_port()
     for command in (("init",), ("budget", "phones")):
         code, said = _error(run, f"postgresql+psycopg://me:secret-word@127.0.0.1:{port}/privacy", command)
         assert code == 7

@@ -72,8 +72,8 @@ print(os.environ["OPENBLAS_NUM_THREADS"], len(os.listdir("/proc/self/task")))
 
 
 @pytest.mark.system
-def test_a_worker_started_here_decides_what_is_queued(tmp_path: Path, ledger_template: Path) -> None:
-    shutil.copy(ledger_template, tmp_path / "shuffle-ledger.db")
+def test_a_worker_started_here_decides_what_is_queued(tmp_path: Path, sqlite_template: Path) -> None:
+    shutil.copy(sqlite_template, tmp_path / "shuffle-ledger.db")
     folders = {
         "data_folder_in": "q",
         "data_folder_out": "q",

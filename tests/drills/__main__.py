@@ -24,9 +24,10 @@ import httpx
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.workers.celery_app import create_app
 from shuffle_ledger.workers.dispatch import publish
-from tests.benchmarks.http_storm import forget_queues, free_port
+from tests.benchmarks.http_storm import forget_queues
 from tests.commands import command
 from tests.drills.cluster import DATABASE, SECONDS_MAX, Cluster, cluster
+from tests.ports import free_port
 
 BROKER = "SHUFFLE_LEDGER_TEST_BROKER_URL"
 SCRIPT = Path(sys.executable).with_name("shuffle-ledger")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,31 +18,19 @@ from shuffle_ledger.accounting import (
 from shuffle_ledger.accounting.verification import composed_epsilon, round_delta
 from shuffle_ledger.ledger.decisions import open_cohort
 from shuffle_ledger.ledger.evidence import second_opinions
-from shuffle_ledger.ledger.storage.schema import initialise
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
 
 Pairs = list[tuple[PrivacyLossDistribution, int]]
 
 
-@pytest.fixture(scope="session")
-def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an initialised SQLite file to copy."""
-    path = tmp_path_factory.mktemp("template") / "ledger.db"
-    initialise(f"sqlite:///{path}")
-    return path
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path, sqlite_template: Path) -> Iterator[str]:
-    """Yield the URL of a fresh initialised database, of each kind in turn."""
+def database_url(request: pytest.FixtureRequest) -> str:
+    """Return the URL of a fresh initialised database, of each kind in turn."""
     if request.param == "sqlite":
-        path = tmp_path / "ledger.db"
-        shutil.copy(sqlite_template, path)
-        yield f"sqlite:///{path}"
-        return
+        return str(request.getfixturevalue("sqlite_url"))
     new_ledger: Callable[[], str] = request.getfixturevalue("new_postgresql_ledger")
-    yield new_ledger()
+    return new_ledger()
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from shuffle_ledger.ledger.decisions import (
     admit_at_once,
     change_budget,
     correct,
-    open_cohort,
     quote,
     record_incident,
     register,
@@ -40,7 +39,7 @@ from shuffle_ledger.ledger.values.requests import (
     Refused,
     RoundRequest,
 )
-from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.desk import AnyDesk
 
 POPULATION = 100_000
 BOTH = ("phones", "tablets")
@@ -51,21 +50,16 @@ def krr(reports: int = 10_000, **changes: Any) -> ShuffledRound:
     return ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=2)"), reports=reports, **changes)
 
 
-class Desk:
+class Desk(AnyDesk):
     """A ledger, and short words for what is done to it."""
 
-    def __init__(self, store: Store, accountant: Accountant) -> None:
-        self.store, self.accountant = store, accountant
-        self._names = itertools.count()
-
     def open(self, *names: str, **changes: Any) -> None:
-        values = {"population": POPULATION, "epsilon": 1.0, "delta": 1e-6, "policy": "adaptive", **changes}
         for name in names:
-            open_cohort(self.store, accountant=self.accountant, name=name, actor="ada", **values)
+            super().open(name, **{"population": POPULATION, **changes})
 
     def request(self, audience: tuple[str, ...], described: ShuffledRound, name: str = "") -> RoundRequest:
         return RoundRequest(
-            round_id=name or f"round-{next(self._names)}",
+            round_id=name or self.new_name(),
             cohort=audience[0],
             audience=audience if len(audience) > 1 else (),
             round=described,
@@ -75,17 +69,13 @@ class Desk:
         self, audience: tuple[str, ...], described: ShuffledRound | None = None, name: str = ""
     ) -> Outcome:
         request = self.request(audience, described or krr(), name)
-        return register_and_admit(self.store, self.accountant, request, actor="ada")[0]
+        return self.decide(request)
 
     def kinds(self, *names: str) -> list[list[str]]:
         return [[entry.kind for entry in self.store.entries_of(name)][1:] for name in names]
 
     def spent(self, name: str) -> float:
         return self.store.view(name).spent.epsilon_upper
-
-    def check(self) -> None:
-        report = verify(self.store, self.accountant)
-        assert report.ok, report
 
 
 @pytest.fixture

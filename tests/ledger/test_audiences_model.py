@@ -125,13 +125,6 @@ class Ledgers:
 
 
 @pytest.fixture
-def database_url(tmp_path: Path, sqlite_template: Path) -> str:
-    """Return the URL of a SQLite ledger."""
-    shutil.copy(sqlite_template, tmp_path / "ledger.db")
-    return f"sqlite:///{tmp_path / 'ledger.db'}"
-
-
-@pytest.fixture
 def made(sqlite_template: Path, accountant: Accountant, tmp_path: Path) -> Iterator[Any]:
     opened: list[Ledgers] = []
 

@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import io
 import json
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -36,19 +35,14 @@ from shuffle_ledger.ledger.values import canonical, entries
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint, CheckpointHead
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.values.signing import SigningKey
+from tests.conftest import sqlite_url
 
 MakeRequest = Callable[..., RoundRequest]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "verify_bundle.py"
 AUDITOR = Accountant()  # another one than the ledger's
 pytestmark = pytest.mark.usefixtures("remembered_second_opinions")
+database_url = sqlite_url  # an entry has the same bytes in every database
 PHONES, TABLETS = "chains/000001.txt", "chains/000002.txt"
-
-
-@pytest.fixture
-def database_url(tmp_path: Path, sqlite_template: Path) -> str:
-    """Return the URL of a SQLite ledger: an entry has the same bytes in every database."""
-    shutil.copy(sqlite_template, tmp_path / "ledger.db")
-    return f"sqlite:///{tmp_path / 'ledger.db'}"
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from sqlalchemy import text, update
@@ -23,7 +21,6 @@ from shuffle_ledger.ledger.decisions import (
     approve,
     change_budget,
     correct,
-    open_cohort,
     open_proposal,
     propose,
     register_and_admit,
@@ -40,6 +37,7 @@ from shuffle_ledger.ledger.storage.tables import proposals
 from shuffle_ledger.ledger.values.entries import EntryBody
 from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.desk import AnyDesk
 from tests.ledger.test_adaptive import rewrite
 
 pytestmark = pytest.mark.policies
@@ -48,23 +46,17 @@ KRR = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=2)"), report
 SLACK = ShuffledRound(randomizer=parse_randomizer("generic(epsilon0=1)"), reports=20_000, delta0=1e-15)
 
 
-class Desk:
+class Desk(AnyDesk):
     """A ledger with the cohort "watches", of epsilon 0.2 and ceiling 0.4."""
 
     def __init__(self, store: Store, accountant: Accountant) -> None:
-        self.store, self.accountant = store, accountant
-        self._names = itertools.count()
+        super().__init__(store, accountant)
         self.open("watches", epsilon=0.2, ceiling=0.4)
-
-    def open(self, name: str, **changes: Any) -> None:
-        values = {"population": 100_000, "delta": 1e-6, "policy": "adaptive", **changes}
-        open_cohort(self.store, accountant=self.accountant, name=name, actor="ada", **values)
 
     def admitted(self, cohort: str = "watches", kind: ShuffledRound = KRR, most: int = 60) -> int:
         for count in range(most):
-            request = RoundRequest(round_id=f"round-{next(self._names)}", cohort=cohort, round=kind)
-            answer, _ = register_and_admit(self.store, self.accountant, request, actor="ada")
-            if isinstance(answer, Refused):
+            request = RoundRequest(round_id=self.new_name(), cohort=cohort, round=kind)
+            if isinstance(self.decide(request), Refused):
                 return count
         return most
 
@@ -76,10 +68,6 @@ class Desk:
 
     def change(self, epsilon: float, cohort: str = "watches") -> None:
         change_budget(self.store, self.accountant, cohort, epsilon=epsilon, reason="why", actor="ada")
-
-    def check(self) -> None:
-        report = verify(self.store, self.accountant)
-        assert report.ok, report
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ place in the whole plan, and a void of policy `fixed` that gave back.
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,22 +26,17 @@ from shuffle_ledger.ledger.values.entries import GENESIS_DIGEST, EntryBody, Ledg
 from shuffle_ledger.ledger.values.signing import SigningKey
 from shuffle_ledger.ledger.verification.replay import Replay
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.conftest import sqlite_url
 
 CHAINS = Path(__file__).parent / "chains"
 CLOSED_BY = {"fixed_that_gave_back": "voided", "plan_that_changed": "settled"}  # by which rule they differ
+database_url = sqlite_url  # an entry has the same bytes in every database
 
 
 @pytest.fixture(params=list(CLOSED_BY))
 def name(request: pytest.FixtureRequest) -> str:
     """Return the name of a chain."""
     return str(request.param)
-
-
-@pytest.fixture
-def database_url(tmp_path: Path, sqlite_template: Path) -> str:
-    """Return the URL of a SQLite ledger: an entry has the same bytes in every database."""
-    shutil.copy(sqlite_template, tmp_path / "ledger.db")
-    return f"sqlite:///{tmp_path / 'ledger.db'}"
 
 
 @dataclass

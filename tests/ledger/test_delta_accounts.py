@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,20 +23,15 @@ from shuffle_ledger.ledger.values.documents import document_of
 from shuffle_ledger.ledger.values.entries import EntryBody
 from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Refused, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.conftest import sqlite_url
 from tests.ledger.test_adaptive import rewrite
 
 EPSILON, DELTA = 3.0, 1e-6
 AUDITOR = Accountant()
 pytestmark = pytest.mark.usefixtures("remembered_second_opinions")
+database_url = sqlite_url  # an entry has the same bytes in every database
 KRR: dict[str, Any] = {"randomizer": "krr(k=10, epsilon0=2)", "reports": 20_000}
 LOCAL: dict[str, Any] = {"randomizer": "generic(epsilon0=1)", "reports": 20_000, "analysis": "clone"}
-
-
-@pytest.fixture
-def database_url(tmp_path: Path, sqlite_template: Path) -> str:
-    """Return the URL of a SQLite ledger: an entry has the same bytes in every database."""
-    shutil.copy(sqlite_template, tmp_path / "ledger.db")
-    return f"sqlite:///{tmp_path / 'ledger.db'}"
 
 
 @pytest.fixture

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,9 +22,8 @@ THIS, NEXT = f"phones@{MONDAY:%G-W%V}", f"phones@{MONDAY + 7 * DAY:%G-W%V}"
 
 
 @pytest.fixture
-def desk(sqlite_template: Path, tmp_path: Path, accountant: Accountant) -> Iterator[Desk]:
-    shutil.copy(sqlite_template, tmp_path / "ledger.db")
-    with Store.connect(f"sqlite:///{tmp_path / 'ledger.db'}") as store:
+def desk(sqlite_url: str, accountant: Accountant) -> Iterator[Desk]:
+    with Store.connect(sqlite_url) as store:
         yield opened(Desk(store, accountant))
 
 

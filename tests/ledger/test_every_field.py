@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -33,6 +32,7 @@ from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
 from shuffle_ledger.ledger.values.entries import EntryKind
 from shuffle_ledger.ledger.values.requests import ReleaseTimes, RoundRequest
 from shuffle_ledger.ledger.values.signing import SigningKey
+from tests.conftest import sqlite_url
 from tests.ledger.test_bundles import altered, forged, leaves, lines_of, members_of
 from tests.tiers import thorough
 
@@ -40,6 +40,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "bundle-format.md"
 CHAIN = "chains/000001.txt"
 AUDITOR = Accountant()
 pytestmark = pytest.mark.usefixtures("remembered_second_opinions")
+database_url = sqlite_url  # an entry has the same bytes in every database
 ZEROS = "0" * 64
 
 
@@ -80,13 +81,6 @@ def krr(epsilon0: float, reports: int) -> ShuffledRound:
     return ShuffledRound(
         randomizer=parse_randomizer({"kind": "krr", "k": 10, "epsilon0": epsilon0}), reports=reports
     )
-
-
-@pytest.fixture
-def database_url(tmp_path: Path, sqlite_template: Path) -> str:
-    """Return the URL of a SQLite ledger: an entry has the same bytes in every database."""
-    shutil.copy(sqlite_template, tmp_path / "ledger.db")
-    return f"sqlite:///{tmp_path / 'ledger.db'}"
 
 
 KEY = SigningKey.generate()

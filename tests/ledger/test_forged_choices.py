@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,18 +17,13 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryBody
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.conftest import sqlite_url
 from tests.ledger.test_adaptive import rewrite
 from tests.ledger.test_repetition import DELTA, EPSILON, HEAVY, MOST
 
 AUDITOR = Accountant()  # another one than the ledger's
 pytestmark = pytest.mark.usefixtures("remembered_second_opinions")
-
-
-@pytest.fixture
-def database_url(tmp_path: Path, sqlite_template: Path) -> str:
-    """Return the URL of a SQLite ledger: an entry has the same bytes in every database."""
-    shutil.copy(sqlite_template, tmp_path / "ledger.db")
-    return f"sqlite:///{tmp_path / 'ledger.db'}"
+database_url = sqlite_url  # an entry has the same bytes in every database
 
 
 @pytest.fixture

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,18 +18,13 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryBody, Spending, loss_digest
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.conftest import sqlite_url
 from tests.ledger.test_adaptive import rewrite
 from tests.ledger.test_plans import DELTA, krr, open_planned
 
 AUDITOR = Accountant()  # another one than the ledger's
 LARGE, SMALL, OTHER = krr(1.0, 10_000), krr(1.0, 9_000), krr(2.0, 8_000)
-
-
-@pytest.fixture
-def database_url(tmp_path: Path, sqlite_template: Path) -> str:
-    """Return the URL of a SQLite ledger: an entry has the same bytes in every database."""
-    shutil.copy(sqlite_template, tmp_path / "ledger.db")
-    return f"sqlite:///{tmp_path / 'ledger.db'}"
+database_url = sqlite_url  # an entry has the same bytes in every database
 
 
 def decide(store: Store, accountant: Accountant, name: str, declared: ShuffledRound) -> None:

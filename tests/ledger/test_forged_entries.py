@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +20,7 @@ from shuffle_ledger.ledger.values.entries import EntryKind
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.values.signing import SigningKey
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.conftest import sqlite_url
 from tests.ledger.test_bundles import forged
 
 MakeRequest = Callable[..., RoundRequest]
@@ -29,13 +28,7 @@ Change = Callable[[int, dict[str, Any]], None]
 AUDITOR = Accountant()  # another one than the ledger's
 CHAIN = "chains/000001.txt"
 POLICY = "shuffle-ledger-numerics-"
-
-
-@pytest.fixture
-def database_url(tmp_path: Path, sqlite_template: Path) -> str:
-    """Return the URL of a SQLite ledger: an entry has the same bytes in every database."""
-    shutil.copy(sqlite_template, tmp_path / "ledger.db")
-    return f"sqlite:///{tmp_path / 'ledger.db'}"
+database_url = sqlite_url  # an entry has the same bytes in every database
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -32,23 +31,18 @@ from shuffle_ledger.ledger.values.signing import SigningKey
 from shuffle_ledger.ledger.verification import siblings
 from shuffle_ledger.ledger.verification.siblings import Fact, JointRound, JointRounds
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.conftest import sqlite_url
 from tests.ledger.test_adaptive import disarmed, rewrite
 from tests.ledger.test_bundles import forged as forged_bundle
 from tests.ledger.test_bundles import members_of, repacked
 
 AUDITOR = Accountant()
 pytestmark = pytest.mark.usefixtures("remembered_second_opinions")
+database_url = sqlite_url  # an entry has the same bytes in every database
 KEY = SigningKey.generate()
 BOTH = ("phones", "watches")
 PHONES, WATCHES = "chains/000001.txt", "chains/000002.txt"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "verify_bundle.py"
-
-
-@pytest.fixture
-def database_url(tmp_path: Path, sqlite_template: Path) -> str:
-    """Return the URL of a SQLite ledger: an entry has the same bytes in every database."""
-    shutil.copy(sqlite_template, tmp_path / "ledger.db")
-    return f"sqlite:///{tmp_path / 'ledger.db'}"
 
 
 def krr(reports: int) -> ShuffledRound:

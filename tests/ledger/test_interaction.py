@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,10 +47,9 @@ WRITTEN: dict[str, Any] = {
 
 
 @pytest.fixture
-def store(tmp_path: Path, sqlite_template: Path) -> Any:
+def store(sqlite_url: str) -> Any:
     """Yield a ledger with the cohort "watches"."""
-    shutil.copy(sqlite_template, tmp_path / "ledger.db")
-    with Store.connect(f"sqlite:///{tmp_path / 'ledger.db'}") as opened:
+    with Store.connect(sqlite_url) as opened:
         opened_with: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-6}
         open_cohort(opened, name="watches", policy="adaptive", actor="tester", **opened_with)
         yield opened

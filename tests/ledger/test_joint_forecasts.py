@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
-from shuffle_ledger.ledger.decisions import open_cohort, register_and_admit, set_quota
+from shuffle_ledger.ledger.decisions import set_quota
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.reports import (
     ForecastWanted,
@@ -21,6 +20,7 @@ from shuffle_ledger.ledger.reports import (
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 from shuffle_ledger.ledger.values.windows import Window
+from tests.ledger.desk import AnyDesk
 
 pytestmark = pytest.mark.policies
 
@@ -28,16 +28,8 @@ KRR = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=2)"), report
 DAY = timedelta(days=1)
 
 
-class Desk:
+class Desk(AnyDesk):
     """A ledger of some cohorts, and short words for what is asked of it."""
-
-    def __init__(self, store: Store, accountant: Accountant) -> None:
-        self.store, self.accountant = store, accountant
-        self._names = itertools.count()
-
-    def open(self, name: str, epsilon: float, **changes: Any) -> None:
-        values = {"population": 100_000, "delta": 1e-6, "policy": "adaptive", "actor": "ada", **changes}
-        open_cohort(self.store, accountant=self.accountant, name=name, epsilon=epsilon, **values)
 
     def foresee(self, *audience: str, team: str | None = None, **wanted: Any) -> JointForecast:
         question = ForecastWanted(**{"round": KRR, **wanted})
@@ -50,14 +42,14 @@ class Desk:
     ) -> bool:
         names = tuple(sorted(audience))
         request = RoundRequest(
-            round_id=f"round-{next(self._names)}",
+            round_id=self.new_name(),
             cohort=names[0],
             audience=names if len(names) > 1 else (),
             round=described,
             team=team,
             collected_on=on,
         )
-        return isinstance(register_and_admit(self.store, self.accountant, request, actor="ada")[0], Admitted)
+        return isinstance(self.decide(request), Admitted)
 
 
 @pytest.fixture
@@ -71,9 +63,9 @@ def desk(store: Store, accountant: Accountant) -> Desk:
 def test_the_budget_that_ends_first_ends_the_rounds_of_all(
     desk: Desk, team: str | None, *, larger: bool
 ) -> None:
-    desk.open("austria", 0.4)
-    desk.open("belgium", 1.0)
-    desk.open("cyprus", 2.0, policy="plan", plan={KRR: 30})
+    desk.open("austria", epsilon=0.4)
+    desk.open("belgium", epsilon=1.0)
+    desk.open("cyprus", epsilon=2.0, policy="plan", plan={KRR: 30})
     set_quota(
         desk.store,
         desk.accountant,
@@ -103,8 +95,8 @@ def test_the_budget_that_ends_first_ends_the_rounds_of_all(
 
 
 def test_windows_of_any_cohort_count(desk: Desk) -> None:
-    desk.open("austria", 5.0, windows=[Window(unit="week", epsilon=0.2, delta=1e-6)])
-    desk.open("belgium", 5.0)
+    desk.open("austria", epsilon=5.0, windows=[Window(unit="week", epsilon=0.2, delta=1e-6)])
+    desk.open("belgium", epsilon=5.0)
     found = desk.foresee("belgium", "austria")
     assert found.audience == ("austria", "belgium")
     assert found.limited_by == "austria"
@@ -118,8 +110,8 @@ def test_windows_of_any_cohort_count(desk: Desk) -> None:
 
 @pytest.mark.slow
 def test_the_largest_epsilon0_fits_everywhere(desk: Desk) -> None:
-    desk.open("austria", 0.3)
-    desk.open("belgium", 0.6)
+    desk.open("austria", epsilon=0.3)
+    desk.open("belgium", epsilon=0.6)
     assert desk.admits("belgium")
     largest = desk.foresee("austria", "belgium", fit=6).largest
     assert largest is not None
@@ -128,7 +120,7 @@ def test_the_largest_epsilon0_fits_everywhere(desk: Desk) -> None:
     randomizer = parse_randomizer(f"krr(k=10, epsilon0={largest.epsilon0!r})")
     described = ShuffledRound(randomizer=randomizer, reports=10_000)
     assert all(desk.admits("austria", "belgium", described=described) for _ in range(6))
-    desk.open("croatia", 2.0, policy="plan", plan={KRR: 3})
+    desk.open("croatia", epsilon=2.0, policy="plan", plan={KRR: 3})
     nothing = desk.foresee("austria", "croatia", fit=6).largest
     assert nothing is not None
     assert nothing.epsilon0 is None
@@ -138,8 +130,8 @@ def test_an_epsilon0_is_searched_for_among_few_budgets_only(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(joint_forecasts, "SEARCHED_MAX", 1)
-    desk.open("austria", 0.3)
-    desk.open("belgium", 0.3)
+    desk.open("austria", epsilon=0.3)
+    desk.open("belgium", epsilon=0.3)
     with pytest.raises(InvalidValue, match="more than 1 budgets, and these are 2"):
         desk.foresee("austria", "belgium", fit=6)
     today = datetime.now(UTC).date()
@@ -148,8 +140,8 @@ def test_an_epsilon0_is_searched_for_among_few_budgets_only(
 
 
 def test_reports_are_of_all_cohorts_together(desk: Desk) -> None:
-    desk.open("austria", 1.0, population=8_000)
-    desk.open("belgium", 1.0, population=8_000)
+    desk.open("austria", epsilon=1.0, population=8_000)
+    desk.open("belgium", epsilon=1.0, population=8_000)
     assert desk.foresee("austria", "belgium").rounds_at_least > 0
     with pytest.raises(InvalidValue, match="reports"):
         desk.foresee("austria")
@@ -158,8 +150,8 @@ def test_reports_are_of_all_cohorts_together(desk: Desk) -> None:
 
 
 def test_questions_without_an_answer(desk: Desk) -> None:
-    desk.open("austria", 1.0)
-    desk.open("belgium", 1.0, policy="fixed")
+    desk.open("austria", epsilon=1.0)
+    desk.open("belgium", epsilon=1.0, policy="fixed")
     with pytest.raises(InvalidValue, match="a round described"):
         desk.foresee("austria", round=None)
     with pytest.raises(InvalidValue, match="policy fixed"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -17,7 +16,6 @@ from hypothesis import strategies as st
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger.decisions import (
     admit_together,
-    open_cohort,
     record_incident,
     register_and_admit,
     void,
@@ -33,6 +31,7 @@ from shuffle_ledger.ledger.values.local_budget import local_bounds, local_rounds
 from shuffle_ledger.ledger.values.requests import Admitted, Outcome, RefusalReason, Refused, RoundRequest
 from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.desk import AnyDesk
 from tests.ledger.test_adaptive import rewrite
 
 pytestmark = pytest.mark.policies
@@ -47,24 +46,16 @@ def krr(epsilon0: float) -> ShuffledRound:
 TWO = krr(2.0)
 
 
-class Desk:
+class Desk(AnyDesk):
     """A ledger with the cohort "watches", whose users' epsilon0 add up to at most 10."""
 
     def __init__(self, store: Store, accountant: Accountant, **changes: Any) -> None:
-        self.store, self.accountant = store, accountant
-        self._names = itertools.count()
-        values = {"population": 10**6, "epsilon": 5.0, "delta": 1e-6, "policy": "adaptive", **changes}
-        open_cohort(
-            store, accountant=accountant, name="watches", actor="ada", **{"local_budget": 10.0, **values}
-        )
+        super().__init__(store, accountant)
+        self.open("watches", **{"population": 10**6, "epsilon": 5.0, "local_budget": 10.0, **changes})
 
     def ask(self, kind: ShuffledRound = TWO) -> Outcome:
-        request = RoundRequest(round_id=f"round-{next(self._names)}", cohort="watches", round=kind)
-        return register_and_admit(self.store, self.accountant, request, actor="ada")[0]
-
-    def check(self) -> None:
-        report = verify(self.store, self.accountant)
-        assert report.ok, report
+        request = RoundRequest(round_id=self.new_name(), cohort="watches", round=kind)
+        return self.decide(request)
 
 
 @pytest.fixture

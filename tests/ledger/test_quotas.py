@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -15,7 +14,6 @@ from shuffle_ledger.ledger.decisions import (
     admit_together,
     change_budget,
     correct,
-    open_cohort,
     price,
     quotas_of,
     quote,
@@ -33,7 +31,7 @@ from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, Outcome, RefusalReason, Refused, RoundRequest
 from shuffle_ledger.ledger.values.windows import Window
-from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.desk import AnyDesk
 
 pytestmark = pytest.mark.policies
 
@@ -42,26 +40,21 @@ WEEK = Window(unit="week", epsilon=0.4, delta=1e-6)
 ADS = "phones@team=ads"
 
 
-class Desk:
+class Desk(AnyDesk):
     """A ledger with the cohort "phones", and short words for what is done to it."""
 
     def __init__(self, store: Store, accountant: Accountant, **changes: Any) -> None:
-        self.store, self.accountant = store, accountant
-        self._names = itertools.count()
+        super().__init__(store, accountant)
         self.open("phones", **changes)
-
-    def open(self, name: str, **changes: Any) -> None:
-        values = {"population": 100_000, "epsilon": 1.0, "delta": 1e-6, "policy": "adaptive", **changes}
-        open_cohort(self.store, accountant=self.accountant, name=name, actor="ada", **values)
 
     def allow(self, team: str, epsilon: float, cohort: str = "phones") -> None:
         values: dict[str, Any] = {"team": team, "epsilon": epsilon, "reason": "agreed", "actor": "ada"}
         set_quota(self.store, self.accountant, cohort, **values)
 
     def ask(self, team: str | None = None, **changes: Any) -> Outcome:
-        values: dict[str, Any] = {"round_id": f"round-{next(self._names)}", "cohort": "phones", "round": KRR}
+        values: dict[str, Any] = {"round_id": self.new_name(), "cohort": "phones", "round": KRR}
         request = RoundRequest(team=team, **{**values, **changes})
-        return register_and_admit(self.store, self.accountant, request, actor="ada")[0]
+        return self.decide(request)
 
     def admitted(self, team: str | None = None, most: int = 60, **changes: Any) -> int:
         """Return how many rounds are admitted one after the other."""
@@ -69,10 +62,6 @@ class Desk:
             if isinstance(self.ask(team, **changes), Refused):
                 return count
         return most
-
-    def check(self) -> None:
-        report = verify(self.store, self.accountant)
-        assert report.ok, report
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any
@@ -22,9 +21,7 @@ from shuffle_ledger.accounting import (
 )
 from shuffle_ledger.ledger.decisions import (
     correct,
-    open_cohort,
     record_incident,
-    register_and_admit,
     settle,
     void,
 )
@@ -38,6 +35,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryBody
 from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Refused, ReleaseTimes, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.desk import AnyDesk
 from tests.ledger.test_adaptive import rewrite
 
 pytestmark = pytest.mark.policies
@@ -53,25 +51,19 @@ def krr(reports: int, epsilon0: float = 2.0) -> ShuffledRound:
 LARGE, SMALL = krr(50_000), krr(2_000)
 
 
-class Desk:
+class Desk(AnyDesk):
     """A ledger with the cohort "watches", whose users take part in at most 3 rounds."""
 
     def __init__(self, store: Store, accountant: Accountant, **changes: Any) -> None:
-        self.store, self.accountant = store, accountant
-        self._names = itertools.count()
+        super().__init__(store, accountant)
         self.open("watches", **{"rounds_per_user": 3, **changes})
 
-    def open(self, name: str, **changes: Any) -> None:
-        values = {"population": 10**6, "epsilon": 0.4, "delta": 1e-6, "policy": "adaptive", **changes}
-        open_cohort(self.store, accountant=self.accountant, name=name, actor="ada", **values)
+    def open(self, name: str, /, **changes: Any) -> None:
+        super().open(name, **{"population": 10**6, "epsilon": 0.4, **changes})
 
     def ask(self, kind: ShuffledRound = LARGE, cohort: str = "watches") -> Outcome:
-        request = RoundRequest(round_id=f"round-{next(self._names)}", cohort=cohort, round=kind)
-        return register_and_admit(self.store, self.accountant, request, actor="ada")[0]
-
-    def check(self) -> None:
-        report = verify(self.store, self.accountant)
-        assert report.ok, report
+        request = RoundRequest(round_id=self.new_name(), cohort=cohort, round=kind)
+        return self.decide(request)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ and with a sliding reserve; in the last one charges pay for a round's local delt
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +22,10 @@ from shuffle_ledger.ledger.values.entries import GENESIS_DIGEST, EntryBody, Ledg
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.verification.replay import Replay
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.conftest import sqlite_url
 
 CHAINS = Path(__file__).parent / "chains"
+database_url = sqlite_url  # an entry has the same bytes in every database
 
 
 @pytest.fixture(params=["one_set_of_filters", "menu_of_filters", "sliding_reserve"])
@@ -37,13 +38,6 @@ def lines(request: pytest.FixtureRequest) -> list[bytes]:
 def bodies(lines: list[bytes]) -> list[EntryBody]:
     """Return the same, read."""
     return [EntryBody.from_bytes(line) for line in lines]
-
-
-@pytest.fixture
-def database_url(tmp_path: Path, sqlite_template: Path) -> str:
-    """Return the URL of a SQLite ledger: an entry has the same bytes in every database."""
-    shutil.copy(sqlite_template, tmp_path / "ledger.db")
-    return f"sqlite:///{tmp_path / 'ledger.db'}"
 
 
 @dataclass

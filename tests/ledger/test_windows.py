@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +25,6 @@ from shuffle_ledger.ledger.decisions import (
     change_budget,
     correct,
     decide,
-    open_cohort,
     price,
     quote,
     record_incident,
@@ -61,6 +57,7 @@ from shuffle_ledger.ledger.values.requests import (
 )
 from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.desk import AnyDesk
 
 pytestmark = pytest.mark.policies
 
@@ -79,24 +76,19 @@ def a_monday() -> date:
     return today() + (8 - today().weekday()) * DAY - DAY
 
 
-class Desk:
+class Desk(AnyDesk):
     """A ledger, and short words for what is done to it."""
 
-    def __init__(self, store: Store, accountant: Accountant) -> None:
-        self.store, self.accountant = store, accountant
-        self._names = itertools.count()
-
-    def open(self, name: str, *windows: Window, **changes: Any) -> None:
-        values = {"population": 100_000, "epsilon": 1.0, "delta": 1e-6, "policy": "adaptive", **changes}
-        open_cohort(self.store, accountant=self.accountant, name=name, actor="ada", windows=windows, **values)
+    def open(self, name: str, /, *windows: Window, **changes: Any) -> None:
+        super().open(name, windows=windows, **changes)
 
     def request(self, first: date | None = None, last: date | None = None, **changes: Any) -> RoundRequest:
-        values: dict[str, Any] = {"round_id": f"round-{next(self._names)}", "cohort": "phones", "round": KRR}
+        values: dict[str, Any] = {"round_id": self.new_name(), "cohort": "phones", "round": KRR}
         return RoundRequest(collected_on=first, collected_until=last, **{**values, **changes})
 
     def ask(self, first: date | None = None, last: date | None = None, **changes: Any) -> Outcome:
         request = self.request(first, last, **changes)
-        return register_and_admit(self.store, self.accountant, request, actor="ada")[0]
+        return self.decide(request)
 
     def admitted(self, first: date | None = None, most: int = 30, **changes: Any) -> int:
         """Return how many rounds are admitted one after the other."""
@@ -108,10 +100,6 @@ class Desk:
     def names(self) -> list[str]:
         return [cohort.name for cohort in self.store.cohorts()]
 
-    def check(self) -> None:
-        report = verify(self.store, self.accountant)
-        assert report.ok, report
-
 
 @pytest.fixture
 def desk(store: Store, accountant: Accountant) -> Desk:
@@ -119,10 +107,8 @@ def desk(store: Store, accountant: Accountant) -> Desk:
 
 
 @pytest.fixture
-def sqlite_desk(sqlite_template: Path, tmp_path: Path, accountant: Accountant) -> Iterator[Desk]:
-    path = tmp_path / "ledger.db"
-    shutil.copy(sqlite_template, path)
-    with Store.connect(f"sqlite:///{path}") as opened:
+def sqlite_desk(sqlite_url: str, accountant: Accountant) -> Iterator[Desk]:
+    with Store.connect(sqlite_url) as opened:
         yield Desk(opened, accountant)
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,9 +45,8 @@ def each_desk(store: Store, accountant: Accountant) -> Desk:
 
 
 @pytest.fixture
-def desk(sqlite_template: Path, tmp_path: Path, accountant: Accountant) -> Iterator[Desk]:
-    shutil.copy(sqlite_template, tmp_path / "ledger.db")
-    with Store.connect(f"sqlite:///{tmp_path / 'ledger.db'}") as store:
+def desk(sqlite_url: str, accountant: Accountant) -> Iterator[Desk]:
+    with Store.connect(sqlite_url) as store:
         yield opened(Desk(store, accountant))
 
 

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -160,9 +158,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def ledger(sqlite_template: Path, tmp_path: Path, clock: Clock) -> Any:
-    shutil.copy(sqlite_template, tmp_path / "ledger.db")
-    with Store.connect(f"sqlite:///{tmp_path / 'ledger.db'}") as store:
+def ledger(sqlite_url: str, clock: Clock) -> Any:
+    with Store.connect(sqlite_url) as store:
         event.listen(store.engine, "connect", clock.rule)
         store.engine.dispose()
         yield store
