@@ -13,7 +13,7 @@ from shuffle_ledger.ledger.verification.verifier import verify
 
 
 class AnyDesk:
-    """What the desks of all files have; each adds the words of its own subject."""
+    """Opens cohorts, decides rounds and replays the ledger; a file's own desk adds what it tests."""
 
     def __init__(self, store: Store, accountant: Accountant) -> None:
         self.store, self.accountant = store, accountant
