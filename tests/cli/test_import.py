@@ -90,10 +90,10 @@ def _repeatable(details: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory, ledger_template: Path) -> dict[str, list[Any]]:
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path) -> dict[str, list[Any]]:
     """Returns the chains of an import without interruption."""
     directory = tmp_path_factory.mktemp("uninterrupted")
-    shutil.copy(ledger_template, directory / "shuffle-ledger.db")
+    shutil.copy(sqlite_template, directory / "shuffle-ledger.db")
     _write_files(directory)
     url = f"sqlite:///{directory / 'shuffle-ledger.db'}"
     rounds, cohorts = directory / "rounds.csv", directory / "cohorts.csv"
@@ -235,7 +235,7 @@ def test_a_process_stopped_again_and_again_is_finished_in_the_end(
     files: Path,
     run: Run,
     uninterrupted: dict[str, list[Any]],
-    ledger_template: Path,
+    sqlite_template: Path,
     sent: signal.Signals,
 ) -> None:
     stopped = 0
@@ -247,7 +247,7 @@ def test_a_process_stopped_again_and_again_is_finished_in_the_end(
         _stop_at(files, wanted, process, sent)
         output, errors = process.communicate(timeout=WAIT_SECONDS)
         if process.returncode == 0:  # it came to its end before the signal: from the beginning
-            _forget(files, ledger_template)
+            _forget(files, sqlite_template)
             stopped = 0
             continue
         if sent == signal.SIGKILL:
@@ -265,10 +265,10 @@ def test_a_process_stopped_again_and_again_is_finished_in_the_end(
     assert chains(files) == uninterrupted
 
 
-def _forget(directory: Path, ledger_template: Path) -> None:
+def _forget(directory: Path, sqlite_template: Path) -> None:
     for path in directory.glob("shuffle-ledger.db*"):
         path.unlink()
-    shutil.copy(ledger_template, directory / "shuffle-ledger.db")
+    shutil.copy(sqlite_template, directory / "shuffle-ledger.db")
 
 
 def _entries(directory: Path) -> int:
@@ -345,12 +345,12 @@ def _write_many_kinds(directory: Path) -> None:
 
 
 @pytest.mark.slow
-def test_losses_computed_ahead_decide_the_same(files: Path, ledger_template: Path) -> None:
+def test_losses_computed_ahead_decide_the_same(files: Path, sqlite_template: Path) -> None:
     _write_many_kinds(files)
     rounds, cohorts = files / "rounds.csv", files / "cohorts.csv"
     found = []
     for processes in (1, 2):
-        _empty_again(files, ledger_template)
+        _empty_again(files, sqlite_template)
         with open_session(Settings()) as session:
             plan = plan_import(
                 DatabaseLedger(session=session), read_requests(rounds), read_cohorts(cohorts), file=rounds
