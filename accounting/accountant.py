@@ -17,7 +17,7 @@ from shuffle_ledger.accounting.certificate import Certificate, Interval, RenyiBo
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.filters.charges import KnownBounds, charge_of
 from shuffle_ledger.accounting.filters.filter_set import Charge, FilterSet
-from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT
+from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT, keep_freed_memory
 from shuffle_ledger.accounting.pld.approximate import (
     ROUNDED,
     delta_interval_with_slack,
@@ -120,6 +120,7 @@ class Accountant:
         self.precision = validation.real("precision", precision, "a number from 1e-6 to 0.1")
         if not LEAST_PRECISION <= self.precision <= 0.1:
             raise InvalidParameter("precision", precision, "a number from 1e-6 to 0.1")
+        keep_freed_memory()
         self._spectra = SpectrumMemory()
         self._losses: OrderedDict[ShuffledRound, _Remembered] = OrderedDict()
         self._loss_bytes = 0

@@ -31,6 +31,19 @@ _PROBE, _BISECTING = 0.45, 4
 # Taylor coefficients: of `(exp(x) - 1 - x) / x^2`, and of `(sin(x) - x) / x^3` in `x^2`.
 _EXPONENTIAL = [1 / math.factorial(order) for order in range(2, 15)]
 _SINE = [(-1) ** (order // 2) / math.factorial(order) for order in range(3, 14, 2)]
+# The largest block whose release moves the thresholds of glibc's allocator is 32 MiB, its header included.
+_THRESHOLD_BLOCK = 31 << 20
+
+
+def keep_freed_memory() -> None:
+    """Has the C library keep up to 62 MiB of freed memory for the next arrays.
+
+    By default glibc returns a few freed megabytes to the system at once, and every new array has its pages
+    mapped again: a third of the processor time of a new kind of round. Releasing one large block, of which no
+    page was used, moves both of its thresholds up. Elsewhere this does nothing, nor where the environment
+    sets these thresholds.
+    """
+    np.empty(_THRESHOLD_BLOCK, dtype=np.uint8)
 
 
 def increasing_root(
