@@ -12,7 +12,7 @@ import pytest
 from shuffle_ledger.accounting.amplification.blanket import contour, divergence
 from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_profile
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPairs
-from shuffle_ledger.accounting.amplification.blanket.tilting import Tilt
+from shuffle_ledger.accounting.amplification.blanket.tilting import Given, Tilt
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.amplification.enumeration import enumerate_outcomes
 from shuffle_ledger.accounting.numeric.ramp_kernels import RampKernels
@@ -304,6 +304,48 @@ def test_bounds_on_tails_contain_the_round_off_that_reports_multiply(atoms: int)
 def _exact_log_mass(atoms: list[tuple[mpmath.mpf, mpmath.mpf]], theta: mpmath.mpf) -> mpmath.mpf:
     """Logarithm of the mean of `exp(theta G)`, from the masses and gains of all but the leftover."""
     return mpmath.log1p(mpmath.fsum(mass * mpmath.expm1(theta * gain) for mass, gain in atoms))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_translates_of_the_ramp_are_paid_for(seed: int) -> None:
+    """All of them, outcome by outcome, for short periods and long ones, given reports included."""
+    draw = np.random.default_rng(seed)
+    atoms, reports, given = 3, int(draw.integers(1, 6)), int(draw.integers(0, 3))
+    a, b = draw.dirichlet(np.ones(atoms), size=2)
+    pair = Decomposition(a, b, np.minimum(a, b) * draw.uniform(0.05, 0.95, atoms))
+    excess = draw.uniform(0.0, 0.8, 1) * np.max(a / b - 1)
+    _, law, _ = next(iter(ListedPairs([pair]).laws(np.zeros(1, dtype=np.int64), excess)))
+    theta = law.saddle(reports, closeness=1.01) * draw.choice([0.05, 0.5, 1.0, 3.0])
+    tilt = Tilt.of(law, reports, theta)
+    fixed = Given.of(law, law.gains > 0, reports + given, theta, number=given) if given else None
+    spread = tilt.deviation if fixed is None else np.hypot(tilt.deviation, np.sqrt(fixed.variance))
+    tails = contour.Tails.of(tilt, reports, spread, fixed)
+
+    sums, weights = np.zeros(1), np.ones(1)
+    own = [(tilt.centred[0] + tilt.mean[0] / reports, tilt.weights[0], reports)]
+    if fixed is not None:
+        own.append((fixed.centred[0] + fixed.mean[0] / given, fixed.weights[0], given))
+    for gains, masses, number in own:
+        for _ in range(number):
+            sums = np.add.outer(sums, gains[masses > 0]).ravel()
+            weights = np.multiply.outer(weights, masses[masses > 0]).ravel()
+
+    def exact(period: float) -> float:
+        places = sums[:, None] + period * np.delete(np.arange(-300, 301), 300)
+        ramp = np.maximum(places, 0.0) * np.exp(-theta * np.maximum(places, 0.0))
+        return float(weights @ ramp.sum(axis=1))
+
+    for share in (1e-2, 0.1, 1.0):
+        period = share * spread
+        assert exact(period[0]) <= tails.translates(period)[0]
+    shortest = 0.0
+    for allowed in (1e-2, 1e-6, 1e-12):
+        period = tails.period(np.array([allowed]))
+        assert period[0] > shortest
+        shortest = period[0]
+        bound = tails.translates(period)[0]
+        assert exact(period[0]) <= bound
+        assert bound <= allowed / (1 - np.exp(-tails.rate.min() * period[0])) * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("seed", range(8))

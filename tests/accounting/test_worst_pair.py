@@ -80,8 +80,8 @@ def test_no_pair_is_missed(kind: str, reports: int, limit: int) -> None:
     assert np.all(found.upper - found.lower <= width + upper * 1e-9 + added)
     named = np.choose(best, [one.upper for one in every]) if len(every) <= 32 else upper
     assert np.all(found.lower <= named * (1 + 1e-9))
-    # Pairs may be evaluated with another smoothing the second time.
-    assert np.all(worst.reached(best, excess) >= found.lower * (1 - 2e-3))
+    # Pairs may be evaluated with another smoothing the second time, but not with a larger one than here.
+    assert np.all(worst.reached(best, excess) >= found.lower - width - upper * 1e-9)
 
 
 @pytest.mark.slow

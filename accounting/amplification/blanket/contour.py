@@ -56,20 +56,17 @@ _DOUBTFUL_LOG_MASS = math.log(0.02)
 # The modulus is first looked at on every k-th node: the least k, and the least number of these nodes, at
 # which that saves time.
 _SHORTEST_STRIDE = 4
-# The shortest period of the trapezoid rule, in units of 1/theta and in deviations; how often it is made
-# longer at most, and by which factor. A longer period has less aliasing and more nodes.
+# The shortest period of the trapezoid rule, in units of 1/theta; the longest one is this many times that, or
+# the second number of deviations. A longer period has less aliasing and more nodes.
 _SHORTEST_PERIOD = 16.0
-_PERIOD_DEVIATIONS = 6.0
-_MOST_LENGTHENINGS = 12
-_LENGTHENING = 1.3
-# Rates of the exponential moments that bound the tails, in units of 1/deviation.
+_LONGEST_PERIODS, _PERIOD_DEVIATIONS = 24.0, 6.0
+# Rates of the exponential moments that bound the translates, in units of 1/deviation; and the largest rate
+# for translates to the right, in units of theta, from which on the ramp falls more slowly than the moment.
 _TAIL_RATES = np.array([0.4, 1.0, 2.2, 4.0, 8.0])
+_LARGEST_RATE = 0.93
 # Aliasing that is allowed, in units of the smoothing's square, and its limits, as shares of the sum.
 _ALIAS_PER_SMOOTHING = 0.01
 _ALIAS_LIMITS = (1e-9, 1e-5)
-# Distances below 0, in periods, up to which the ramp's translates are bounded one by one; the best one
-# counts.
-_NEAR_SHARES = (0.5, 0.3, 0.15)
 # The widest spacing of the kernels' nodes, in units of 1/theta: half the shortest period.
 _WIDEST_SPACING = _SHORTEST_PERIOD / 2
 
@@ -99,7 +96,9 @@ def integrate(
     # If the lobe ends the sum anyway, closer kernels cost nothing: the closest ones whose band ends at
     # pi / reach.
     kernels = close_kernels(theta, spread, smoothing, tilt.reach if given is None else None)
-    period, alias = short_period(tilt, Tails.of(tilt, reports, spread, given), smoothing, spread)
+    tails = Tails.of(tilt, reports, spread, given)
+    period = short_period(tilt, tails, smoothing, spread)
+    alias = tails.translates(period)
     step = 2 * np.pi / period
     last, short, cut, skipped = last_nodes(tilt, kernels, step)
     if given is not None:
@@ -207,7 +206,8 @@ def last_nodes(tilt: Tilt, kernels: RampKernels, step: FloatArray) -> LastNodes:
 def _lobe_end(deviation: FloatArray, reach: FloatArray) -> FloatArray:
     """Returns the frequency at which the lobe of the characteristic function is cut, infinite if the bound on
     it does not fall that far, shape (orders,)."""
-    sine = reach * math.sqrt(LOBE_EXPONENT / 2) / np.maximum(deviation, TINY)
+    with np.errstate(over="ignore"):  # a sum that hardly varies
+        sine = reach * math.sqrt(LOBE_EXPONENT / 2) / np.maximum(deviation, TINY)
     return np.where(sine < 1, 2 * np.arcsin(np.minimum(sine, 1.0)) / np.maximum(reach, TINY), np.inf)
 
 
@@ -221,79 +221,62 @@ def log_all_leftover(tilt: Tilt, reports: int | FloatArray) -> FloatArray:
     return result
 
 
-def short_period(
-    tilt: Tilt, tails: Tails, smoothing: FloatArray, deviation: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Returns the period of the trapezoid rule, and an upper bound on the aliasing, each of shape (orders,).
+def short_period(tilt: Tilt, tails: Tails, smoothing: FloatArray, deviation: FloatArray) -> FloatArray:
+    """Returns a period of the trapezoid rule whose aliasing hardly widens the bounds, shape (orders,).
 
     Aliasing is what the translates of the ramp by multiples of the period add to the sum. Only the lower
-    bound subtracts it. The period grows until the bound is small enough, or a limited number of times.
+    bound subtracts it. A very long period has too many nodes: there the bounds are wider.
     """
-    theta = tilt.theta
-    period = np.maximum(_SHORTEST_PERIOD / theta, _PERIOD_DEVIATIONS * deviation)
-    target = (
-        np.clip(_ALIAS_PER_SMOOTHING * smoothing**2, *_ALIAS_LIMITS)
-        * tilt.peak
-        / np.maximum(1.0, theta * deviation)
-    )
-    added = tails.translates(theta, period)
-    for _ in range(_MOST_LENGTHENINGS):
-        loose = added > target
-        if not np.any(loose):
-            break
-        period = np.where(loose, period * _LENGTHENING, period)
-        added = tails.translates(theta, period)
-    return period, added
+    shortest = _SHORTEST_PERIOD / tilt.theta
+    longest = _LONGEST_PERIODS * np.maximum(shortest, _PERIOD_DEVIATIONS * deviation)
+    share = np.clip(_ALIAS_PER_SMOOTHING * smoothing**2, *_ALIAS_LIMITS)
+    allowed = share * tilt.peak / np.maximum(1.0, tilt.theta * deviation)
+    return np.clip(tails.period(allowed), shortest, longest)
 
 
 class Tails(NamedTuple):
-    """Exponential moments that bound the tails of tilted sums; arrays of shape (rates, orders).
+    """Bounds on aliasing: on what the translates of the ramp by multiples of a period add to the sum.
+
+    A tilted ramp `exp(-theta x) x_+` is at most `exp(-rate x) / (e (theta - rate))` for every rate below
+    theta, also for negative ones. So translates to either side add at most a geometric series of exponential
+    moments. Arrays have the shape (rates, orders).
 
     Attributes:
-        rate: rates of the moments, positive.
-        above, below: upper bounds on `log E~[exp(rate S)]` and on `log E~[exp(-rate S)]`.
+        rate: moduli of the rates, first those for translates to the left, then those for the right.
+        log_first: upper bounds on the logarithm of `E~[exp(-+rate S)] / (e (theta -+ rate))`.
     """
 
     rate: FloatArray
-    above: FloatArray
-    below: FloatArray
+    log_first: FloatArray
 
     @classmethod
     def of(cls, tilt: Tilt, reports: int, deviation: FloatArray, given: Given | None = None) -> Tails:
         """Computes the moments, at rates that suit a sum of about this deviation, shape (orders,)."""
         rate = _TAIL_RATES[:, None] / np.maximum(deviation, 0.5 / tilt.theta)
-        rates, found = np.concatenate([rate, -rate]), np.empty((2 * len(rate), deviation.size))
+        rates = np.concatenate([rate, -np.minimum(rate, _LARGEST_RATE * tilt.theta)])
+        found = np.empty_like(rates)
         together = max(1, _BLOCK_ELEMENTS // tilt.centred.size)
         for start in range(0, len(rates), together):
             some = slice(start, start + together)
             found[some] = _log_moment(tilt, reports, rates[some])
         if given is not None:
             found += [given.log_moment(one) for one in rates]
-        return cls(rate, found[: len(rate)], found[len(rate) :])
+        return cls(np.abs(rates), found - 1 - np.log(tilt.theta + rates))
 
-    def beyond(self, logarithm: FloatArray, distance: FloatArray) -> FloatArray:
-        """Returns Chernoff's upper bounds on tail probabilities, shape (orders,).
+    def larger(self, other: Tails) -> Tails:
+        """Returns bounds that hold for both of two sums with the same rates."""
+        return Tails(self.rate, np.maximum(self.log_first, other.log_first))
 
-        Args:
-            logarithm: `above` for the tail `S >= distance`, `below` for `S <= -distance`.
-            distance: shape (orders,).
-        """
-        return np.asarray(np.exp(np.minimum((logarithm - self.rate * distance).min(axis=0), 0.0)))
+    def period(self, allowed: FloatArray) -> FloatArray:
+        """Returns the shortest period whose translates add about this much, shape (orders,)."""
+        needed = (self.log_first - np.log(allowed / 2)) / self.rate
+        return np.asarray(needed.reshape(2, -1, allowed.size).min(axis=1).max(axis=0))
 
-    def translates(self, theta: FloatArray, period: FloatArray) -> FloatArray:
-        """Returns an upper bound on the sum of the ramp's translates, shape (orders,).
-
-        If S is not far below 0, all translates are beyond the ramp's peak, where the ramp falls. Otherwise
-        one translate is at most the peak, `1/(e theta)`, and the others are whole periods further out.
-        """
-        ratio = np.exp(-theta * period)
-        most = 1 / (theta * math.e) + period * ratio / (1 - ratio) ** 2
-        bound = np.full_like(theta, np.inf)
-        for share in _NEAR_SHARES:
-            first = (1 - share) * period
-            near = np.exp(-theta * first) * (first + period * ratio / (1 - ratio)) / (1 - ratio)
-            bound = np.minimum(bound, near + most * self.beyond(self.below, share * period))
-        return np.asarray((bound + most * self.beyond(self.above, period)) * (1 + 1e-9))
+    def translates(self, period: FloatArray) -> FloatArray:
+        """Returns upper bounds on what the translates by all multiples of a period add, shape (orders,)."""
+        fall = self.rate * period
+        exponents = (self.log_first - fall - np.log(-np.expm1(-fall))).reshape(2, -1, period.size)
+        return np.asarray(np.exp(exponents.min(axis=1)).sum(axis=0) * (1 + 1e-9))
 
 
 def _log_moment(tilt: Tilt, reports: int, rate: FloatArray) -> FloatArray:

@@ -146,10 +146,9 @@ def _hidden(laws: Laws, counts: Counts, smoothing: FloatArray) -> tuple[FloatArr
     spread = typical.deviation
     smoothing = eased(smoothing, theta * spread)
     kernels = close_kernels(theta, spread, smoothing, None)
-    period, _ = short_period(typical, Tails.of(typical, counts.typical, spread), smoothing, spread)
+    period = short_period(typical, Tails.of(typical, counts.typical, spread), smoothing, spread)
     ends = Tails.of(fewest, counts.first, spread), Tails.of(most, counts.last, spread)
-    above, below = (np.maximum(*(getattr(one, side) for one in ends)) for side in ("above", "below"))
-    alias = Tails(ends[0].rate, above, below).translates(theta, period)
+    alias = ends[0].larger(ends[1]).translates(period)
     line = Line.plain(fewest, counts.first, kernels, 2 * np.pi / period)
     last, _, _, skipped = last_nodes(fewest, kernels, line.step)
     kept = line.last_of_note(last, np.ones(theta.size, dtype=np.bool_))
