@@ -282,7 +282,9 @@ def gaps(
 
     lost = _Hull.of(excess, bounds.lower, below)(weights)
     shares = _Blame.of(bounds, values)(weighted(values.upper - values.lower)) + lost
-    return Gaps(shares, weighted(bounds.upper - bounds.lower), lost.max(axis=0, initial=0.0))
+    # An upper bound above the chord of its neighbours does no harm.
+    blurs = weighted(np.minimum(bounds.upper, values.upper) - bounds.lower)
+    return Gaps(shares, blurs, lost.max(axis=0, initial=0.0))
 
 
 class _Hull(NamedTuple):

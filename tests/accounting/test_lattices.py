@@ -14,6 +14,7 @@ from shuffle_ledger.accounting.pld.bounds import ProfileBounds, Sketch
 from shuffle_ledger.accounting.pld.discretization import _pair
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
 from shuffle_ledger.accounting.pld.grids import Gaps, Lattice, Polygon, Tilts, between, gaps, graded
+from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
 
 
 @pytest.mark.slow
@@ -192,3 +193,35 @@ def test_what_no_delta_notices_keeps_no_pairs_apart(little: float, noted: bool) 
     assert 5 < far.sum() < 30
     assert blurred(ProfileBounds(exact, exact)) == 0
     assert (blurred(bounds) > 1e-6) == noted
+
+
+def test_a_bound_that_its_neighbours_replace_blurs_nothing() -> None:
+    """An upper bound far above the chord beside it: the pair above does not see it."""
+    excess = np.expm1(np.linspace(0.0, 0.6, 7))
+    exact = np.exp(-5 * excess) / 10
+    exact[-1] = 0.0
+    absurd = exact.copy()
+    absurd[4] = 1.0
+    shown = ProfileBounds(np.minimum(absurd, np.append(exact[:-1] * 1.01, 0.0)), exact)
+    above = _pair(Polygon.of(np.arange(7), excess, exact), 0.1, support=math.inf, side="upper")
+    tilts, below = Tilts.of(excess, above), Polygon.of(np.arange(7), excess, exact)
+    found = gaps(excess, ProfileBounds(absurd, exact), shown, below, tilts)
+    assert 0 < found.blurred <= found.apart
+
+
+def test_bounds_that_are_close_enough_are_not_sharpened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One bound of this round is above its neighbours' chord by orders of magnitude."""
+    sharpened: list[float] = []
+    sharper = RoundProfile.sharper
+
+    def watched(profile: RoundProfile, share: float) -> RoundProfile:
+        sharpened.append(share)
+        return sharper(profile, share)
+
+    monkeypatch.setattr(RoundProfile, "sharper", watched)
+    randomizer = parse_randomizer("bounded_laplace(epsilon0=0.5)")
+    loss = Accountant().privacy_loss(
+        ShuffledRound(interaction="identical", randomizer=randomizer, reports=100)
+    )
+    assert loss.upper.index.size > 100
+    assert not sharpened
