@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
-from multiprocessing.process import BaseProcess
 
 from shuffle_ledger.accounting import Accountant, RoundLoss, ShuffledRound, charged_as, slot_for
+from shuffle_ledger.cli.backends.loss_process import loss_bytes, prepare_process
 from shuffle_ledger.cli.backends.session import Session
 from shuffle_ledger.ledger.decisions import prepare_together
 from shuffle_ledger.ledger.loss_cache import recall, store_known
 from shuffle_ledger.ledger.values import RoundRequest
 
 AHEAD_MAX = 1000  # kinds of rounds; fewer than an accountant remembers
-AHEAD_MIN = 100  # fewer missing kinds are not worth two processes' starts, a second of each
+AHEAD_MIN = 100  # fewer missing kinds are not worth two processes' starts, a third of a second of each
 PROCESSES_MAX = 16
 
 Prepare = Callable[[Sequence[RoundRequest]], None]
@@ -43,8 +40,8 @@ def losses_ahead(session: Session, rounds: Sequence[ShuffledRound], *, processes
         return
     # Spawned, not forked: this process has threads and an open database.
     spawning = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=spawning, initializer=_prepare_process) as pool:
-        coming = {slot: pool.submit(_loss_bytes, slot, session.accountant.precision) for slot in missing}
+    with ProcessPoolExecutor(processes, mp_context=spawning, initializer=prepare_process) as pool:
+        coming = {slot: pool.submit(loss_bytes, slot, session.accountant.precision) for slot in missing}
         try:
             yield functools.partial(_prepare, session, coming)
         finally:
@@ -75,20 +72,3 @@ def _learn(accountant: Accountant, slot: ShuffledRound, coming: _Coming) -> None
             accountant.privacy_loss(slot)
         elif future.exception() is None:
             accountant.adopt(slot, RoundLoss.from_bytes(future.result()))
-
-
-def _loss_bytes(slot: ShuffledRound, precision: float) -> bytes:
-    return Accountant(precision=precision).privacy_loss(slot).to_bytes()
-
-
-def _prepare_process() -> None:
-    """Leaves Ctrl-C to the parent, and ends this process when the parent is killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
-
-
-def _end_after(parent: BaseProcess) -> None:
-    parent.join()
-    os._exit(1)
