@@ -37,6 +37,7 @@ from shuffle_ledger.ledger.values.requests import (
     Incident,
     ReleaseTimes,
     RoundRequest,
+    checked_new_name,
     promised_epsilon,
 )
 from shuffle_ledger.ledger.values.texts import checked_text
@@ -129,6 +130,7 @@ def record_incident(
     try:
         stored = store.round(request.round_id)
     except NotFound:
+        checked_new_name("round_id", request.round_id)
         check_sizes(told.truth, population)
         request = _placed(store, request, actor=told.actor)
         entry = _told_first(store, accountant, told, request)

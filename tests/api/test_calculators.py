@@ -133,6 +133,12 @@ def test_every_role_may_and_strangers_may_not(server: Server) -> None:
             "known are",
         ),
         ("calibrate", {"randomizer": "krr(k=4)", "reports": 9, "epsilon": 1}, 422, "delta"),
+        (
+            "calibrate",
+            {"randomizer": 5, "reports": 9, "epsilon": 1, "delta": 0.1},
+            422,
+            "randomizer: got 5, expected a call such as krr(k=10), or its JSON form",
+        ),
     ],
 )
 def test_bad_questions_get_their_reason(

@@ -16,6 +16,7 @@ from shuffle_ledger.ledger.decisions import (
     register_and_admit,
     settle,
 )
+from shuffle_ledger.ledger.decisions.incidents import record_incident
 from shuffle_ledger.ledger.decisions.steps import NewRoundRequest
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies import registry
@@ -40,6 +41,10 @@ def test_no_cohort_is_opened_and_no_round_registered_under_such_a_name(
         register_and_admit(phones, accountant, asked, actor="tester")
     with pytest.raises(InvalidValue, match="round_id"):
         admission.admit_at_once(phones, accountant, asked, actor="tester")
+    with pytest.raises(InvalidValue, match="round_id"):
+        record_incident(
+            phones, accountant, "phones", round_id=name, described=None, reason="lost", actor="tester"
+        )
     assert [cohort.name for cohort in phones.cohorts()] == ["phones"]
     assert list(phones.rounds_of("phones")) == []
 

@@ -65,12 +65,19 @@ class ComposeRounds(Body):
         return counts
 
 
+def _written(value: object) -> object:
+    written = whole(value)
+    if not isinstance(written, str | dict):
+        raise ValueError("a call such as krr(k=10), or its JSON form")
+    return written
+
+
 class CalibrateRounds(RoundParameters):
     """Rounds whose randomizer leaves out the parameter that is asked for, and the target."""
 
     randomizer: Annotated[
         str | dict[str, Any],
-        BeforeValidator(whole),
+        BeforeValidator(_written),
         Field(
             description="A randomizer without epsilon0, as `krr(k=10)`, or a protocol without one parameter"
             " of its noise, as `binomial_sum(bits=1)`; a call or its JSON form."
