@@ -1,4 +1,4 @@
-"""What a process that an import starts does: it computes privacy losses.
+"""Computes privacy losses in a process that an import started.
 
 It imports nothing of the ledger, and so starts in less than half the time.
 """

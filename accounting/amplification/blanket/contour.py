@@ -206,7 +206,7 @@ def last_nodes(tilt: Tilt, kernels: RampKernels, step: FloatArray) -> LastNodes:
 def _lobe_end(deviation: FloatArray, reach: FloatArray) -> FloatArray:
     """Returns the frequency at which the lobe of the characteristic function is cut, infinite if the bound on
     it does not fall that far, shape (orders,)."""
-    with np.errstate(over="ignore"):  # a sum that hardly varies
+    with np.errstate(over="ignore"):  # if the sum is almost constant
         sine = reach * math.sqrt(LOBE_EXPONENT / 2) / np.maximum(deviation, TINY)
     return np.where(sine < 1, 2 * np.arcsin(np.minimum(sine, 1.0)) / np.maximum(reach, TINY), np.inf)
 
@@ -222,7 +222,7 @@ def log_all_leftover(tilt: Tilt, reports: int | FloatArray) -> FloatArray:
 
 
 def short_period(tilt: Tilt, tails: Tails, smoothing: FloatArray, deviation: FloatArray) -> FloatArray:
-    """Returns a period of the trapezoid rule whose aliasing hardly widens the bounds, shape (orders,).
+    """Returns the shortest period of the trapezoid rule that keeps the bounds close, shape (orders,).
 
     Aliasing is what the translates of the ramp by multiples of the period add to the sum. Only the lower
     bound subtracts it. A very long period has too many nodes: there the bounds are wider.
