@@ -34,8 +34,9 @@ from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 _LISTS_KEPT = 4
 _OUTCOMES_KEPT = 2_000_000
 _SEARCHES_KEPT = 8
-# Number of outcomes of one pair that may be listed, however many pairs share the limit.
-_OUTCOMES_OF_ONE = 50_000
+# Blanket pairs with more outcomes are summed by quadrature, which then takes less time; but one pair may have
+# as many as the second number, however many pairs share the limit.
+_OUTCOMES_OF_ALL, _OUTCOMES_OF_ONE = 200_000, 50_000
 # Crude bounds are computed pair by pair for at most this many pairs; for more, from common tilts.
 _FEW_PAIRS = 8
 # If more pairs than that have more outcomes than this altogether, more orders cost noticeable time.
@@ -153,7 +154,8 @@ class BlanketProfile(MechanismProfile):
         doubt: absolute room, likewise.
         blur: bound on the relative error of the components' ratios, since nearly equal ones were joined.
         smoothing: smoothing of the quadrature; see `blanket_profile`.
-        outcomes: number of outcomes that may be listed; rounds with more are computed by quadrature.
+        outcomes: number of outcomes that may be listed, if that is fast; rounds with more are computed by
+            quadrature.
     """
 
     def __init__(
@@ -179,7 +181,8 @@ class BlanketProfile(MechanismProfile):
         self._above = directions(above)
         self._below = self._above if below is None else directions(below)
         self._between = None if between is None else directions(between)
-        self._outcomes = _ListedOutcomes(max(outcomes // len(self._above), min(outcomes, _OUTCOMES_OF_ONE)))
+        share = min(outcomes, _OUTCOMES_OF_ALL) // len(self._above)
+        self._outcomes = _ListedOutcomes(max(share, min(outcomes, _OUTCOMES_OF_ONE)))
         self._worst: OrderedDict[tuple[int, int], WorstPair] = OrderedDict()
 
     def bounds(self, honest: int, excess: FloatArray) -> ProfileBounds:

@@ -42,9 +42,10 @@ from shuffle_ledger.accounting.rounds.interaction import (
     interaction_text,
 )
 
-# A round with at most this many outcomes is summed outcome by outcome, another by quadrature; and the same
-# for each number of honest reports, if that is random.
-_LISTED_OUTCOMES = 200_000
+# A round with at most this many outcomes is summed outcome by outcome; and the same for each number of honest
+# reports, if that is random.
+_LISTED_OUTCOMES = 1_000_000
+_LISTED_OUTCOMES_OF_MIXTURE = 200_000
 # Cells of numbers of honest reports with at most this share of the largest cell's probability have their
 # smoothing multiplied by the second number.
 _LIGHT_CELL = 0.15
@@ -439,7 +440,7 @@ class RoundProfile:
             shuffled.randomizer.profile,
             str(shuffled.analysis),
             participation=1.0 if shuffled.coin is None else shuffled.coin,
-            outcomes=_LISTED_OUTCOMES if listed else 0,
+            outcomes=(_LISTED_OUTCOMES if self.is_simple else _LISTED_OUTCOMES_OF_MIXTURE) if listed else 0,
         )
         self._base = make(smoothing=smoothing)
         self._rough = self._base if self.is_simple else make(smoothing=_LIGHT_CELL_SMOOTHING * smoothing)
