@@ -30,7 +30,8 @@ from shuffle_ledger.ledger.errors import InvalidValue
 
 CONNECTIONS_MAX = 1000  # whatever the limit on files: each may hold a request's body in memory
 CONNECTIONS_MIN = 16  # with fewer, `serve` does not start
-RESERVED_FILES = 64  # for the database (SQLite: three for each connection in use), the broker and files
+# For the database (SQLite: three for each of 18 connections), the issuer (8) and the broker.
+RESERVED_FILES = 64
 BACKLOG_MIN, BACKLOG_MAX = 8, 512
 BURSTS = 4  # turns of the event loop from a connection's acceptance until the file of a dropped one is closed
 UNKNOWN_FILES_OPEN = 32  # where the system does not list a process's open files

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
+import http.server
 import json
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,8 +32,8 @@ from shuffle_ledger.cli.failures import failure_of
 from shuffle_ledger.ledger.access import issue
 from shuffle_ledger.ledger.api.app import create_app
 from shuffle_ledger.ledger.api.auth import issuer as issuers
-from shuffle_ledger.ledger.api.auth.oidc_settings import OidcSettings, actor_of
-from shuffle_ledger.ledger.api.auth.sessions import COOKIE
+from shuffle_ledger.ledger.api.auth.oidc_settings import BadToken, OidcSettings, SignInClient, actor_of
+from shuffle_ledger.ledger.api.auth.sessions import COOKIE, Sessions
 from shuffle_ledger.ledger.api.dependencies import Dispatch
 from shuffle_ledger.ledger.api.pages.sign_in import ATTEMPT_COOKIE
 from shuffle_ledger.ledger.client.client import LedgerClient
@@ -306,6 +309,7 @@ def test_a_person_signs_in_acts_under_the_subject_and_signs_out(
     [session] = [each for each in cookies if each.startswith(COOKIE)]
     assert "HttpOnly" in session
     assert "SameSite=strict" in session
+    assert "Secure" not in session
     _, form = provider.asked[-1]
     challenge = base64.urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest()).rstrip(b"=")
     assert (question["code_challenge"], question["code_challenge_method"]) == (challenge.decode(), "S256")
@@ -371,10 +375,128 @@ def test_a_sign_in_lives_beside_others_cookies_and_callbacks_of_no_sign_in_lock_
     cookies = f"{OTHERS_COOKIES}; {ATTEMPT_COOKIE}={person.cookies[ATTEMPT_COOKIE]}"
     signed_in = server.http.get(back, headers={b"Cookie": cookies.encode()})
     assert (signed_in.status_code, COOKIE in signed_in.cookies) == (200, True)
-    for status in (401, 401, 401, 429):  # these have a state to guess
-        _sent_back(person, "ann")
-        answer = person.get(f"{CALLBACK}?code=x&state=y")
+    for _ in range(6):  # a page may begin the sign-in, too
+        _, back = _sent_back(person, "ann")
+        state = back.partition("state=")[2]
+        for query in ("code=x&state=y", f"code=&state={state}", f"code={'x' * 5000}&state={state}"):
+            answer = server.http.get(
+                f"{CALLBACK}?{query}",
+                headers={"Cookie": f"{ATTEMPT_COOKIE}={person.cookies[ATTEMPT_COOKIE]}"},
+            )
+            assert (answer.status_code, "xxx" in answer.text) == (401, False)
+    assert asked(server, server.tokens["reader"]).status_code == 200
+    for status in (401, 401, 401, 429):  # codes that the issuer did not give
+        _, back = _sent_back(person, "ann")
+        answer = person.get(f"{CALLBACK}?code=x&state={back.partition('state=')[2]}")
         assert answer.status_code == status
+
+
+def test_cookies_need_tls_where_people_come_back_by_it(
+    serve: Callable[..., Server], provider: Provider
+) -> None:
+    """Whatever a proxy says of the host and of TLS."""
+    changes = {"oidc_client_id": "pages", "oidc_redirect_url": f"https://ledger.example{CALLBACK}"}
+    server = serve(**settings_of(provider.url, **changes))
+    answers = [
+        server.http.post("/login", data={"token": server.tokens["reader"]}),
+        server.http.get("/login/start"),
+    ]
+    assert [answer.status_code for answer in answers] == [303, 303]
+    assert all("Secure" in answer.headers["Set-Cookie"] for answer in answers)
+
+
+@pytest.mark.slow
+def test_many_sign_ins_at_once_are_no_more_than_one_after_the_other(
+    serve: Callable[..., Server], provider: Provider
+) -> None:
+    server, person = _person(serve, provider, "ann", failures=3, groups=["bosses"])
+    _, back = _sent_back(person, "ann")
+    headers = {"Cookie": f"{ATTEMPT_COOKIE}={person.cookies[ATTEMPT_COOKIE]}"}
+    wrong = f"{CALLBACK}?code=x&state={back.partition('state=')[2]}"
+    before = [path for path, _ in provider.asked].count("/oauth2/token")
+
+    async def many() -> list[int]:
+        async with httpx.AsyncClient(base_url=server.url, headers=headers) as client:
+            answers = await asyncio.gather(*(client.get(wrong) for _ in range(20)))
+        return [answer.status_code for answer in answers]
+
+    found = Counter(asyncio.run(many()))
+    assert found == {401: 3, 429: 17}
+    assert [path for path, _ in provider.asked].count("/oauth2/token") - before == 3
+
+
+class _Slow(http.server.BaseHTTPRequestHandler):
+    """An issuer that takes its time with codes, and answers them with a deep list."""
+
+    url = ""
+    most = now = 0
+    lock = threading.Lock()
+
+    def do_GET(self) -> None:
+        self._say(
+            {
+                "issuer": self.url,
+                **dict.fromkeys(("authorization_endpoint", "token_endpoint", "jwks_uri"), self.url + "/x"),
+                "keys": [],
+            }
+        )
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        with self.lock:
+            _Slow.now += 1
+            _Slow.most = max(_Slow.most, _Slow.now)
+        time.sleep(0.05)  # so that others come meanwhile
+        with self.lock:
+            _Slow.now -= 1
+        self._say("[" * 200_000)
+
+    def _say(self, content: object) -> None:
+        body = (content if isinstance(content, str) else json.dumps(content)).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+def test_few_codes_are_redeemed_at_once_and_deep_answers_are_none() -> None:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Slow)
+    _Slow.url = f"http://127.0.0.1:{server.server_address[1]}"
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    client = SignInClient(
+        client_id="pages", client_secret=None, redirect_url="https://a.example", scopes="openid"
+    )
+
+    async def many() -> list[BaseException | str]:
+        issuer = issuers.Issuer(_Slow.url)
+        asking = (issuer.redeem(client, code=str(one), verifier="v") for one in range(30))
+        return await asyncio.gather(*asking, return_exceptions=True)
+
+    try:
+        found = asyncio.run(many())
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert {type(each) for each in found} == {BadToken}
+    assert 1 < _Slow.most <= issuers.CODES_AT_ONCE
+
+
+def test_a_session_opens_nothing_under_another_issuer_client_or_claim_nor_beside_another_one() -> None:
+    def sessions(issuer: str = "https://issuer.example", **changes: Any) -> Sessions:
+        given = {"oidc_client_id": "pages", "oidc_redirect_url": f"https://a.example{CALLBACK}", **changes}
+        return Sessions("k" * 40, OidcSettings.of(Settings(broker_url=None, **settings_of(issuer, **given))))
+
+    ours = sessions()
+    cookie, other = ours.start_of_subject("oidc:ann", "bosses"), ours.start_of_subject("oidc:eve", "guests")
+    assert sessions().own([cookie]) == cookie
+    assert ours.own(["of another application", cookie, cookie]) == cookie
+    assert ours.own([cookie, other]) == ""
+    assert sessions("https://other.example").own([cookie]) == ""
+    assert sessions(oidc_client_id="others").own([cookie]) == ""
+    assert sessions(oidc_roles_claim="roles").own([cookie]) == ""
 
 
 def test_subjects_never_share_an_actor_and_no_token_has_the_name_of_one(

@@ -258,6 +258,20 @@ def test_a_quote_that_makes_no_sense_says_why(server: Server, changes: dict[str,
 
 
 @pytest.mark.slow
+def test_only_pages_that_can_be_asked_for_again_are_refreshed(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the profile is not there in time; the answer to a form has no address of its own."""
+    monkeypatch.setattr(routes, "PROFILE_SECONDS", 0.0)
+    server.register("first")
+    person = _login(server)
+    page = person.get("/cohorts/phones")
+    quote = person.post("/cohorts/phones/quote", data={**FORM, "form_secret": _secret(page)})
+    assert (page.status_code, "Refresh" in page.headers) == (200, True)
+    assert (quote.status_code, "Refresh" in quote.headers) == (200, False)
+
+
+@pytest.mark.slow
 def test_a_page_says_what_is_free_of_a_plan(server: Server) -> None:
     planned = [{**ROUND, "count": 3}, {"randomizer": "krr(k=4, epsilon0=0.25)", "reports": 900}]
     opening = {"name": "planned", "population": 5000, "epsilon": 1, "delta": 1e-6, "policy": "plan"}

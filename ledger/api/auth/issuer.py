@@ -6,11 +6,14 @@ The extra `oidc` brings the libraries; only a server whose settings name an issu
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import math
+import ssl
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote_plus
@@ -40,6 +43,7 @@ ALGORITHMS = (
 )
 LEEWAY_SECONDS = 30  # between the issuer's clock and this server's
 TIMEOUT_SECONDS = 5.0  # for one answer of the issuer, as a whole
+CODES_AT_ONCE = 8  # others wait; `RESERVED_FILES` has room for these connections
 ANSWER_BYTES_MAX = 1 << 20
 TOKEN_LENGTH_MAX = 1 << 14
 KEYS_MAX = 100
@@ -98,6 +102,7 @@ class Issuer:
         self._published_at = 0.0
         self._asked_at: float | None = None
         self._fetching = asyncio.Lock()
+        self._redeeming = asyncio.Semaphore(CODES_AT_ONCE)
 
     async def bearer_claims(self, token: str, *, audience: str) -> dict[str, Any]:
         """Returns the claims of a service's access token.
@@ -143,13 +148,29 @@ class Issuer:
         else:
             authentication = httpx.BasicAuth(quote_plus(client.client_id), quote_plus(client.client_secret))
         endpoint = (await self._now()).token_endpoint
-        status, answer = await _asked("POST", endpoint, data=form, auth=authentication)
+        status, answer = await self._ask(
+            "POST", endpoint, place=self._redeeming, data=form, auth=authentication
+        )
         if status >= 500:
             raise IssuerUnavailable(f"the issuer answered {status}")
         found = answer.get("id_token") if status == 200 else None
         if not isinstance(found, str):
             raise BadToken(f"the issuer answered {status} to a code, without an ID token")
         return found
+
+    @functools.cached_property
+    def _tls(self) -> ssl.SSLContext:
+        return httpx.create_ssl_context()  # reads the authorities: 20 ms, once
+
+    async def _ask(
+        self, method: str, url: str, *, place: AbstractAsyncContextManager[Any] | None = None, **more: Any
+    ) -> tuple[int, dict[str, Any]]:
+        """Returns what `_answered` does, once there is a place to ask from; raises IssuerUnavailable."""
+        try:
+            async with asyncio.timeout(TIMEOUT_SECONDS), place or nullcontext():
+                return await _answered(self._tls, method, url, **more)
+        except (httpx.HTTPError, TimeoutError, OSError) as error:
+            raise IssuerUnavailable(f"the issuer does not answer: {type(error).__name__}") from error
 
     def _expected(self, audience: str) -> dict[str, Any]:
         return {
@@ -218,7 +239,7 @@ class Issuer:
             return self._published
 
     async def _fetched(self) -> _Published:
-        status, found = await _asked("GET", self._address.rstrip("/") + _WELL_KNOWN)
+        status, found = await self._ask("GET", self._address.rstrip("/") + _WELL_KNOWN)
         names = ("authorization_endpoint", "token_endpoint", "jwks_uri")
         addresses = [found.get(name) for name in names]
         if status != 200 or found.get("issuer") != self._address:
@@ -226,7 +247,7 @@ class Issuer:
         if not all(isinstance(each, str) and is_safe_url(each) for each in addresses):
             raise IssuerUnavailable(f"the issuer's {', '.join(names)} are not all https:// addresses")
         authorization, token, keys_at = map(str, addresses)
-        status, listed = await _asked("GET", keys_at)
+        status, listed = await self._ask("GET", keys_at)
         keys = listed.get("keys")
         if status != 200 or not isinstance(keys, list) or len(keys) > KEYS_MAX:
             raise IssuerUnavailable("the issuer's keys cannot be read")
@@ -261,13 +282,13 @@ def _keys_by_name(listed: list[Any]) -> dict[str | None, tuple[Key, ...]]:
     return found
 
 
-async def _asked(method: str, url: str, **more: Any) -> tuple[int, dict[str, Any]]:
+async def _answered(tls: ssl.SSLContext, method: str, url: str, **more: Any) -> tuple[int, dict[str, Any]]:
     """Returns the status and the JSON object that the issuer answers; redirects are not followed."""
     body, status = bytearray(), 0
+    options: dict[str, Any] = {"timeout": TIMEOUT_SECONDS, "follow_redirects": False, "verify": tls}
     try:
         async with (
-            asyncio.timeout(TIMEOUT_SECONDS),
-            httpx.AsyncClient(timeout=TIMEOUT_SECONDS, follow_redirects=False) as client,
+            httpx.AsyncClient(**options) as client,
             client.stream(method, url, headers={"Accept": "application/json"}, **more) as answer,
         ):
             status = answer.status_code
@@ -276,8 +297,6 @@ async def _asked(method: str, url: str, **more: Any) -> tuple[int, dict[str, Any
                 if len(body) > ANSWER_BYTES_MAX:
                     raise IssuerUnavailable("the issuer's answer is too large")
         found = json.loads(body)
-    except (httpx.HTTPError, TimeoutError, OSError) as error:
-        raise IssuerUnavailable(f"the issuer does not answer: {type(error).__name__}") from error
-    except ValueError:
+    except (ValueError, RecursionError):
         return status, {}
     return status, found if isinstance(found, dict) else {}

@@ -7,7 +7,8 @@ a well-formed request is, and the body of such a request is not read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
@@ -16,7 +17,6 @@ import anyio
 from fastapi import HTTPException
 from fastapi.responses import RedirectResponse, Response
 from starlette.datastructures import Headers
-from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shuffle_ledger.ledger import security_log
@@ -111,6 +111,16 @@ class Door:
             security_log.record(Event.LOCKED_OUT, address=address, wait_seconds=wait)
         return problem(UNAUTHORIZED, _UNAUTHORIZED_DETAIL)
 
+    @contextmanager
+    def trying(self, scope: Scope) -> Iterator[None]:
+        """Count a sign-in as a failure while it lasts: many at once are no more than one after the other."""
+        address = address_of(scope)
+        self._failures.count(address)
+        try:
+            yield
+        finally:
+            self._failures.forgive(address)
+
     async def _access(self, credentials: str, *, only_own: bool) -> AccessToken | None:
         # No token of the ledger has a dot, and every JSON web token has.
         if self.oidc is not None and "." in credentials and not only_own:
@@ -188,7 +198,7 @@ class Gate:
         return found
 
     async def _admit_cookie(self, scope: Scope) -> Response | None:
-        cookie = session_cookie(scope)
+        cookie = session_cookie(scope, self._sessions)
         token = await anyio.to_thread.run_sync(partial(self._sessions.bearer, self._store, cookie))
         if token is None:
             return RedirectResponse(self._login, status_code=303)
@@ -206,14 +216,15 @@ def address_of(scope: Scope) -> str:
     return str(scope["client"][0]) if scope.get("client") else "unknown"
 
 
-def session_cookie(scope: Scope) -> str:
-    """Return the session's cookie as the client sent it; empty without one."""
-    return cookie_of(Headers(scope=scope).get("cookie", ""), COOKIE)
+def session_cookie(scope: Scope, sessions: Sessions) -> str:
+    """Return the session's cookie as the client sent it; empty without one. See `Sessions.own`."""
+    return sessions.own(cookies_of(scope, COOKIE))
 
 
-def cookie_of(header: str, name: str) -> str:
-    """Return the cookie of a name, empty without one, whatever other applications of the host have set."""
-    return cookie_parser(header).get(name, "")
+def cookies_of(scope: Scope, name: str) -> list[str]:
+    """Return the cookies of a name, whatever other applications of the host have set."""
+    pairs = (pair.partition("=") for pair in Headers(scope=scope).get("cookie", "").split(";"))
+    return [value.strip() for found, _, value in pairs if found.strip() == name]
 
 
 def _segments(scope: Scope) -> str:

@@ -2,7 +2,8 @@
 
 The cookie holds a time and either a token's id or a subject of OpenID Connect with the value of its claim
 that allows something, under a key that only the server has. The token is looked up at every request, so
-revoking it ends its sessions; what the value allows is looked up in the settings.
+revoking it ends its sessions; what the value allows is looked up in the settings. A subject's session opens
+nothing once the settings name another issuer, client or claim.
 A session that its owner ended is kept in the database
 until it would have expired, so a copy of its cookie opens nothing on any server. Without a key in the
 settings, each server makes one when it starts: its sessions then end with it.
@@ -17,6 +18,7 @@ import json
 import re
 import secrets
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from shuffle_ledger.ledger import security_log
@@ -39,6 +41,9 @@ class Sessions:
     def __init__(self, key: str | None = None, oidc: OidcSettings | None = None) -> None:
         self._key = key.encode("utf-8") if key else secrets.token_bytes(32)
         self._oidc = oidc
+        client_id = oidc.client.client_id if oidc and oidc.client else None
+        signing_in = [oidc.issuer, client_id, oidc.roles_claim] if oidc else []
+        self._signing_in = hashlib.sha256(json.dumps(signing_in).encode()).hexdigest()
 
     def start(self, token: AccessToken) -> str:
         """Return the cookie of a new session of a token's bearer."""
@@ -50,6 +55,12 @@ class Sessions:
             "ascii"
         )
         return self._started("~" + written.rstrip("="))
+
+    def own(self, cookies: Iterable[str]) -> str:
+        """Return the cookie that is a session of this server; empty if none is, or several are: another host
+        of the same domain may have set one of these."""
+        found = {cookie for cookie in cookies if self._session(cookie) is not None}
+        return found.pop() if len(found) == 1 else ""
 
     def bearer(self, store: Store, cookie: str) -> AccessToken | None:
         """Return whose session a cookie is; None if it is none, has ended, or its token is not valid."""
@@ -73,7 +84,10 @@ class Sessions:
 
     def _started(self, whose: str) -> str:
         content = f"{whose}.{int(time.time()) + SESSION_SECONDS}.{secrets.token_hex(16)}"
-        return f"{content}.{self.mac('session', content)}"
+        return f"{content}.{self.mac(self._purpose(whose), content)}"
+
+    def _purpose(self, whose: str) -> str:
+        return f"session by {self._signing_in}" if whose.startswith("~") else "session"
 
     def _subject(self, whose: str, expires_at: int) -> AccessToken | None:
         actor, grant = json.loads(base64.urlsafe_b64decode(whose[1:] + "=" * (-len(whose[1:]) % 4)))
@@ -86,7 +100,7 @@ class Sessions:
         if written is None:
             return None
         whose, ends, nonce, mac = written.groups()
-        expected = self.mac("session", f"{whose}.{ends}.{nonce}")
+        expected = self.mac(self._purpose(whose), f"{whose}.{ends}.{nonce}")
         if not hmac.compare_digest(mac, expected) or int(ends) <= time.time():
             return None
         return whose, int(ends), nonce

@@ -155,7 +155,7 @@ async def log_in(request: Request, service: Asked) -> Response:
 async def log_out(request: Request, token: Reader, service: Asked) -> Response:
     """End the session, here and wherever else its cookie is."""
     await checked_form(request)
-    await in_thread(service.sessions.end, service.store, session_cookie(request.scope))
+    await in_thread(service.sessions.end, service.store, session_cookie(request.scope, service.sessions))
     security_log.record(
         Event.LOGGED_OUT,
         token_id=token.token_id,
@@ -377,7 +377,7 @@ async def _cohort(
         wrong=wrong,
         of_several=_of_several((*view.held, *(slot.round for slot in statement.slots))),
     )
-    if not profile and view.held:
+    if not profile and view.held and request.method == "GET":
         found.headers["Refresh"] = str(PROFILE_SECONDS_NEXT)  # browsers ask again by themselves
     return found
 
@@ -512,6 +512,8 @@ def set_cookie(
     samesite: Literal["lax", "strict"],
 ) -> None:
     """Set a cookie of this server's pages for `seconds` seconds; 0 removes it. No script reads it."""
+    oidc = service_of(request).door.oidc
+    comes_back = oidc.settings.client.redirect_url if oidc and oidc.settings.client else ""
     answer.set_cookie(
         name,
         cookie,
@@ -519,8 +521,10 @@ def set_cookie(
         path=service_of(request).root_path or "/",
         httponly=True,
         samesite=samesite,
-        # Without TLS a session may cross this machine only.
-        secure=request.url.scheme == "https" or request.url.hostname not in _LOOPBACK,
+        # Without TLS a session may cross this machine only. A proxy may hide both TLS and the host.
+        secure=request.url.scheme == "https"
+        or request.url.hostname not in _LOOPBACK
+        or comes_back.startswith("https:"),
     )
 
 

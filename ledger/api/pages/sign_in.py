@@ -10,15 +10,16 @@ import hmac
 import re
 import secrets
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 
 from shuffle_ledger.ledger import security_log
-from shuffle_ledger.ledger.api.auth.middleware import address_of, cookie_of
+from shuffle_ledger.ledger.api.auth.middleware import address_of, cookies_of
 from shuffle_ledger.ledger.api.auth.oidc_settings import CALLBACK, BadToken, SignInClient, access_of
 from shuffle_ledger.ledger.api.auth.sessions import COOKIE, SESSION_SECONDS, Sessions
 from shuffle_ledger.ledger.api.dependencies import Asked, Service
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 ATTEMPT_COOKIE = "shuffle_ledger_sign_in"
 ATTEMPT_SECONDS = 600  # from the first page to the way back
+CODE_LENGTH_MAX = 4096
 _SECRET_BYTES = 32
 _WRITTEN = re.compile(r"([\w-]{43})\.([\w-]{43})\.([\w-]{43})\.([0-9]{1,12})\.([0-9a-f]{64})", re.ASCII)
 _NOT_SIGNED_IN = "You were not signed in. Try again; your account may have no access to this ledger."
@@ -51,6 +53,13 @@ class Attempt:
         """Returns a new attempt."""
         state, nonce, verifier = (secrets.token_urlsafe(_SECRET_BYTES) for _ in range(3))
         return cls(state=state, nonce=nonce, verifier=verifier)
+
+    @classmethod
+    def of_cookies(cls, sessions: Sessions, cookies: Iterable[str]) -> Attempt | None:
+        """Returns the attempt that one of these holds; None if none does, or several do, as in
+        `Sessions.own`."""
+        found = {cls.of_cookie(sessions, cookie) for cookie in cookies} - {None}
+        return found.pop() if len(found) == 1 else None
 
     @classmethod
     def of_cookie(cls, sessions: Sessions, cookie: str) -> Attempt | None:
@@ -112,34 +121,43 @@ async def start(request: Request, service: Asked) -> Response:
 async def finish(
     request: Request,
     service: Asked,
-    code: Annotated[str, Query(max_length=4096)] = "",
-    state: Annotated[str, Query(max_length=200)] = "",
-    iss: Annotated[str | None, Query(max_length=2000)] = None,
+    code: str = "",
+    state: str = "",
+    iss: str | None = None,
 ) -> Response:
     """Start a session for the subject with whom a browser comes back from the issuer."""
-    oidc, client = _offered(service)
+    oidc, _ = _offered(service)
     if service.door.must_wait(request.scope) is not None:
         return login_page(request, status=429, wrong="Too many failed sign-ins: wait a while.")
-    attempt = Attempt.of_cookie(
-        service.sessions, cookie_of(request.headers.get("cookie", ""), ATTEMPT_COOKIE)
-    )
-    if attempt is None:  # not counted: any site can make a browser ask this, and it guesses no token
-        return login_page(request, status=401, wrong=_NOT_SIGNED_IN)
+    attempt = Attempt.of_cookies(service.sessions, cookies_of(request.scope, ATTEMPT_COOKIE))
+    # What comes back without a code of this attempt is not counted: any site can make a browser begin and end
+    # sign-ins, and nothing secret is guessed.
+    answer: Response = login_page(request, status=401, wrong=_NOT_SIGNED_IN)
+    if attempt is None:
+        return answer
+    if _answers(attempt, code, state) and iss in (None, oidc.settings.issuer):  # RFC 9207
+        answer = await _redeemed(request, service, attempt, code)
+    set_cookie(request, answer, ATTEMPT_COOKIE, "", seconds=0, samesite="lax")
+    return answer
+
+
+def _answers(attempt: Attempt, code: str, state: str) -> bool:
+    """Returns whether a browser brings back a code that was asked for in it."""
+    return 0 < len(code) <= CODE_LENGTH_MAX and hmac.compare_digest(state.encode(), attempt.state.encode())
+
+
+async def _redeemed(request: Request, service: Service, attempt: Attempt, code: str) -> Response:
+    """Returns the answer to a browser with the issuer's code; one that is refused is counted."""
+    oidc, client = _offered(service)
     try:
-        if not hmac.compare_digest(state.encode(), attempt.state.encode()):
-            raise BadToken("the sign-in was not begun in this browser")
-        if not code or iss not in (None, oidc.settings.issuer):  # RFC 9207
-            raise BadToken("the issuer did not sign anybody in, or it is another one")
-        token = await oidc.issuer.redeem(client, code=code, verifier=attempt.verifier)
-        claims = await oidc.issuer.people_claims(token, client_id=client.client_id, nonce=attempt.nonce)
+        with service.door.trying(request.scope):
+            token = await oidc.issuer.redeem(client, code=code, verifier=attempt.verifier)
+            claims = await oidc.issuer.people_claims(token, client_id=client.client_id, nonce=attempt.nonce)
         actor, granting = oidc.allowed(claims)
     except BadToken as error:
         service.door.refuse(request.scope, why=str(error))
-        answer: Response = login_page(request, status=401, wrong=_NOT_SIGNED_IN)
-    else:
-        answer = _signed_in(request, service, oidc, actor, granting)
-    set_cookie(request, answer, ATTEMPT_COOKIE, "", seconds=0, samesite="lax")
-    return answer
+        return login_page(request, status=401, wrong=_NOT_SIGNED_IN)
+    return _signed_in(request, service, oidc, actor, granting)
 
 
 def _signed_in(
