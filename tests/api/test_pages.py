@@ -261,7 +261,7 @@ def test_a_quote_that_makes_no_sense_says_why(server: Server, changes: dict[str,
 def test_only_pages_that_can_be_asked_for_again_are_refreshed(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the profile is not there in time; the answer to a form has no address of its own."""
+    """A page without its profile is asked for again; the answer to a form is at no address."""
     monkeypatch.setattr(routes, "PROFILE_SECONDS", 0.0)
     server.register("first")
     person = _login(server)
