@@ -61,7 +61,7 @@ _SHORTEST_STRIDE = 4
 _SHORTEST_PERIOD = 16.0
 _LONGEST_PERIODS, _PERIOD_DEVIATIONS = 24.0, 6.0
 # Rates of the exponential moments that bound the translates, in units of 1/deviation; and the largest rate
-# for translates to the right, in units of theta, from which on the ramp falls more slowly than the moment.
+# for translates to the right, in units of theta: at theta there is no bound.
 _TAIL_RATES = np.array([0.4, 1.0, 2.2, 4.0, 8.0])
 _LARGEST_RATE = 0.93
 # Aliasing that is allowed, in units of the smoothing's square, and its limits, as shares of the sum.
@@ -242,8 +242,9 @@ class Tails(NamedTuple):
     moments. Arrays have the shape (rates, orders).
 
     Attributes:
-        rate: moduli of the rates, first those for translates to the left, then those for the right.
-        log_first: upper bounds on the logarithm of `E~[exp(-+rate S)] / (e (theta -+ rate))`.
+        rate: moduli of the rates: the first half for translates to the left, the other half to the right.
+        log_first: upper bounds on the logarithms of `E~[exp(rate S)] / (e (theta + rate))`, and then of
+            `E~[exp(-rate S)] / (e (theta - rate))`.
     """
 
     rate: FloatArray
