@@ -122,6 +122,14 @@ def test_a_budget_imports_what_it_needs(phones: Run, directory: Path) -> None:
         assert f"shuffle_ledger.ledger.{name}" not in done.modules
 
 
+def test_a_process_that_computes_losses_imports_nothing_of_the_ledger() -> None:
+    code = "import sys, shuffle_ledger.cli.backends.loss_process; print(*sys.modules)"
+    run = [sys.executable, "-c", code]
+    modules = subprocess.run(run, check=True, capture_output=True, text=True).stdout.split()
+    assert "shuffle_ledger.accounting" in modules
+    assert not [name for name in modules if name == "sqlalchemy" or name.startswith("shuffle_ledger.ledger")]
+
+
 @pytest.mark.slow
 def test_the_help_of_a_command_needs_no_extra(tmp_path: Path) -> None:
     commands = [path.split() for path, (place, _) in COMMANDS.items() if place is not None]
