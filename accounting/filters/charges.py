@@ -19,9 +19,14 @@ import scipy
 
 from shuffle_ledger.accounting.filters.filter_set import Charge, FilterSet
 from shuffle_ledger.accounting.filters.gaussian_and_renyi import GaussianFilter, RenyiFilter
-from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray, IndexArray
+from shuffle_ledger.accounting.numeric.arrays import TINY, UNIT_ROUND_OFF, FloatArray, IndexArray
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
-from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence, gaussian_order, gaussian_tangents
+from shuffle_ledger.accounting.pld.gaussian import (
+    gaussian_divergence,
+    gaussian_growth,
+    gaussian_order,
+    gaussian_tangents,
+)
 
 #: Sums are made by FFT if they have more than this number of terms for each point of the transform, and
 #: little round-off. Larger: more sums term by term, which are slower and slightly closer. The bounds hold for
@@ -34,8 +39,8 @@ _CHARGE_BITS = 32
 # another computer, with other round-off, still finds the charge enough.
 _SEARCH_PRECISION = 2e-4
 _CHARGE_MARGIN = 1e-4
-# The search first compares one in this number of cells of orders. It widens its first step by a power.
-_FIRST_CELLS, _FIRST_STEP, _WIDENING, _LARGEST_STEP = 8, 1 + 4 * _SEARCH_PRECISION, 3, 4.0
+# The largest factor of one step of the search; and how many steps it takes until one bisects.
+_LARGEST_STEP, _BISECTING = 4.0, 4
 # Largest reserve that is used, in units of the charge: a larger one would barely lower the charge, at more
 # work.
 _MOST_SMOOTHING = 1024.0
@@ -111,7 +116,7 @@ def charge_of(
     if filters.accounts is not None:
         account = (_rounded_up(certain_loss), _rounded_up(slack))
         pair, slack = pair.unless_revealed(certain_loss), 0.0
-    gaussian = _gaussian_charges(pair, filters.gaussian, slack)
+    gaussian = _GaussianCondition.of(pair, filters.gaussian, slack).charges()
     renyi = [_renyi_charge(pair, one, slack) for one in filters.renyi]
     exact = None
     if known is not None and slack == 0:
@@ -150,29 +155,11 @@ def is_covered(
             return False
         # The filters do not pay for the mass at infinity that the account pays for.
         pair, slack = pair.unless_revealed(min(_float_below(certain_loss), pair.infinity)), 0.0
-    return _gaussian_covered(pair, filters.gaussian, charge.gaussian, slack, finer) and all(
+    condition = _GaussianCondition.of(pair, filters.gaussian, slack)
+    return condition.covers(charge.gaussian, finer) and all(
         _is_enough(cost, one, slack, partial(_covering_test, pair, one))
         for one, cost in zip(filters.renyi, charge.renyi, strict=True)
     )
-
-
-def _gaussian_covered(
-    pair: PrivacyLossDistribution,
-    rules: GaussianFilter,
-    costs: Sequence[Fraction],
-    slack: float,
-    finer: float,
-) -> bool:
-    """Returns whether the charge at every reserve is proven to be enough, at that reserve or at a smaller
-    one."""
-    shown: list[Fraction] = []
-    for reserve, cost in zip(rules.reserves, costs, strict=True):
-        at_less = any(one <= cost for one in shown)
-        test = partial(_gaussian_test, pair, rules, reserve, slack, finer)
-        if not at_less and not _is_enough(cost, rules, slack, test):
-            return False
-        shown.append(cost)
-    return True
 
 
 def _is_enough(
@@ -197,79 +184,9 @@ def _rounded_up(value: float) -> Fraction:
     return Fraction(math.ceil(math.ldexp(mantissa, _CHARGE_BITS))) * Fraction(2) ** (exponent - _CHARGE_BITS)
 
 
-def _gaussian_charges(pair: PrivacyLossDistribution, rules: GaussianFilter, slack: float) -> list[float]:
-    """Returns the charge at every reserve, never rising: a charge that is enough with less noise is with
-    more."""
-    charges: list[float] = []
-    known, enough = -1.0, _about_least(pair) * (1 + _NEAR_THE_LEAST)
-    for reserve in rules.reserves:
-        smoothing = _smoothing(pair, reserve)
-        before = charges[-1] if charges else math.inf
-        if smoothing == known or before <= enough:
-            charges.append(before)
-        else:
-            charges.append(min(before, _gaussian_charge(pair, rules, smoothing, slack, before)))
-        known = smoothing
-    return charges
-
-
-def _gaussian_charge(
-    pair: PrivacyLossDistribution, rules: GaussianFilter, reserve: float, slack: float, before: float
-) -> float:
-    """Returns the charge at one reserve; `before` is enough at a smaller one, or infinite."""
-    everything = (
-        1 + _PROFILE_ROUND_OFF
-    ) / rules.leak_rate  # its leak covers all mass, so it covers every round
-    least = _least(pair, rules, slack)
-    if least >= everything:
-        return least
-    start = max(min(before, _about(pair)), least)
-    return _smallest(_gaussian_test(pair, rules, reserve, slack, 1.0), start, least, everything)
-
-
-def _least(pair: PrivacyLossDistribution, rules: GaussianFilter, slack: float) -> float:
-    """Returns the smallest charge that is tried."""
-    return max(_about(pair) / 4, _for_slack(rules, slack))
-
-
 def _for_slack(rules: GaussianFilter | RenyiFilter, slack: float) -> float:
     """Returns the smallest charge that pays for a round's slack."""
     return slack / rules.slack_rate * (1 + _PROFILE_ROUND_OFF) if slack > 0 else 0.0
-
-
-def _gaussian_test(
-    pair: PrivacyLossDistribution, rules: GaussianFilter, reserve: float, slack: float, finer: float
-) -> Callable[..., bool]:
-    """Returns the condition of the Gaussian theorem as a test of charges; it uses the same orders for all
-    charges. See `_Profile.is_below` for the option of the test."""
-    about, leak = _about(pair), rules.leak_rate * _least(pair, rules, slack)
-    smoothing = _smoothing(pair, reserve)
-    if smoothing:
-        steps = max(_SMOOTHED_STEPS * math.sqrt(smoothing / about), _FEWEST_SMOOTHED_STEPS) * finer
-        shown = _smoothed_profile(pair, smoothing, leak, steps, _GROWTH / finer)
-    else:
-        shown = _bare_profile(pair, math.sqrt(about), leak, _BARE_STEPS * finer, _GROWTH / finer)
-    return partial(shown.is_below, rules.leak_rate)
-
-
-def _smoothing(pair: PrivacyLossDistribution, reserve: float) -> float:
-    """Returns the part of a reserve that is used; a charge that is enough with less noise is enough with
-    more."""
-    return min(reserve, _MOST_SMOOTHING * _about(pair))
-
-
-def _about(pair: PrivacyLossDistribution) -> float:
-    """Returns the variance of the Gaussian pair with the same total variation, an estimate of the charge."""
-    return max(gaussian_order(pair.hockey_stick_divergence(0.0)) ** 2, _SMALLEST_CHARGE)
-
-
-def _about_least(pair: PrivacyLossDistribution) -> float:
-    """Returns about the least charge at any reserve: the variance of the Gaussian pair with the same total
-    variation, or with the same Renyi divergence of order 2 if that is smaller. No guarantee depends on it.
-    """
-    with np.errstate(over="ignore"):
-        moment = float(pair.p @ np.expm1(pair.losses) + pair.q @ np.expm1(-pair.losses))
-    return min(_about(pair), math.log1p(max(moment, 0.0)))
 
 
 def _renyi_charge(pair: PrivacyLossDistribution, rules: RenyiFilter, slack: float) -> float:
@@ -330,6 +247,94 @@ def _covering_test(pair: PrivacyLossDistribution, rules: RenyiFilter) -> _Test:
     return holds
 
 
+class _GaussianCondition(NamedTuple):
+    """The condition of the Gaussian filter's theorem on the charges of one round.
+
+    Attributes:
+        pair: the pair above the round's profile.
+        rules: the filter.
+        slack: total variation distance of the round to the one that the pair dominates.
+        about: variance of the Gaussian pair with the same total variation, an estimate of the charge.
+    """
+
+    pair: PrivacyLossDistribution
+    rules: GaussianFilter
+    slack: float
+    about: float
+
+    @classmethod
+    def of(cls, pair: PrivacyLossDistribution, rules: GaussianFilter, slack: float) -> _GaussianCondition:
+        """Returns the condition on charges of a round with this pair."""
+        order = gaussian_order(pair.hockey_stick_divergence(0.0))
+        return cls(pair, rules, slack, max(order**2, _SMALLEST_CHARGE))
+
+    def charges(self) -> list[float]:
+        """Returns the charge at every reserve, never rising: a charge that is enough with less noise is with
+        more."""
+        charges: list[float] = []
+        known, enough = -1.0, self._about_least() * (1 + _NEAR_THE_LEAST)
+        for reserve in self.rules.reserves:
+            smoothing = self._smoothing(reserve)
+            before = charges[-1] if charges else math.inf
+            if smoothing == known or before <= enough:
+                charges.append(before)
+            else:
+                charges.append(min(before, self._charge(smoothing, before)))
+            known = smoothing
+        return charges
+
+    def covers(self, costs: Sequence[Fraction], finer: float) -> bool:
+        """Returns whether the charge at every reserve is proven to be enough, at that reserve or at a smaller
+        one."""
+        shown: list[Fraction] = []
+        for reserve, cost in zip(self.rules.reserves, costs, strict=True):
+            at_less, test = any(one <= cost for one in shown), partial(self._test, reserve, finer)
+            if not at_less and not _is_enough(cost, self.rules, self.slack, test):
+                return False
+            shown.append(cost)
+        return True
+
+    @property
+    def least(self) -> float:
+        """Returns the smallest charge that is tried."""
+        return max(self.about / 4, _for_slack(self.rules, self.slack))
+
+    def profile(self, reserve: float, finer: float = 1.0) -> _Profile:
+        """Returns the profile that the theorem compares; it has the same orders for all charges."""
+        pair, leak, smoothing = self.pair, self.rules.leak_rate * self.least, self._smoothing(reserve)
+        if smoothing:
+            steps = max(_SMOOTHED_STEPS * math.sqrt(smoothing / self.about), _FEWEST_SMOOTHED_STEPS) * finer
+            return _smoothed_profile(pair, smoothing, leak, steps, _GROWTH / finer)
+        return _bare_profile(pair, math.sqrt(self.about), leak, _BARE_STEPS * finer, _GROWTH / finer)
+
+    def _test(self, reserve: float, finer: float) -> _Test:
+        shown = self.profile(reserve, finer)
+        return lambda charge: shown.compared(self.rules.leak_rate, charge)[0]
+
+    def _charge(self, reserve: float, before: float) -> float:
+        """Returns the charge at one reserve; `before` is enough at a smaller one, or infinite."""
+        # This charge's leak covers all mass, so it covers every round.
+        everything = (1 + _PROFILE_ROUND_OFF) / self.rules.leak_rate
+        if self.least >= everything:
+            return self.least
+        start = max(before if before < math.inf else self.about, self.least)
+        return _smallest(self.profile(reserve), self.rules.leak_rate, start, self.least, everything)
+
+    def _smoothing(self, reserve: float) -> float:
+        """Returns the part of a reserve that is used; a charge that is enough with less noise is enough with
+        more."""
+        return min(reserve, _MOST_SMOOTHING * self.about)
+
+    def _about_least(self) -> float:
+        """Returns about the least charge at any reserve: the variance of the Gaussian pair with the same
+        total variation, or with the same Renyi divergence of order 2 if that is smaller. No guarantee depends
+        on it."""
+        pair = self.pair
+        with np.errstate(over="ignore"):
+            moment = float(pair.p @ np.expm1(pair.losses) + pair.q @ np.expm1(-pair.losses))
+        return min(self.about, math.log1p(max(moment, 0.0)))
+
+
 class _Profile(NamedTuple):
     """Bounds on the profile of a round with noise.
 
@@ -344,25 +349,21 @@ class _Profile(NamedTuple):
     values: FloatArray
     smoothing: float
 
-    def is_below(self, leak_rate: float, charge: float, *, every: int = 1) -> bool:
+    def compared(self, leak_rate: float, charge: float) -> tuple[bool, float]:
         """Returns whether the profile is at most `leak + (1 - leak)` times that of a Gaussian mechanism of
-        variance `smoothing + charge`, at every order; the leak is `leak_rate * charge`.
+        variance `smoothing + charge`, at every order; the leak is `leak_rate * charge`. Also returns about
+        the charge that is just enough: one Newton step, in the logarithms of the bounds.
 
-        Args:
-            every: compares only one in `every` cells of orders, for a search.
-
-        Guarantee: if all cells are compared, True only if it holds, round-off included.
+        Guarantee: True only if it holds, round-off included.
         """
         leak = min(leak_rate * charge * (1 - _PROFILE_ROUND_OFF), 1.0)
         if not self.values[-1] <= leak:  # nor if it is not a number, as of losses above 709
-            return False
+            return False, float(self.values[-1]) / leak_rate
         last = int(np.argmax(self.values <= leak))
         if last == 0:
-            return True
-        cells = slice(0, last, every), slice(1, last + 1, every)
-        left, right = (self.losses[one] for one in cells)
-        middle = (left + right) / 2
-        variance = (self.smoothing + charge) * (1 - _PROFILE_ROUND_OFF)
+            return True, 0.0
+        left, right = self.losses[:last], self.losses[1 : last + 1]
+        middle, variance = (left + right) / 2, (self.smoothing + charge) * (1 - _PROFILE_ROUND_OFF)
         touching = gaussian_tangents(math.sqrt(variance), middle)
         with np.errstate(over="ignore"):
             order = np.exp(middle)
@@ -371,33 +372,29 @@ class _Profile(NamedTuple):
         at_left = (touching.value + rise) * (1 - _TANGENT_ROUND_OFF)
         at_right = touching.value * (1 - _TANGENT_ROUND_OFF) - fall * (1 + _TANGENT_ROUND_OFF)
         share = 1 - leak - _PROFILE_ROUND_OFF * (1 - leak)
-        pairs = zip((at_left, at_right), cells, strict=True)
-        return all(bool(np.all(leak + share * at >= self.values[one])) for at, one in pairs)
+        values = np.array([self.values[:last], self.values[1 : last + 1]])
+        bounds = leak + share * np.array([at_left, at_right])
+        growth = leak_rate + share * gaussian_growth(math.sqrt(variance), self.losses[: last + 1])
+        positive = np.maximum(bounds, TINY)
+        lacking = positive * np.log(np.maximum(values, TINY) / positive)
+        steps = lacking / np.array([growth[:-1], growth[1:]])
+        return bool(np.all(bounds >= values)), charge + float(steps.max())
 
 
-def _smallest(holds: Callable[..., bool], start: float, least: float, most: float) -> float:
-    """Returns about the smallest charge from `least` to `most` that passes the test, raised by a margin;
-    `most` must be enough without a test. The search begins at `start`, with a part of the cells."""
-    some, low, factor = partial(holds, every=_FIRST_CELLS), start, _FIRST_STEP
-    while low > least and some(low):
-        start, low = low, max(low / factor, least)
-        factor = min(factor**_WIDENING, _LARGEST_STEP)
-    about = _smallest_above(some, low, start, most)
-    return min(
-        _smallest_above(holds, about / (1 + _SEARCH_PRECISION), about, most) * (1 + _CHARGE_MARGIN), most
-    )
-
-
-def _smallest_above(holds: _Test, low: float, high: float, most: float) -> float:
-    """Returns about the smallest charge above `low` that passes the test, at most `most`; `high` is tried
-    first."""
-    factor = _FIRST_STEP
-    while high < most and not holds(high):
-        low, high, factor = high, min(high * factor, most), min(factor**_WIDENING, _LARGEST_STEP)
-    while high > low * (1 + _SEARCH_PRECISION):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
+def _smallest(shown: _Profile, leak_rate: float, start: float, least: float, most: float) -> float:
+    """Returns about the smallest charge from `least` to `most` for which the profile is below, raised by a
+    margin; `most` must be enough without a test. The search begins at `start`."""
+    low, high, at, steps = least / (1 + _SEARCH_PRECISION), most, min(start, most), 0
+    while high > low * (1 + 2 * _SEARCH_PRECISION):
+        enough, about = shown.compared(leak_rate, at)
+        low, high = (low, at) if enough else (at, high)
+        steps += 1
+        # A little more, which is likely to be enough; or a little less than what is known to be enough.
+        aim = min(about * (1 + _SEARCH_PRECISION / 2), high / (1 + _SEARCH_PRECISION))
+        if steps % _BISECTING == 0 or not low < aim < high:
+            aim = math.sqrt(low) * math.sqrt(high)
+        at = min(max(aim, at / _LARGEST_STEP), at * _LARGEST_STEP)
+    return min(high * (1 + _CHARGE_MARGIN), most)
 
 
 def _bare_profile(

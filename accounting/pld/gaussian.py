@@ -52,6 +52,13 @@ def gaussian_tangents(mu: float, loss: FloatArray) -> GaussianTangents:
     return GaussianTangents(below, np.maximum(mass - spread, 0.0), mass + spread)
 
 
+def gaussian_growth(mu: float, loss: FloatArray) -> FloatArray:
+    """Returns about the derivative of the divergence of unit Gaussians `mu > 0` apart in `mu**2`, at the
+    orders `exp(loss)`."""
+    density = np.exp(-((mu / 2 - loss / mu) ** 2) / 2) / math.sqrt(2 * math.pi)
+    return np.asarray(density / (2 * mu))
+
+
 def gaussian_order(divergence: float) -> float:
     """Returns about the `mu` whose divergence of order 1 (the total variation distance) is `divergence`."""
     return float(2 * scipy.special.ndtri((1 + min(divergence, 1 - 1e-15)) / 2))

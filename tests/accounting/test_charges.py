@@ -29,7 +29,7 @@ from shuffle_ledger.accounting.filters.charges import (
     _smoothed_profile,
     charge_of,
 )
-from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence, gaussian_tangents
+from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence, gaussian_growth, gaussian_tangents
 from tests.tiers import thorough
 
 if TYPE_CHECKING:
@@ -167,6 +167,8 @@ def test_gaussian_bounds_and_tangents(mu: float, deviations: float, other: float
     step = mp.exp(mp.mpf(there)) - mp.exp(mp.mpf(at))
     slope = float(line.slope_lower[0] if step < 0 else line.slope_upper[0])
     assert float(line.value[0]) - slope * step <= exact_gaussian(mp.mpf(mu) ** 2, there)
+    growth = mp.diff(lambda variance: exact_gaussian(variance, float(loss[0])), mp.mpf(mu) ** 2)
+    assert float(gaussian_growth(mu, loss)[0]) == pytest.approx(float(growth), rel=1e-9, abs=1e-290)
 
 
 def test_slack_is_charged_in_full() -> None:

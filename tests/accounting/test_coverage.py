@@ -93,6 +93,10 @@ def test_what_is_charged_is_covered_by_its_own_pair(
     charge = charge_of(pair, filters, slack=0.0)
     assert is_covered(pair, filters, charge, slack=0.0)
     assert is_covered(pair, filters, scaled(charge, 1.5), slack=0.0), "more is enough too"
+    for place, cost in enumerate(charge.gaussian):
+        if cost < min(charge.gaussian[:place], default=math.inf):  # searched for at this reserve
+            less = scaled(charge, 1 - 1e-3, only=place)
+            assert not is_covered(pair, filters, less, slack=0.0), "the search ends at the smallest"
 
 
 @pytest.mark.slow
