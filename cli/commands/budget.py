@@ -140,7 +140,8 @@ def _remaining_text(statement: BudgetStatement) -> str:
     """Epsilon that is left, and delta for approximate rounds, which needs both."""
     if statement.windows_only:
         return "only the windows limit it"
-    epsilon, accounts = lower(statement.epsilon_remaining), statement.delta_accounts
+    # A bound: while the sliding reserve decides, more rounds fit than it tells.
+    epsilon, accounts = f"at least {lower(statement.epsilon_remaining)}", statement.delta_accounts
     if accounts is None:
         return epsilon
     certain = max(0.0, accounts.certain_loss_share - accounts.certain_loss_used_upper)

@@ -35,7 +35,6 @@ def _cohort_table(cohort: DemoCohort) -> RenderableType:
         table.add_row(name, shown(counts["admitted"]), shown(counts["refused"]))
     most = max(statement.fits, key=lambda one: one.rounds_at_least, default=None)
     fitting = Text(f"still fits: {fit_text(most) if most else 'no kind of rounds was admitted yet'}")
-    reading = Bar(
-        fraction=share, width=40, text=f"spent at most {spent}, remaining {left}, by the reading that decides"
-    )
+    read = f"spent at most {spent}, remaining at least {left}, by the reading that decides"
+    reading = Bar(fraction=share, width=40, text=read)
     return Group(title, fitting, reading, table, Text())
