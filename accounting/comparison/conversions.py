@@ -42,8 +42,8 @@ def from_dp_accounting(pld: Any, *, relation: str) -> PrivacyLoss:
     from 1 on.
 
     Raises:
-        InvalidParameter: the relation is another one, the estimates are optimistic, or `pld` is no such
-            distribution.
+        InvalidParameter: the relation is another one, the estimates are optimistic, the loss is certainly
+            infinite, or `pld` is no such distribution.
     """
     if relation != "substitution":
         expected = "substitution: compute the distribution for datasets that differ in one user's data"
@@ -168,10 +168,11 @@ def _direction(pmf: Any) -> tuple[tuple[float, ...], tuple[float, ...], float]:
     """Returns losses, masses and infinity of one direction, with losses rounded up.
 
     Raises:
-        InvalidParameter: the estimates are optimistic.
+        InvalidParameter: the estimates are optimistic, or the loss is certainly infinite.
     """
     if pmf._pessimistic_estimate is not True:
         raise InvalidParameter("pld", "optimistic estimates", "pessimistic estimates, which are upper bounds")
+    _check_finite(float(pmf._infinity_mass))  # a distribution without finite losses has no dense form
     dense = pmf.to_dense_pmf()
     masses = np.maximum(np.asarray(dense._probs, dtype=np.float64), 0.0)
     places = np.arange(masses.size) + int(dense._lower_loss)
@@ -179,6 +180,7 @@ def _direction(pmf: Any) -> tuple[tuple[float, ...], tuple[float, ...], float]:
     room = 1 + (masses.size + 8) * UNIT_ROUND_OFF  # of sums
     finite = places * spacing <= LARGEST_LOSS * (1 - 8 * UNIT_ROUND_OFF)
     infinity = min((infinity + float(masses[~finite].sum())) * room, 1.0)
+    _check_finite(infinity)
     kept = finite & (places > 0) & (masses > 0)
     at_most_zero = math.fsum(masses[places <= 0].tolist())
     # Estimates from above may sum to more than 1. What loss 0 has makes no divergence at an order from 1 on.
@@ -190,3 +192,11 @@ def _direction(pmf: Any) -> tuple[tuple[float, ...], tuple[float, ...], float]:
     joined = np.bincount(inverse, weights=masses, minlength=rounded.size) * (room if step > 1 else 1.0)
     losses = np.minimum(rounded * (step * spacing) * (1 + 4 * UNIT_ROUND_OFF), LARGEST_LOSS)
     return (0.0, *losses.tolist()), (at_most_zero, *joined.tolist()), infinity
+
+
+def _check_finite(infinity: float) -> None:
+    """Refuses a distribution that reveals everything: no release of one has any privacy."""
+    if infinity >= 1:
+        most = exact_text(LARGEST_LOSS)
+        expected = f"a probability below 1 of losses that are infinite or above {most}"
+        raise InvalidParameter("pld", "a release that certainly reveals everything", expected)

@@ -277,6 +277,30 @@ def test_imports_that_are_no_upper_bounds_are_refused() -> None:
         from_dp_accounting({"losses": []}, relation="substitution")
 
 
+@pytest.mark.parametrize(
+    ("masses", "infinity"), [([], 1.0), ([0.0], 1.0), ([0.0, 1.0], 0.0), ([0.0, 0.5], 0.5)]
+)
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_an_import_that_reveals_everything_is_refused_as_such(
+    masses: list[float], infinity: float, symmetric: bool
+) -> None:
+    """Losses beyond 120 count as infinite; without any finite loss there is no dense form to read."""
+
+    class Sparse(Dense):
+        def to_dense_pmf(self) -> Dense:
+            return Dense(self._discretization, min(range(len(self._probs))), self._probs, self._infinity_mass)
+
+    revealing = Sparse(121.0, 0, np.array(masses), infinity)
+    harmless = Dense(121.0, 0, np.array([1.0]), 0.0)
+    source = Loss(revealing) if symmetric else Loss(harmless, revealing)
+    with pytest.raises(InvalidParameter) as caught:
+        from_dp_accounting(source, relation="substitution")
+    assert str(caught.value) == (
+        "pld: got 'a release that certainly reveals everything', expected a probability below 1 of losses"
+        " that are infinite or above 120"
+    )
+
+
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the stand-in where dp-accounting would be."""
