@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from fractions import Fraction
 
 import mpmath
 import numpy as np
 import pytest
 
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.accounting.amplification.blanket import divergence, rare_events
 from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_profile
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import Laws, ListedPairs
@@ -214,3 +216,22 @@ def _of_two(pair: Decomposition, reports: int, excess: float, *, rare: int, most
                 ways = mpmath.binomial(reports, gains) * mpmath.binomial(reports - gains, others)
                 total += ways * c[rare] ** gains * c[common] ** others * rest**left * value
         return total / reports + max(a[2] - order * b[2], 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("epsilon0", "participation", "reports"), [(1.0, 1e-140, 30), (1.0, 1e-200, 30), (5.0, 1e-110, 1000)]
+)
+def test_reports_that_hardly_anyone_sends_are_bounded_without_a_warning(
+    epsilon0: float, participation: float, reports: int
+) -> None:
+    """Next to always at most one report arrives, of any of the users: the others have the other value."""
+    randomizer = parse_randomizer(f"laplace(epsilon0={epsilon0})")
+    described = ShuffledRound(randomizer=randomizer, reports=reports, participation=participation)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = Accountant(precision=0.1).certify_delta({described: 1}, epsilon=0.01)
+    loss = math.log1p(reports * math.expm1(0.01))
+    alone = participation * max(-math.expm1((loss - epsilon0) / 2), 0.0)
+    assert alone > 0
+    assert found.delta_lower <= alone <= found.delta_upper

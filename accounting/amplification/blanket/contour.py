@@ -274,10 +274,13 @@ class Tails(NamedTuple):
         return np.asarray(needed.reshape(2, -1, allowed.size).min(axis=1).max(axis=0))
 
     def translates(self, period: FloatArray) -> FloatArray:
-        """Returns upper bounds on what the translates by all multiples of a period add, shape (orders,)."""
+        """Returns upper bounds on what the translates by all multiples of a period add, shape (orders,);
+        infinite where no rate gives one."""
         fall = self.rate * period
         exponents = (self.log_first - fall - np.log(-np.expm1(-fall))).reshape(2, -1, period.size)
-        return np.asarray(np.exp(exponents.min(axis=1)).sum(axis=0) * (1 + 1e-9))
+        least = exponents.min(axis=1)
+        each = np.where(least > LARGEST_EXPONENT, np.inf, np.exp(np.minimum(least, LARGEST_EXPONENT)))
+        return np.asarray(each.sum(axis=0) * (1 + 1e-9))
 
 
 def _log_moment(tilt: Tilt, reports: int, rate: FloatArray) -> FloatArray:

@@ -375,7 +375,8 @@ def _rest(
     log_mass = tilt.log_mass / reports
     slack = reports * laws.unsure(log_mass)
     doubt = np.where(log_mass < SMALL_LOG_MASS, crude * np.expm1(np.minimum(slack, LARGEST_EXPONENT)), 0.0)
-    return upper + doubt, np.where(lost, 0.0, np.maximum(lower - doubt, 0.0))
+    # A divergence is at most 1, also where round-off leaves no bound.
+    return np.minimum(upper + doubt, 1.0), np.where(lost, 0.0, np.maximum(lower - doubt, 0.0))
 
 
 def _left_out(laws: Laws, left_out: BoolArray, reports: int, theta: FloatArray) -> FloatArray:
