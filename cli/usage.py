@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import click
 
+# How Click begins what it says of arguments that a command does not take.
+_TOO_MANY = "got unexpected extra argument"
 _ALIKE = 0.6  # how alike two names are, from 0 to 1, if one may be a misspelling of the other
 
 
@@ -46,7 +48,18 @@ def usage_message(error: click.ClickException) -> str:
     if isinstance(error, click.BadParameter) and error.param is not None:
         is_argument = isinstance(error.param, click.Argument)
         return f"{'' if is_argument else error.param.opts[0] + ': '}{_begun_small(error.message)}"
-    return _begun_small(error.format_message())
+    said = _begun_small(error.format_message())
+    if isinstance(error, click.UsageError) and error.ctx is not None and said.startswith(_TOO_MANY):
+        return f"{said}, expected {_expected(error.ctx)}"
+    return said
+
+
+def _expected(ctx: click.Context) -> str:
+    """Returns what stands behind a command beside its options, and how several cohorts are named there."""
+    parameters = ctx.command.get_params(ctx)
+    arguments = [each.make_metavar(ctx) for each in parameters if isinstance(each, click.Argument)]
+    several = "; several cohorts: --audience A,B" if "--audience" in _options(ctx) else ""
+    return f"{' '.join(arguments) or 'options only'}{several}"
 
 
 def _no_such_option(name: str, ctx: click.Context) -> str:

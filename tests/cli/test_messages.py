@@ -47,7 +47,12 @@ def _said(run: Run, *arguments: str, code: int = 2) -> str:
             ("token", "create", "x", "--role", "admn"),
             "--role: 'admn' is not one of 'admin', 'registrar', 'reader', 'auditor'",
         ),
-        (("budget", "a", "b"), "got unexpected extra argument (b)"),
+        (("budget", "a", "b"), "got unexpected extra argument (b), expected COHORT"),
+        (("health", "a"), "got unexpected extra argument (a), expected options only"),
+        (
+            ("round", "quote", "a", "b", "--randomizer", "krr(k=2, epsilon0=1)", "--reports", "9"),
+            "got unexpected extra argument (b), expected [COHORT]; several cohorts: --audience A,B",
+        ),
     ],
 )
 def test_a_command_line_that_is_none_says_what_was_meant(
