@@ -156,7 +156,7 @@ class _Databases:
         self._drops: list[Future[list[str]]] = []
 
     def create(self, template: str = "template1") -> str:
-        """Create a database; return its name."""
+        """Create a database from a template, with the options that stand behind it; return its name."""
         name = _new_name()
         _execute(self._server, f"CREATE DATABASE {name} TEMPLATE {template}")
         return name
@@ -212,6 +212,13 @@ def postgresql_databases(postgresql_server: str) -> Iterator[_Databases]:
 def new_postgresql_database(postgresql_databases: _Databases) -> Iterator[Callable[[], str]]:
     """Yield a function that creates empty PostgreSQL databases; they are dropped after the test."""
     yield from _until_the_end(postgresql_databases, postgresql_databases.create)
+
+
+@pytest.fixture
+def new_latin_database(postgresql_databases: _Databases) -> Iterator[Callable[[], str]]:
+    """Yield a function that creates empty PostgreSQL databases of Western European characters alone."""
+    latin = "template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'"
+    yield from _until_the_end(postgresql_databases, lambda: postgresql_databases.create(latin))
 
 
 @pytest.fixture

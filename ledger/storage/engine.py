@@ -77,7 +77,9 @@ _READ_OPTION = "shuffle_ledger_read"
 _ALONE_OPTION = "shuffle_ledger_alone"  # on PostgreSQL: every statement is its own transaction
 # serialization failure, deadlock, lock not available, statement cancelled by its timeout
 _POSTGRESQL_CONTENTION = frozenset({"40001", "40P01", "55P03", "57014"})
-_POSTGRESQL_READ_ONLY = "25006"  # a standby, or made read-only by its operator
+# A standby, or made read-only by its operator; a role without the rights that the ledger needs.
+_POSTGRESQL_OUT_OF_USE = frozenset({"25006", "42501"})
+_POSTGRESQL_UNTRANSLATABLE = "22P05"  # the database's encoding lacks a character
 _SQLITE_CONTENTION = ("database is locked", "database table is locked", "database schema is locked")
 
 
@@ -373,13 +375,17 @@ def translated_errors(fact: str | None = None, *, url: URL | None = None) -> Ite
             raise Unavailable(f"the database cannot be used: {said}") from error
         if is_no_database(reason):
             raise SchemaError(f"there is no ledger in {said}") from error
+        if getattr(error.orig, "sqlstate", None) == _POSTGRESQL_UNTRANSLATABLE:
+            expected = "characters that its encoding has; a database with encoding UTF8 has all of them"
+            message = f"a text cannot be stored in the database, {said}: expected {expected}"
+            raise InvalidValue(field="text", value=None, expected=expected, message=message) from error
         raise
 
 
 def _is_out_of_use(error: DBAPIError) -> bool:
     # Not every connection that ends is an operational error: one that was idle in a transaction is not.
     ended = error.connection_invalidated or isinstance(error, OperationalError)
-    return ended or getattr(error.orig, "sqlstate", None) == _POSTGRESQL_READ_ONLY
+    return ended or getattr(error.orig, "sqlstate", None) in _POSTGRESQL_OUT_OF_USE
 
 
 def _is_contention(error: DBAPIError) -> bool:

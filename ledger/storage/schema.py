@@ -9,7 +9,7 @@ from sqlalchemy import Connection, String, column, inspect, select, table, text
 
 from shuffle_ledger.ledger.errors import SchemaError
 from shuffle_ledger.ledger.storage import engine as engines
-from shuffle_ledger.ledger.storage.tables import SCHEMA_REVISION
+from shuffle_ledger.ledger.storage.tables import SCHEMA_REVISION, cohorts
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -24,7 +24,7 @@ def initialise(database_url: str) -> str:
 
     Raises:
         InvalidValue: the URL is of no supported database.
-        SchemaError: the database is newer than this code.
+        SchemaError: the database is newer than this code, or does not tell its revision.
         Damaged: a row refers to one that is missing; nothing was changed.
         TryAgain: another process held the database for too long; nothing was changed.
         Unavailable: the database cannot be reached or created, or its answer was lost.
@@ -77,10 +77,20 @@ def _scripts(config: Config) -> ScriptDirectory:
 
 
 def _stored_revision(connection: Connection) -> str | None:
-    if not inspect(connection).has_table(_REVISION_TABLE):
-        return None
-    revision = column("version_num", String())
-    return connection.execute(select(revision).select_from(table(_REVISION_TABLE))).scalar_one_or_none()
+    """Return the revision of the schema; None if there is no ledger. Raises SchemaError if it is not told."""
+    tables, stored = inspect(connection), []
+    if tables.has_table(_REVISION_TABLE):
+        revision = select(column("version_num", String())).select_from(table(_REVISION_TABLE))
+        stored = list(connection.execute(revision).scalars())
+    if len(stored) == 1:
+        return str(stored[0])
+    if stored or tables.has_table(cohorts.name):
+        raise SchemaError(
+            f"the database has a table {cohorts.name}, and which schema that is of is not told: the table"
+            f" {_REVISION_TABLE} has {len(stored)} rows or is missing, expected one row. Restore the ledger"
+            " from a backup or, if the tables are not a ledger's, give it a database of its own"
+        )
+    return None
 
 
 def _refuse_unknown(stored: str | None, scripts: ScriptDirectory) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,21 @@ def test_a_full_disk_is_named(directory: Path) -> None:
     engine.dispose()
     said = f"the database cannot be used: {path}: it cannot be written: the disk is full"
     assert str(caught.value) == f"{said} (database or disk is full)"
+
+
+def test_a_text_that_the_encoding_of_the_database_lacks_is_named(
+    run: Run, new_latin_database: Callable[[], str]
+) -> None:
+    url = new_latin_database()
+    assert run("init", "--database-url", url).code == 0
+    opening = ("--population", "100000", "--epsilon", "1", "--delta", "1e-6")
+    assert run("cohort", "open", "téléphones", *opening, "--database-url", url).code == 0
+    for command in (("cohort", "open", "電話", *opening), ("cohort", "show", "電話")):
+        code, said = _error(run, url, command)
+        assert code == 2
+        assert said.startswith("a text cannot be stored in the database, ")
+        assert 'has no equivalent in encoding "LATIN1"' in said
+        assert said.endswith("a database with encoding UTF8 has all of them")
 
 
 def test_a_server_that_cannot_be_reached_is_named_without_its_password(run: Run) -> None:

@@ -90,25 +90,38 @@ def test_a_host_that_falls_silent_is_noticed_in_a_minute_unless_the_address_says
     assert wanted.items() <= parameters(other.render_as_string(hide_password=False)).items()
 
 
+def writes_of(
+    store: Store, accountant: Accountant, make_request: MakeRequest
+) -> tuple[Callable[[], object], ...]:
+    """Return the ways to write into a ledger that was `filled`."""
+    new = [make_request(f"new-{number}") for number in range(3)]
+    opening: dict[str, Any] = {"name": "watches", "population": 9, "epsilon": 1.0, "delta": 1e-9}
+    return (
+        lambda: admit_together(store, accountant, new, actor="x"),
+        lambda: register_and_admit(store, accountant, new[0], actor="x"),
+        lambda: register(store, new[0], actor="x"),
+        lambda: void(store, accountant, "first", reason="a test", actor="x"),
+        lambda: open_cohort(store, **opening, policy="fixed", actor="x"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("default_transaction_read_only = on", "read-only"),
+        ("role = pg_read_all_data", r"the database cannot be used: .*: permission denied for"),
+    ],
+)
 def test_who_stopped_writing_means_everybody(
-    database_url: str, accountant: Accountant, make_request: MakeRequest
+    database_url: str, accountant: Accountant, make_request: MakeRequest, setting: str, said: str
 ) -> None:
     """Whichever way it is written, the answer is that it cannot be now, and nothing is there."""
     with Store.connect(database_url) as store:
         filled(store, accountant, make_request)
-    sets(database_url, "default_transaction_read_only = on")
-    new = [make_request(f"new-{number}") for number in range(3)]
+    sets(database_url, setting)
     with Store.connect(database_url) as store:
-        for writes in (
-            lambda: admit_together(store, accountant, new, actor="x"),
-            lambda: register_and_admit(store, accountant, new[0], actor="x"),
-            lambda: register(store, new[0], actor="x"),
-            lambda: void(store, accountant, "first", reason="a test", actor="x"),
-            lambda: open_cohort(
-                store, name="watches", population=9, epsilon=1.0, delta=1e-9, policy="fixed", actor="x"
-            ),
-        ):
-            with pytest.raises(Unavailable, match="read-only"):
+        for writes in writes_of(store, accountant, make_request):
+            with pytest.raises(Unavailable, match=said):
                 writes()
         assert store.count_entries("phones") == {"opened": 1, "admitted": 1}
         assert [cohort.name for cohort in store.cohorts()] == ["phones"]

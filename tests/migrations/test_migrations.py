@@ -81,6 +81,26 @@ def test_a_schema_of_the_future_is_refused(empty_database_url: str) -> None:
         initialise(empty_database_url)
 
 
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "DELETE FROM alembic_version",
+        "INSERT INTO alembic_version VALUES ('0001')",
+        "DROP TABLE alembic_version",
+    ],
+)
+def test_a_ledger_that_does_not_tell_its_schema_is_left_alone(empty_database_url: str, lost: str) -> None:
+    """To initialise it was said to help, and failed on the first table."""
+    initialise(empty_database_url)
+    engine = create_engine(empty_database_url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(lost)
+    engine.dispose()
+    for asked in (initialise, Store.connect):
+        with pytest.raises(SchemaError, match="table cohorts, and which schema that is of is not told"):
+            asked(empty_database_url)
+
+
 def test_a_ledger_is_never_downgraded(empty_database_url: str) -> None:
     """An older schema would lose evidence: no revision knows the way back, and trying changes nothing."""
     initialise(empty_database_url)
