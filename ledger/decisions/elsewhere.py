@@ -118,6 +118,8 @@ class _Telling:
             if round_record(store, name).incident is None:
                 raise
             fields = described.to_mapping()
+            if "interaction" in fields:  # an older record has neither; others leave out a single report
+                fields["reports_per_user"] = described.reports_per_user
             found = correct(store, accountant, name, fields, **self.by, may_be_same=True)
         yield from found.audience or (_member(found),)
         request = round_record(store, name).request

@@ -107,6 +107,19 @@ def test_what_is_told_is_the_corrected_round(desk: Desk) -> None:
     desk.check()
 
 
+def test_a_single_report_of_each_user_is_told_everywhere(desk: Desk) -> None:
+    """It is the one field that a round's form leaves out: the other cohort kept several reports."""
+    tell(desk, {"reports_per_user": 2}, cohorts=("tablets",))
+    declared = parse_randomizer("declared(epsilon=0.1, delta=1e-10)")  # takes a single report alone
+    changes: dict[str, object] = {"reports_per_user": 1, "reports": 1, "randomizer": declared.to_mapping()}
+    tell(desk, changes, cohorts=("tablets",), reason="a sum")
+    first, other = (round_record(desk.store, name).told[-1] for name in ("one", "one+tablets"))
+    assert isinstance(first, Corrected)
+    assert isinstance(other, Corrected)
+    assert first.round == other.round
+    desk.check()
+
+
 def test_a_week_that_has_no_room_left_is_overspent_and_the_cohort_is_not(desk: Desk) -> None:
     desk.admitted(MONDAY + 7 * DAY)
     answer = tell(desk, {"randomizer": {"kind": "krr", "k": 10, "epsilon0": 3.0}}, until=MONDAY + 7 * DAY)
