@@ -8,6 +8,7 @@ still be right. Any pair above the round's profile can prove a charge: finer pai
 
 from __future__ import annotations
 
+import dataclasses
 from collections import OrderedDict
 from fractions import Fraction
 
@@ -48,7 +49,8 @@ class Coverage:
 
     def covers(self, shuffled: ShuffledRound, filters: FilterSet, charge: Charge) -> bool:
         """Returns whether `charge` is certainly enough for the round. With several reports of a user, each of
-        the rounds that it is charged as must be covered by an equal part of the charge.
+        the rounds that it is charged as must be covered by an equal part of the charge. A charge for a
+        certain loss of everything covers any slack: no filter that an account limits holds with it.
 
         Guarantee: True only if the theorem of every filter holds at the charge. False means that no proof was
             found at any of `precisions`. For charges that this package computed at one of these precisions,
@@ -57,6 +59,9 @@ class Coverage:
         Raises:
             ValueError: the charge belongs to other filters.
         """
+        if charge.account and charge.account[0] >= 1:
+            slack = max(charge.account[1], 2 * Fraction(shuffled.slack))  # twice: the accountant rounds up
+            charge = dataclasses.replace(charge, account=(charge.account[0], slack))
         shuffled, count = charged_as(shuffled)
         if count > 1:
             charge *= Fraction(1, count)

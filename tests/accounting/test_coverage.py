@@ -65,6 +65,15 @@ def test_what_a_ledger_charges_is_covered_for_an_auditor_of_another_precision(
     assert auditor.covers(kind, FILTERS, scaled(charge, 1 - 1e-9))
 
 
+def test_only_a_certain_loss_of_everything_covers_any_slack(auditor: Coverage) -> None:
+    filters = FilterSet.for_budget(epsilon=1.0, delta=1e-7, accounts=(1e-9, 1e-9))
+    kind = made("generic(epsilon0=1)", reports=10_000, delta0=1e-3, analysis="clone")
+    charge = Accountant().charge(kind, filters)
+    for certain, is_enough in ((Fraction(1), True), (Fraction(999, 1000), False)):
+        without = replace(charge, account=(certain, Fraction(0)))
+        assert auditor.covers(kind, filters, without) is is_enough
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("randomizer", "fields"), KINDS[:3] + KINDS[12:14])
 def test_a_charge_one_percent_too_small_is_not(

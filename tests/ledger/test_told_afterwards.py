@@ -326,6 +326,18 @@ def test_an_incident_before_the_first_round_chose_breaks_the_promise(desk: Desk)
     desk.verified("phones")
 
 
+def test_an_approximate_release_before_the_choice_is_charged_enough_for_auditors(desk: Desk) -> None:
+    """That everything was revealed is charged to the account of certain losses, and covers any slack."""
+    desk.open("phones")
+    desk.admit("r", krr(1, 20_000), "phones")
+    local = parse_randomizer("generic(epsilon0=1)")
+    approximate = ShuffledRound(randomizer=local, reports=8_000, delta0=1e-14)
+    assert desk.incident("early", approximate, "phones").chosen_after
+    desk.verified("phones")
+    correct(desk.store, desk.accountant, "early", {"reports": 9_000}, reason="a log", actor="ada")
+    desk.verified("phones")
+
+
 @pytest.mark.parametrize("policy", ["fixed", "plan"])
 def test_an_incident_concerns_no_choice_where_there_is_none(desk: Desk, policy: str) -> None:
     plan = {krr(1, 10_000): 3} if policy == "plan" else None
