@@ -254,7 +254,8 @@ def _count_lost_worker(store: Store, round_id: str) -> None:
 def _refuse_stuck(stored: StoredRound) -> None:
     if stored.attempts >= ATTEMPTS_MAX:
         raise RoundStuck(
-            f"round {stored.round_id!r} failed {stored.attempts} times and is left alone;"
+            f"round {stored.round_id!r} failed {stored.attempts} times and is left alone until"
+            " somebody asks for it (`round retry`);"
             f" last: {stored.last_error or _LOST_WORKER}"
         )
 
