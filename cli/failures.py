@@ -54,10 +54,12 @@ class BadValue(CommandLineError):
 
 
 class BadLine(CommandLineError):
-    """A line of a file that cannot be accepted; `cause` is the error that says why."""
+    """A line of a file that cannot be accepted; `cause` is the error that says why, and `done` how many
+    rounds of the file are registered all the same."""
 
-    def __init__(self, file: str, line: int, cause: Exception) -> None:
-        super().__init__(f"{file}, line {line}: {cause}")
+    def __init__(self, file: str, line: int, cause: Exception, *, done: int = 0) -> None:
+        before = f" (registered before it: {done}; importing again goes on there)" if done else ""
+        super().__init__(f"{file}, line {line}: {cause}{before}")
         self.file = file
         self.line = line
         self.cause = cause

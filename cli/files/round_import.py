@@ -199,7 +199,7 @@ def run_import(ledger: Ledger, plan: ImportPlan, *, processes: int | None = None
             some = requests[done : done + size]
             began = time.monotonic()
             prepare(some)
-            with _line_named(plan.file, plan.lines[done].line):
+            with _line_named(plan.file, plan.lines[done].line, done):
                 answers = _registered(ledger, some)
             for line, (answer, was_decided) in zip(plan.lines[done:], answers, strict=False):
                 known += was_decided
@@ -323,10 +323,10 @@ def _check(
 
 
 @contextmanager
-def _line_named(file: Path, line: int) -> Iterator[None]:
+def _line_named(file: Path, line: int, done: int) -> Iterator[None]:
     try:
         yield
     except (ImportError, TryAgain, Unavailable):
         raise  # says nothing about the line
     except Exception as problem:
-        raise BadLine(str(file), line, problem) from problem
+        raise BadLine(str(file), line, problem, done=done) from problem

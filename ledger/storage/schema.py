@@ -85,10 +85,11 @@ def _stored_revision(connection: Connection) -> str | None:
     if len(stored) == 1:
         return str(stored[0])
     if stored or tables.has_table(cohorts.name):
+        found = f"has {len(stored)} rows" if tables.has_table(_REVISION_TABLE) else "is missing"
         raise SchemaError(
-            f"the database has a table {cohorts.name}, and which schema that is of is not told: the table"
-            f" {_REVISION_TABLE} has {len(stored)} rows or is missing, expected one row. Restore the ledger"
-            " from a backup or, if the tables are not a ledger's, give it a database of its own"
+            f"the database does not say which schema its tables have: the table {_REVISION_TABLE} {found},"
+            " expected one row. Restore the ledger from a backup or, if the tables are not a ledger's, give"
+            " it a database of its own"
         )
     return None
 

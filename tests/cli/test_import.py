@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from shuffle_ledger.ledger.decisions import admission
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import Pending
+from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.cli.conftest import Run
 from tests.tiers import thorough
@@ -195,6 +196,26 @@ def test_a_round_that_cannot_be_decided_is_named_with_its_line(
     answer = run(*IMPORT)
     assert answer.code == 1
     assert answer.json["error"]["message"] == "rounds.csv, line 2: as if a bound could not be computed"
+
+
+def test_an_import_that_stops_says_what_is_registered_and_goes_on(
+    files: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register_some = DatabaseLedger.register_some
+
+    def fail(ledger: DatabaseLedger, requests: Sequence[RoundRequest]) -> Any:
+        if requests[0].round_id == "r3":
+            raise ZeroDivisionError("as if a bound could not be computed")
+        return register_some(ledger, requests[:1])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DatabaseLedger, "register_some", fail)
+        answer = run(*IMPORT)
+    assert answer.json["error"]["message"] == (
+        "rounds.csv, line 5: as if a bound could not be computed (registered before it: 3; importing again"
+        " goes on there)"
+    )
+    assert run(*IMPORT).json["rounds_known"] == 3
 
 
 @pytest.mark.slow
