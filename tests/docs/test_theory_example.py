@@ -14,7 +14,7 @@ import pytest
 
 from shuffle_ledger.accounting import lower_text, slot_for, upper_text
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPairs
-from shuffle_ledger.accounting.amplification.blanket.tilting import NEAR_SADDLE, Tilt
+from shuffle_ledger.accounting.amplification.blanket.tilting import Tilt
 
 PAGE = Path(__file__).parents[2] / "docs" / "theory.md"
 
@@ -79,7 +79,7 @@ def test_the_tilted_sum_is_the_one_of_the_page(example: str, names: dict[str, An
     masses, reports = names["week"].randomizer.analysis("blanket").decomposition, names["week"].reports
     orders = np.expm1(np.array([0.005, 0.01]))
     ((_, laws, _),) = ListedPairs([masses]).laws(np.zeros(2, dtype=np.int64), orders)
-    tilt = Tilt.of(laws, reports, laws.saddle(reports, closeness=NEAR_SADDLE))
+    tilt = Tilt.of(laws, reports, laws.saddle(reports))
     printed = [_numbers(example, rf"\| {epsilon} \| # \|")[0] for epsilon in (0.005, 0.01)]
     assert printed == pytest.approx(tilt.theta.tolist(), rel=1e-4)
     theta, deviation, log_mass = _numbers(

@@ -23,7 +23,6 @@ from shuffle_ledger.accounting.amplification.blanket.gain_laws import Bare, Laws
 from shuffle_ledger.accounting.amplification.blanket.rare_events import RareGains
 from shuffle_ledger.accounting.amplification.blanket.tilting import (
     MOST_SMOOTHING,
-    NEAR_SADDLE,
     OVERWHELMING,
     SMALL_LOG_MASS,
     Tilt,
@@ -147,7 +146,7 @@ def chernoff_log_profiles(
         alive = laws.gains.max(axis=1, initial=0.0) > 0
         if np.any(alive):
             hidden = laws.at(alive)
-            theta = hidden.saddle(reports, closeness=NEAR_SADDLE)
+            theta = hidden.saddle(reports)
             exponent = log_mass(hidden, reports, theta)[0] - np.log(theta * math.e * reports)
             result[rows[alive]] = np.logaddexp(result[rows[alive]], exponent)
     return result
@@ -221,7 +220,7 @@ def _summed(
     """Returns bounds on the divergence of the hidden components. First moves losses that are too rare to
     matter to the leftover component."""
     laws, added = _without_rare_losses(laws, reports)
-    theta = laws.saddle(reports, closeness=NEAR_SADDLE)
+    theta = laws.saddle(reports)
     upper, lower = _by_scales(laws, reports, excess, theta, smoothing)
     return upper, lower * (1 - added)
 
@@ -286,7 +285,7 @@ def _by_scales(
             return upper, lower
         rows, excess, smoothing, most = rows[left], excess[left], smoothing[left], most[left]
         laws = laws.at(left)
-        theta = laws.saddle(reports, closeness=NEAR_SADDLE)
+        theta = laws.saddle(reports)
 
 
 def _with_rare_gains(
@@ -357,7 +356,7 @@ def _rest(
     if short.size:
         left_out = overwhelming[short]
         part = laws.at(short).without(left_out)
-        shorter = Tilt.of(part, reports, part.saddle(reports, closeness=NEAR_SADDLE))
+        shorter = Tilt.of(part, reports, part.saddle(reports))
         lone = _lone(part, reports, excess[short])
         above, below = integrate(shorter, reports, smoothing[short], (lone.upper, lone.lower))
         rest = _left_out(laws.at(short), left_out, reports, shorter.theta)

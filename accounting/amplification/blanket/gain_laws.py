@@ -17,6 +17,7 @@ from shuffle_ledger.accounting.numeric.arrays import (
     BoolArray,
     FloatArray,
     IndexArray,
+    chosen_rows,
     increasing_root,
 )
 
@@ -26,6 +27,9 @@ _SMALLEST_WEIGHT_EXPONENT = 600.0
 _MOST_ROUNDING_EXPONENT = 50.0
 # Relative and absolute room for the round-off of sums and powers of masses in `infinity`.
 _MASS_SUM_ROUND_OFF = 1e-12
+# Newton's steps towards a saddle point: how many at most, and the length of one, in the tilt's logarithm,
+# after which none follows.
+_MOST_STEPS, _LAST_STEP = 12, 0.02
 # Array elements (orders times components) that are worked on together. Larger: fewer calls, more memory.
 _BLOCK_ELEMENTS = 1 << 20
 
@@ -92,7 +96,7 @@ class Laws(NamedTuple):
         """Returns the laws at some of the orders, ascending."""
         if orders.dtype != np.bool_ and orders.size == len(self.c):
             return self  # all of them
-        return Laws(*(column[orders] for column in self))
+        return Laws(*(chosen_rows(column, orders) for column in self))
 
     def without(self, left_out: BoolArray) -> Laws:
         """Returns the laws without these components, shape (orders, components); their mass is then less than
@@ -161,7 +165,7 @@ class Laws(NamedTuple):
         """Returns the laws at some of the orders, ascending, with only the arrays that `weighted` needs."""
         if orders.size == len(self.c):
             return self
-        c, gains, leftover = self.c[orders], self.gains[orders], self.leftover[orders]
+        c, gains, leftover = (chosen_rows(one, orders) for one in (self.c, self.gains, self.leftover))
         return self._replace(c=c, gains=gains, leftover=leftover)
 
     def weighted(self, theta: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
@@ -173,25 +177,44 @@ class Laws(NamedTuple):
         masses, rest = self.c * np.exp(exponents, out=exponents), self.leftover * np.exp(-top)
         return masses, rest, masses.sum(axis=1) + rest, top
 
-    def saddle(self, reports: int, *, closeness: float) -> FloatArray:
-        """Returns tilts within the factor `closeness` of the saddle point `n K'(theta) = 2 / theta`, K the
-        logarithm of the moment generating function, shape (orders,). Every law must have a positive gain. Any
-        tilt gives sound bounds; this one gives tight ones."""
+    def saddle(self, reports: int) -> FloatArray:
+        """Returns tilts near the saddle point `n K'(theta) = 2 / theta`, K the logarithm of the moment
+        generating function, shape (orders,). Every law must have a positive gain. Any tilt gives sound
+        bounds; this one gives tight ones."""
         n, gains = float(reports), self.gains
-
-        def slope(theta: FloatArray, rows: IndexArray) -> FloatArray:
-            laws = self.some(rows)
-            masses, _, total, _ = laws.weighted(theta)
-            masses *= laws.gains
-            result: FloatArray = n * masses.sum(axis=1) / total * theta - 2.0
-            return result
-
         # Where the law is nearly Gaussian the root is that of a quadratic.
         drift, square = self.drift, (self.c * gains * gains).sum(axis=1)
         root = np.sqrt(drift * drift + 8 * square / n)
         # Of the two ways to write it, the one without cancellation.
-        start = np.where(drift > 0, 4 / n / (root + np.maximum(drift, 0.0)), (root - drift) / (2 * square))
-        return increasing_root(slope, start, closeness=closeness)
+        theta: FloatArray = np.where(
+            drift > 0, 4 / n / (root + np.maximum(drift, 0.0)), (root - drift) / (2 * square)
+        )
+        searched = np.ones(theta.size, dtype=np.bool_)
+        for _ in range(_MOST_STEPS):
+            masses, _, total, _ = self.weighted(theta)
+            masses *= gains
+            mean = masses.sum(axis=1) / total
+            masses *= gains
+            variance = np.maximum(masses.sum(axis=1) / total - mean * mean, 0.0)
+            wanted = 2 / n / theta
+            # Newton's step of the logarithm of theta: `K' - 2 / (n theta)` rises with theta.
+            step = np.nan_to_num((wanted - mean) / (wanted + theta * variance), posinf=0.0, neginf=0.0)
+            # No order's tilt depends on the others.
+            theta = np.where(searched, theta * np.exp(np.clip(step, -1.0, 1.0)), theta)
+            searched &= np.abs(step) >= _LAST_STEP
+            if not np.any(searched):
+                return theta
+        # Where a law of several scales turns from one to another, steps go back and forth.
+        left = np.flatnonzero(searched)
+
+        def slope(theta: FloatArray, rows: IndexArray) -> FloatArray:
+            laws = self.some(left[rows])
+            masses, _, total, _ = laws.weighted(theta)
+            result: FloatArray = (masses * laws.gains).sum(axis=1) / total * theta - 2.0 / n
+            return result
+
+        theta[left] = increasing_root(slope, theta[left], closeness=math.exp(_LAST_STEP))
+        return theta
 
 
 class Pairs(Sequence[Decomposition]):
@@ -355,7 +378,7 @@ class ListedPairs(Pairs):
 
     def masses(self, which: IndexArray) -> Masses:
         """See `Pairs.masses`."""
-        return Masses(*(column[which] for column in self._masses))
+        return Masses(*(chosen_rows(column, which) for column in self._masses))
 
     @property
     def components(self) -> int:

@@ -17,7 +17,6 @@ from shuffle_ledger.accounting.amplification.blanket.contour import integrate
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import Laws
 from shuffle_ledger.accounting.amplification.blanket.tilting import (
     MOST_SMOOTHING,
-    NEAR_SADDLE,
     OVERWHELMING,
     SMALL_LOG_MASS,
     Given,
@@ -45,6 +44,9 @@ MOST_SUMMED = 3
 #: Share of the bound for k = 1 below which a number k is bounded, not summed; and expected number of reports
 #: of far losses that are left out of a sum. Larger: fewer and shorter sums, wider bounds.
 UNSUMMED_SHARE = 1e-6
+# Tilts for outcomes with such reports are within this factor of the saddle point. Nearer: slower search,
+# slightly fewer nodes.
+_NEAR_SADDLE = 1.02
 
 
 class RareGains(NamedTuple):
@@ -190,7 +192,7 @@ def _saddle(laws: Laws, chosen: BoolArray, reports: int, number: int) -> FloatAr
         mean += number * (own * own_gains).sum(axis=1) / own.sum(axis=1)
         return np.asarray(theta * mean - 2.0)
 
-    return increasing_root(slope, 2 / (number * highest), closeness=NEAR_SADDLE)
+    return increasing_root(slope, 2 / (number * highest), closeness=_NEAR_SADDLE)
 
 
 def _chernoff(laws: Laws, chosen: BoolArray, reports: int, number: int, theta: FloatArray) -> FloatArray:

@@ -17,13 +17,12 @@ from shuffle_ledger.accounting.numeric.arrays import (
     ComplexArray,
     FloatArray,
     IndexArray,
+    chosen_rows,
     expm1_minus,
     turned,
 )
 from shuffle_ledger.accounting.numeric.characteristic_functions import noise
 
-#: Tilts are within this factor of the saddle point. Nearer: slower search, slightly fewer nodes.
-NEAR_SADDLE = 1.02
 #: A loss is overwhelming if its tilt factor `exp(theta G)` is below `exp(-this)`. Smaller: shorter sums, more
 #: of them repeated with the whole law. The bounds hold for every value; the tests change it.
 OVERWHELMING = 12.0
@@ -83,7 +82,7 @@ class Tilt(NamedTuple):
 
     def at(self, orders: BoolArray | IndexArray) -> Tilt:
         """Returns the laws at some of the orders."""
-        columns: tuple[Any, ...] = tuple(column[orders] for column in self)
+        columns: tuple[Any, ...] = tuple(chosen_rows(column, orders) for column in self)
         return Tilt(*columns)
 
 
@@ -141,7 +140,7 @@ class Given(NamedTuple):
 
     def at(self, orders: IndexArray) -> Given:
         """Returns the same at some of the orders."""
-        return Given(self.number, *(column[orders] for column in self[1:]))
+        return Given(self.number, *(chosen_rows(column, orders) for column in self[1:]))
 
     def factor(self, row: IndexArray, u: FloatArray, one: ComplexArray) -> tuple[ComplexArray, FloatArray]:
         """Returns the characteristic function of the given reports' total gain, and a bound on its round-off,

@@ -23,7 +23,7 @@ from shuffle_ledger.accounting.amplification.blanket.contour import (
     short_period,
 )
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import Laws, Pairs
-from shuffle_ledger.accounting.amplification.blanket.tilting import NEAR_SADDLE, SMALL_LOG_MASS, Tilt
+from shuffle_ledger.accounting.amplification.blanket.tilting import SMALL_LOG_MASS, Tilt
 from shuffle_ledger.accounting.numeric.arrays import (
     LARGEST_EXPONENT,
     TINY,
@@ -137,7 +137,7 @@ def every_count(
 def _hidden(laws: Laws, counts: Counts, smoothing: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Returns upper and lower bounds on the divergences of the hidden components, each of shape (counts,
     orders)."""
-    theta = laws.saddle(counts.typical, closeness=NEAR_SADDLE)
+    theta = laws.saddle(counts.typical)
     # All numbers have the contour of the typical one. A bound that is monotone in the number of reports, or
     # whose logarithm is linear in it, is largest at the smallest or at the largest number.
     fewest, typical, most = (

@@ -13,8 +13,6 @@ import numpy as np
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import Pairs
 from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, BoolArray, FloatArray, IndexArray
 
-# Tilts are within this factor of the saddle point.
-_SADDLE_CLOSENESS = 1.05
 # Room for the round-off of the moments, added to the logarithm of a bound.
 _LOG_MOMENT_ROUND_OFF = 1e-3
 # Tilts that all pairs share, in units of the tilt that suits the pair whose losses vary most.
@@ -86,5 +84,5 @@ def saddles(pairs: Pairs, which: IndexArray, reports: int, excess: FloatArray) -
     for rows, laws, _ in pairs.laws(which, excess):
         alive = laws.gains.max(axis=1, initial=0.0) > 0
         if np.any(alive):
-            theta[rows[alive]] = laws.at(alive).saddle(reports, closeness=_SADDLE_CLOSENESS)
+            theta[rows[alive]] = laws.at(alive).saddle(reports)
     return theta
