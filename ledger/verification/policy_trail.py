@@ -64,6 +64,7 @@ class Trail:
     total: Charge | None = None  # None: nothing is charged under this policy
     choice: Choice | None = None  # which filters are in force, once the first admitted round chose them
     stated: list[tuple[ShuffledRound, Charge]] = field(default_factory=list)  # by the last entry followed
+    by_newer_rules: bool = False  # an entry was: closings after it are judged by them, whatever they name
     # By the last entry, where it states them: the choice it made, for which round and budget, and what is
     # certified of repetitions.
     _offered: tuple[Choice, ShuffledRound, float] | None = None
@@ -71,7 +72,6 @@ class Trail:
     _taken: Charge | None = None  # by the round of the last entry followed
     _charges: dict[str, Charge] = field(default_factory=dict)  # of rounds admitted and not closed
     _same: dict[Charge, Charge] = field(default_factory=dict)  # rounds of one kind share their charge
-    _by_newer_rules: bool = False  # an entry was: closings after it are judged by them, whatever they name
     _is_unbounded: bool = False  # the last entry charges as everything what it accounts as a round
     _plan: PlanTrail | None = None
 
@@ -82,7 +82,7 @@ class Trail:
         What single rounds were charged is not part of it: `recall` each round before an entry about it.
         """
         policy = policy_from(str(opened.details.get("policy", POLICY_FIXED)), opened.to_bytes())
-        trail = cls(policy=policy, _by_newer_rules=by_newer_rules)
+        trail = cls(policy=policy, by_newer_rules=by_newer_rules)
         if isinstance(policy, PlanPolicy):
             trail._plan = PlanTrail.resumed(policy, last)
         elif isinstance(policy, AdaptivePolicy):
@@ -100,11 +100,6 @@ class Trail:
             self._charges[str(body.round_id)] = Charge.from_mapping(body.details["charge"])
 
     @property
-    def by_newer_rules(self) -> bool:
-        """Whether some entry followed newer rules of closing, so that all later closings must."""
-        return self._by_newer_rules
-
-    @property
     def is_resumable(self) -> bool:
         """Whether the last entry and the opening say all that `resumed` needs."""
         return not self.frozen and (self._plan is None or self._plan.is_as_declared)
@@ -112,14 +107,14 @@ class Trail:
     def follow(self, body: EntryBody) -> Iterator[str]:
         """Applies the next entry, and yields its errors."""
         yield from self._follow(body)
-        self._by_newer_rules = self._by_newer_rules or not closes_as_before(body.numerical_policy)
+        self.by_newer_rules = self.by_newer_rules or not closes_as_before(body.numerical_policy)
 
     def gives_back(self, body: EntryBody) -> bool:
         """Return whether the next entry, a void, gives back what its round reserved."""
         return not isinstance(self.policy, FixedPolicy) or self._closes_as_before(body)
 
     def _closes_as_before(self, body: EntryBody) -> bool:
-        return closes_as_before(body.numerical_policy) and not self._by_newer_rules
+        return closes_as_before(body.numerical_policy) and not self.by_newer_rules
 
     def _follow(self, body: EntryBody) -> Iterator[str]:
         self.stated = []
