@@ -21,12 +21,13 @@ from shuffle_ledger.ledger.storage.census import (
     verified_before,
     write_problem,
 )
-from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX
+from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX, StoredVerification
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.webhooks import webhook_counts
 from shuffle_ledger.ledger.values.documents import Json, document_of
 from shuffle_ledger.ledger.values.signing import SigningKey
-from shuffle_ledger.ledger.verification.verifier import verify_and_sign
+from shuffle_ledger.ledger.values.verified_position import VerifiedPosition
+from shuffle_ledger.ledger.verification.verifier import CohortVerification, verify_and_sign
 
 # The first word of every alarm, those of the broker included: docs/operations.md says what to do about each.
 ALARMS = (
@@ -203,15 +204,45 @@ def _full_disks(store: Store, checkpoints: ScheduledCheckpoints | None) -> list[
 
 
 def _verify_one(store: Store, accountant: Accountant, name: str, signing_key: SigningKey | None) -> None:
+    """Verify one cohort, and record and log what was found."""
     try:
         last = store.verifications(only=[name]).get(name)
     except (TypeError, ValueError) as error:  # SQLite takes any value: it must not keep other cohorts waiting
         _log.warning("what the last verification of cohort %s found cannot be read: %s", name, error)
         last = None
-    good = (last.head_sequence, last.head_digest) if last is not None else (0, "")
-    replayed_at = None if last is None else last.replayed_at
-    numbers_checked, problem, position = 0, None, None
     began = store.now()
+    # On failure the last good head stays, so that the next verification finds the same again.
+    head = (last.head_sequence, last.head_digest) if last is not None else (0, "")
+    replayed_at = None if last is None else last.replayed_at
+    found, position, problem = _verified(store, accountant, name, signing_key, last)
+    if found is not None:
+        if found.verified_before is not None:
+            replayed_at = found.verified_before.replayed_at  # as it was signed
+        else:
+            replayed_at = began if position is None else position.replayed_at
+        if found.ok:
+            head = (found.head_sequence, found.head_digest)
+    store.record_verification(
+        name,
+        head=head,
+        numbers_checked=0 if found is None else found.numbers_checked,
+        problem=problem,
+        replayed_at=replayed_at,
+        position=None if position is None or signing_key is None else position.signed(signing_key),
+    )
+    if problem is not None:
+        _log.critical("verification of cohort %s FAILED: %s", name, problem)
+
+
+def _verified(
+    store: Store,
+    accountant: Accountant,
+    name: str,
+    signing_key: SigningKey | None,
+    last: StoredVerification | None,
+) -> tuple[CohortVerification | None, VerifiedPosition | None, str | None]:
+    """Return what a verification found, None if it could not be made; the position to sign; and the problem
+    in words."""
     try:
         found, position = verify_and_sign(
             store,
@@ -222,31 +253,13 @@ def _verify_one(store: Store, accountant: Accountant, name: str, signing_key: Si
             whole_every=WHOLE_REPLAY_EVERY,
         )
     except NotFound:
-        problem = "the cohort is missing"
+        return None, None, "the cohort is missing"
     except (TryAgain, Unavailable):
         raise
     except Exception as error:  # noqa: BLE001 - whatever a chain makes of it must not keep others waiting
         _log.exception("cohort %s could not be verified", name)
-        problem = f"it cannot be verified: {type(error).__name__}: {error}"
-    else:
-        numbers_checked = found.numbers_checked
-        if found.verified_before is not None:
-            replayed_at = found.verified_before.replayed_at  # as it was signed
-        else:
-            replayed_at = began if position is None else position.replayed_at
-        if found.ok:
-            good = (found.head_sequence, found.head_digest)
-        else:
-            first = found.problems[0]
-            problem = f"entry {first.sequence}: {first.what}" if first.sequence else first.what
-    # On failure the last good head stays, so that the next verification finds the same again.
-    store.record_verification(
-        name,
-        head=good,
-        numbers_checked=numbers_checked,
-        problem=problem,
-        replayed_at=replayed_at,
-        position=None if position is None or signing_key is None else position.signed(signing_key),
-    )
-    if problem is not None:
-        _log.critical("verification of cohort %s FAILED: %s", name, problem)
+        return None, None, f"it cannot be verified: {type(error).__name__}: {error}"
+    if found.ok:
+        return found, position, None
+    first = found.problems[0]
+    return found, position, f"entry {first.sequence}: {first.what}" if first.sequence else first.what

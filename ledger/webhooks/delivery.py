@@ -130,39 +130,42 @@ def _turn(store: Store, key: str | None, webhook: StoredWebhook, send: Send) -> 
         return
     filters = Filters.from_bytes(webhook.filters)
     _note_states(store, webhook, filters)
-    standing: StoredWebhook | None = webhook
-    while standing is not None:
+    current: StoredWebhook | None = webhook
+    while current is not None:
         try:
-            message = _next(store, standing, filters)
+            message = _next(store, current, filters)
         except (TryAgain, Unavailable):
             raise
         except LedgerError as error:  # a damaged entry, or a database that was put back to an earlier state
             advice = " Remove this webhook, and add it again." if isinstance(error, Conflict) else ""
-            _fail(store, standing, f"{error}{advice}")
+            _fail(store, current, f"{error}{advice}")
             yield "failed"
             return
         if message is None:
-            if standing.failing_since is not None:  # by what is over now, and was not a message's
+            if current.failing_since is not None:  # by what is over now, and was not a message's
                 with engine.writing(store.engine) as connection:
-                    rows.change_claimed(connection, standing, _WELL)
+                    rows.change_claimed(connection, current, _WELL)
             return
-        if not rows.keep_claim(store.engine, standing, seconds=CLAIM_SECONDS):
+        if not rows.keep_claim(store.engine, current, seconds=CLAIM_SECONDS):
             return
         error_text = send(webhook.url, secret, webhook_id=message.webhook_id, body=message.body)
-        if error_text is None:
-            standing = _done(store, standing, message)
-            yield "sent"
-            continue
-        _log.warning(
-            "webhook %s: message %s failed: %s", webhook.subscription_id, message.webhook_id, error_text
-        )
-        attempts = 1 + (standing.attempts if standing.trying == message.webhook_id else 0)
-        if attempts < ATTEMPTS_MAX:
-            _fail(store, standing, error_text, attempts=attempts, trying=message.webhook_id)
-            yield "failed"
-            return
-        standing = _give_up(store, standing, message, error_text)
-        yield "given_up"
+        what, current = _after(store, current, message, error_text)
+        yield what
+
+
+def _after(
+    store: Store, webhook: StoredWebhook, message: _Message, error: str | None
+) -> tuple[str, StoredWebhook | None]:
+    """Record how a message was taken: with an error, or None. Return what became of it, and the subscription
+    as it goes on; None if it does not go on now."""
+    if error is None:
+        return "sent", _done(store, webhook, message)
+    _log.warning("webhook %s: message %s failed: %s", webhook.subscription_id, message.webhook_id, error)
+    attempts = 1 + (webhook.attempts if webhook.trying == message.webhook_id else 0)
+    if attempts < ATTEMPTS_MAX:
+        _fail(store, webhook, error, attempts=attempts, trying=message.webhook_id)
+        return "failed", None
+    return "given_up", _give_up(store, webhook, message, error)
 
 
 def _next(store: Store, webhook: StoredWebhook, filters: Filters) -> _Message | None:
