@@ -33,7 +33,6 @@ from shuffle_ledger.ledger.values.requests import (
     RoundRequest,
 )
 from shuffle_ledger.ledger.values.windows import Period, Window, checked_windows
-from shuffle_ledger.ledger.verification.plan_trail import promised_in
 
 _OF_ROUNDS: Final = (
     EntryKind.ADMITTED,
@@ -96,10 +95,6 @@ _STANDING: Final = {
     POLICY_ADAPTIVE: (frozenset({"rules", "charged"}), frozenset({"choice"})),
     POLICY_PLAN: (frozenset({"rules", "claimed", "promised_epsilon_upper"}), frozenset({"unplaced"})),
 }
-# The field that a policy's decision has with what was requested, and not without.
-_OF_REQUESTED: Final = {POLICY_ADAPTIVE: "charge", POLICY_PLAN: "slot"}
-# Reasons of numbers beyond the budget: an account of delta may be why they are.
-_BEYOND: Final = (RefusalReason.UNBOUNDED_LOSS, RefusalReason.BUDGET_EXCEEDED)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _CAUSES = ("discretization", "truncation", "round_off")
 _UNREADABLE = (
@@ -138,7 +133,8 @@ def misshapen(body: EntryBody, policy: str) -> Iterator[str]:
     if body.kind is EntryKind.CORRECTED and details.get("round", ...) is None:
         yield "it corrects a round and does not say to what"
     described = details.get("round")
-    if isinstance(described, Mapping) and _declares(details.get("accounted")) and not _declares(described):
+    has_more = declares_interaction(details.get("accounted")) and not declares_interaction(described)
+    if isinstance(described, Mapping) and has_more:
         yield "what it accounts declares an interaction, and what it says of the round does not"
     if policy in _STANDING and isinstance(details.get("standing"), Mapping):
         yield from _standing(details["standing"], policy)
@@ -223,7 +219,8 @@ def _is_round(value: Any) -> bool:
     return is_as_written(value, ShuffledRound.from_mapping(value).to_mapping())
 
 
-def _declares(described: object) -> bool:
+def declares_interaction(described: object) -> bool:
+    """Return whether the JSON form of a round says how its users interact."""
     return isinstance(described, Mapping) and "interaction" in described
 
 
@@ -354,75 +351,3 @@ _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "registered_by": _is_text,
     "chosen_after": lambda value: type(value) is bool,
 }
-
-
-def contradictory(
-    body: EntryBody, *, frozen: bool, overspent: bool, policy: str, refused_beyond: float
-) -> Iterator[str]:
-    """Yield how a decision's fields contradict each other: the reason, the numbers and what comes with them.
-
-    Args:
-        frozen, overspent: the cohort's state before the entry.
-        policy: the cohort's.
-        refused_beyond: the epsilon beyond which it refuses rounds.
-    """
-    details, requested = body.details, body.details["requested"]
-    if _declares(details["accounted"]) and not _declares(details["request"]["round"]):
-        yield "what it accounts declares an interaction, and what was requested does not"
-    if (requested is None) != (details["privacy_loss"] is None):
-        yield "it names a privacy loss without what was requested, or the other way round"
-    part = _OF_REQUESTED.get(policy)
-    if part is not None and (requested is None) == (part in details):
-        yield f"it states a {part} without what was requested, or the other way round"
-    if body.kind is EntryKind.ADMITTED:
-        if requested != body.spent.to_mapping():
-            yield "what it says was requested is not what it says is spent"
-        return
-    closed = _closed(body, frozen=frozen, overspent=overspent)
-    is_promise = policy == POLICY_PLAN and promised_in(details) > refused_beyond
-    expected = closed or _reason(requested, refused_beyond, is_promise=is_promise)
-    # This cohort alone would have admitted the round; or the replay of the chain tells whether it is so.
-    is_elsewhere = requested is None and details["reason"] == RefusalReason.REFUSED_ELSEWHERE
-    if closed is None and (is_elsewhere or _is_local(details["reason"], expected, policy)):
-        return
-    is_of_delta = policy == POLICY_ADAPTIVE and details["reason"] == RefusalReason.DELTA_ACCOUNT_EXHAUSTED
-    if details["reason"] != expected and not (is_of_delta and expected in _BEYOND):
-        yield f"its reason is not the one that its numbers and the cohort's state give, {expected}"
-    if closed is not None and requested is not None:
-        yield "it states what was requested, although nothing was computed"
-    if expected is RefusalReason.NO_FREE_SLOT and policy != POLICY_PLAN:
-        yield "it refuses a round for want of a slot, and its cohort has no plan"
-
-
-def _is_local(reason: object, expected: RefusalReason | None, policy: str) -> bool:
-    """Return whether a refusal is for want of a local budget, which its numbers do not tell; of a plan,
-    nothing is computed then."""
-    told = RefusalReason.NO_FREE_SLOT if policy == POLICY_PLAN else None
-    return reason == RefusalReason.LOCAL_BUDGET_EXCEEDED and expected is told
-
-
-def _closed(body: EntryBody, *, frozen: bool, overspent: bool) -> RefusalReason | None:
-    """Return why nothing was computed of a refused round."""
-    if frozen or overspent:
-        return RefusalReason.COHORT_FROZEN if frozen else RefusalReason.COHORT_OVERSPENT
-    if body.details["reason"] != RefusalReason.COLLECTION_OVER:
-        return None
-    request = RoundRequest.from_bytes(canonical.encode(body.details["request"]))
-    is_late = bool(request.windows) and request.days is not None and request.days[1] < body.recorded_at.date()
-    return RefusalReason.COLLECTION_OVER if is_late else None
-
-
-def _reason(requested: Mapping[str, Any] | None, limit: float, *, is_promise: bool) -> RefusalReason | None:
-    """Return why a cohort that is open refuses a round; None if it does not.
-
-    Args:
-        requested: the numbers with the round; None if they were not computed.
-        limit: the epsilon beyond which it refuses rounds.
-        is_promise: its plan promises more than that.
-    """
-    if requested is None:
-        return RefusalReason.NO_FREE_SLOT
-    if requested["epsilon_upper"] <= limit and not is_promise:
-        return None
-    unbounded = math.isinf(requested["epsilon_upper"])
-    return RefusalReason.UNBOUNDED_LOSS if unbounded else RefusalReason.BUDGET_EXCEEDED

@@ -42,7 +42,8 @@ from shuffle_ledger.ledger.values.requests import (
     promised_epsilon,
     refused_beyond,
 )
-from shuffle_ledger.ledger.verification.entry_shapes import contradictory, misshapen, written_moment
+from shuffle_ledger.ledger.verification.decision_contradictions import contradictory
+from shuffle_ledger.ledger.verification.entry_shapes import misshapen, written_moment
 from shuffle_ledger.ledger.verification.policy_trail import Trail
 from shuffle_ledger.ledger.verification.siblings import JointRounds, misjudged
 from shuffle_ledger.ledger.verification.stated_spending import unfounded
