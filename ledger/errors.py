@@ -133,6 +133,10 @@ class UnsafeSession(Unavailable):
     """The database's session is not as the ledger needs it: settings do not hold, or connections share it."""
 
 
+class Ruined(Unavailable):
+    """The database's file is damaged, or tables of the ledger are missing: asking again does not help."""
+
+
 class SchemaError(LedgerError):
     """The database was not initialised, is older, or is newer than this code."""
 

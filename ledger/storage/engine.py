@@ -38,10 +38,24 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, Operat
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from shuffle_ledger.ledger.errors import AnswerLost, Damaged, InvalidValue, SchemaError, TryAgain, Unavailable
+from shuffle_ledger.ledger.errors import (
+    AnswerLost,
+    Damaged,
+    InvalidValue,
+    Ruined,
+    SchemaError,
+    TryAgain,
+    Unavailable,
+)
 from shuffle_ledger.ledger.storage import sessions
 from shuffle_ledger.ledger.storage.tables import UtcDateTime, rounds
-from shuffle_ledger.ledger.storage.unusable import hidden, is_no_database, problem_of_file, reason_for
+from shuffle_ledger.ledger.storage.unusable import (
+    hidden,
+    is_no_database,
+    is_ruined,
+    problem_of_file,
+    reason_for,
+)
 
 LOCK_TIMEOUT_SECONDS = 10
 STATEMENT_TIMEOUT_SECONDS = 60
@@ -371,11 +385,14 @@ def translated_errors(fact: str | None = None, *, url: URL | None = None) -> Ite
         if fact is not None and error.connection_invalidated:
             raise AnswerLost(fact, reason) from error
         said = reason if url is None else reason_for(url, reason)
+        sqlstate = getattr(error.orig, "sqlstate", None)
+        if is_ruined(reason, sqlstate):
+            raise Ruined(f"the database cannot be used: {said}. Restore the ledger from a backup") from error
         if _is_out_of_use(error):
             raise Unavailable(f"the database cannot be used: {said}") from error
         if is_no_database(reason):
             raise SchemaError(f"there is no ledger in {said}") from error
-        if getattr(error.orig, "sqlstate", None) == _POSTGRESQL_UNTRANSLATABLE:
+        if sqlstate == _POSTGRESQL_UNTRANSLATABLE:
             expected = "characters that its encoding has; a database with encoding UTF8 has all of them"
             message = f"a text cannot be stored in the database, {said}: expected {expected}"
             raise InvalidValue(field="text", value=None, expected=expected, message=message) from error

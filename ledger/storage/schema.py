@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, String, column, inspect, select, table, text
 
-from shuffle_ledger.ledger.errors import SchemaError
+from shuffle_ledger.ledger.errors import Ruined, SchemaError
 from shuffle_ledger.ledger.storage import engine as engines
-from shuffle_ledger.ledger.storage.tables import SCHEMA_REVISION, cohorts
+from shuffle_ledger.ledger.storage.tables import SCHEMA_REVISION, cohorts, metadata
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -25,6 +25,7 @@ def initialise(database_url: str) -> str:
     Raises:
         InvalidValue: the URL is of no supported database.
         SchemaError: the database is newer than this code, or does not tell its revision.
+        Ruined: tables are missing; nothing was changed.
         Damaged: a row refers to one that is missing; nothing was changed.
         TryAgain: another process held the database for too long; nothing was changed.
         Unavailable: the database cannot be reached or created, or its answer was lost.
@@ -43,6 +44,7 @@ def initialise(database_url: str) -> str:
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
             check_revision(connection)
+            _check_tables(connection)
             engines.check_foreign_keys(connection)
     finally:
         engine.dispose()
@@ -60,6 +62,15 @@ def check_revision(connection: Connection) -> None:
     raise SchemaError(
         f"the database has schema {stored}, this code needs {SCHEMA_REVISION}: {engines.INITIALISE}"
     )
+
+
+def _check_tables(connection: Connection) -> None:
+    tables = inspect(connection)
+    missing = [name for name in sorted(metadata.tables) if not tables.has_table(name)]
+    if missing:
+        raise Ruined(
+            f"tables of the ledger are missing: {', '.join(missing)}. Restore the ledger from a backup"
+        )
 
 
 def _configuration() -> Config:

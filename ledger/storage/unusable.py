@@ -9,6 +9,7 @@ from pathlib import Path
 from sqlalchemy.engine import URL
 
 _SECRET = re.compile(r"([^/@:]*):[^/]*@")  # a password in an address, also in one that cannot be parsed
+_STATEMENT = re.compile(r" LINE \d+: .*")  # where in a statement PostgreSQL found its error
 _OPTIONS = "file:"  # begins the name of a SQLite database that has options; its file is not looked at
 _BY_SQLITE = {
     "unable to open database file": "it cannot be opened",
@@ -16,7 +17,12 @@ _BY_SQLITE = {
     "database or disk is full": "it cannot be written: the disk is full",
     "disk I/O error": "its disk reports an error",
     "file is not a database": "it is not a SQLite database",
+    "disk image is malformed": "its file is damaged",
+    "malformed database schema": "its file is damaged",
+    "no such table": "a table of the ledger is missing",
 }
+_RUINED_BY_SQLITE = ("disk image is malformed", "malformed database schema", "no such table")
+_RUINED_BY_POSTGRESQL = frozenset({"42P01", "XX001", "XX002"})  # no such table; damaged data; damaged index
 
 
 def hidden(address: str) -> str:
@@ -59,7 +65,7 @@ def reason_for(url: URL, reason: str) -> str:
     """Return what a driver says of a database, after the database's name and in plain words."""
     place = place_of(url)
     if url.get_backend_name() != "sqlite":
-        return f"{place}: {reason}"
+        return f"{place}: {_STATEMENT.sub('', reason)}"
     said = next((words for text, words in _BY_SQLITE.items() if text in reason), None)
     known = problem_of_file(url, creating=True)
     return f"{place}: {known or said or reason}" + (f" ({reason})" if known or said else "")
@@ -68,3 +74,8 @@ def reason_for(url: URL, reason: str) -> str:
 def is_no_database(reason: str) -> bool:
     """Return whether SQLite says that a file is not a database."""
     return "file is not a database" in reason
+
+
+def is_ruined(reason: str, sqlstate: str | None) -> bool:
+    """Return whether a driver says that the database is damaged, or that tables are missing."""
+    return sqlstate in _RUINED_BY_POSTGRESQL or any(text in reason for text in _RUINED_BY_SQLITE)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -52,6 +55,38 @@ def test_a_file_that_is_no_database_is_named(run: Run, tmp_path: Path) -> None:
     for command in (("init",), ("budget", "phones")):
         assert _error(run, f"sqlite:///{other}", command) == (1, said)
     assert other.read_text() == "a page of notes\n" * 200
+
+
+def test_a_damaged_file_is_named(directory: Path, run: Run) -> None:
+    path = directory / "shuffle-ledger.db"
+    os.truncate(path, path.stat().st_size // 2)
+    said = f"{path}: its file is damaged (database disk image is malformed). Restore the ledger from a backup"
+    for command in (("init",), ("budget", "phones")):
+        assert _error(run, f"sqlite:///{path}", command) == (1, f"the database cannot be used: {said}")
+
+
+def test_a_missing_table_is_named(directory: Path, run: Run) -> None:
+    path = directory / "shuffle-ledger.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE heads")
+    place, restore = f"the database cannot be used: {path}: ", "Restore the ledger from a backup"
+    said = f"{place}a table of the ledger is missing (no such table: heads). {restore}"
+    assert _error(run, f"sqlite:///{path}", ("cohort", "list")) == (1, said)
+    assert _error(run, f"sqlite:///{path}", ("init",)) == (
+        1,
+        f"tables of the ledger are missing: heads. {restore}",
+    )
+
+
+def test_a_missing_table_of_a_server_is_named(run: Run, new_postgresql_ledger: Callable[[], str]) -> None:
+    url = new_postgresql_ledger()
+    engine = engines.connect(url)
+    with engines.writing(engine) as connection:
+        connection.exec_driver_sql("DROP TABLE heads CASCADE")
+    engine.dispose()
+    code, said = _error(run, url, ("cohort", "list"))
+    assert code == 1
+    assert said.endswith('relation "heads" does not exist. Restore the ledger from a backup')
 
 
 def test_a_file_that_may_not_be_read_or_made_is_named(
