@@ -194,7 +194,7 @@ def void_(round_id: str, reason: str, as_json: bool, **where: Any) -> None:
     type=TEXT,
     metavar="COHORT",
     multiple=True,
-    help="A further cohort whose users sent reports, too.",
+    help="A further cohort whose users sent reports, too. Give it with each later correction again.",
 )
 @click.option("--reason", metavar="TEXT", required=True, help="Why it is told now.")
 @ledger_options
@@ -215,7 +215,8 @@ def correct_(
 
     Give the parameters that differ; the others stay. The round is charged at its true cost; a charge never
     shrinks. What else it was collected from is recorded as incidents: further cohorts, and periods of windows
-    on further days. Exits with 3 if a cohort is overspent with it. The same again changes nothing.
+    on further days. These keep what they were told until a correction names the same cohorts and days again,
+    also after a settlement. Exits with 3 if a cohort is overspent with it. The same again changes nothing.
     """
     if not_sampled:
         given = {"sampled_from": None, "participation": None, **given}

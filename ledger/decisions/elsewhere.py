@@ -16,6 +16,7 @@ from shuffle_ledger.ledger.decisions.corrections import CORRECTABLE, correct
 from shuffle_ledger.ledger.decisions.courses import described_now
 from shuffle_ledger.ledger.decisions.incidents import record_incident
 from shuffle_ledger.ledger.decisions.outcomes import round_record
+from shuffle_ledger.ledger.decisions.strata import refuse_unstated_rate
 from shuffle_ledger.ledger.decisions.truths import restated, truth_of
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.storage.store import Store
@@ -73,6 +74,7 @@ def correct_everywhere(
     record = round_record(store, checked_text("round_id", round_id))
     wider = _wider(record.request, collected)
     truth = restated(described_now(record), changes) if record.state in CORRECTABLE else record.request.round
+    refuse_unstated_rate(record, truth, changes, collected.cohorts)
     lacking = {
         checked_text("round_id", f"{record.request.round_id}+{chain}"): (chain, _within(truth, cohort))
         for chain, cohort in _lacking(store, record.request, wider, collected.cohorts)

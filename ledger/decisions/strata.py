@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.decisions.courses import described_now
@@ -46,3 +46,25 @@ def refuse_unproven_of_strata(
             " of a user where cohorts are sampled by themselves"
         )
         raise InvalidValue(field="sampled_from", value=truth.sampled_from, expected=expected)
+
+
+def refuse_unstated_rate(
+    record: RoundRecord, truth: ShuffledRound, changes: Mapping[str, object], further: Collection[str]
+) -> None:
+    """Raises InvalidValue if nobody says at which rate a further cohort was sampled, where each cohort was
+    sampled by itself: the largest rate of the others says nothing about it.
+
+    Args:
+        record: the round so far.
+        truth: the corrected round.
+        changes: the corrected fields.
+        further: the cohorts whose users reported, too.
+    """
+    is_told = "sampled_from" in changes or truth.sampled_from is None
+    if not record.request.stratified or is_told or set(further) <= set(record.request.members):
+        return
+    expected = (
+        "to be given with a further cohort, where each was sampled by itself: reports divided by it are"
+        " the largest rate of all of them, or there is none"
+    )
+    raise InvalidValue(field="sampled_from", value=None, expected=expected)

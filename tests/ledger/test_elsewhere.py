@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
-from shuffle_ledger.ledger.decisions import Collected, correct, correct_everywhere, record_incident
+from shuffle_ledger.ledger.decisions import (
+    Collected,
+    correct,
+    correct_everywhere,
+    record_incident,
+    register_and_admit,
+    request_of,
+)
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
@@ -117,6 +124,27 @@ def test_a_single_report_of_each_user_is_told_everywhere(desk: Desk) -> None:
     assert isinstance(first, Corrected)
     assert isinstance(other, Corrected)
     assert first.round == other.round
+    desk.check()
+
+
+def test_the_rate_of_a_further_cohort_is_stated_where_each_was_sampled_by_itself(desk: Desk) -> None:
+    """It was charged at the largest rate of the others, about which nobody had said that it holds there."""
+    desk.open("laptops")
+    strata = {"laptops": [5_000, 50_000], "phones": [5_000, 100_000]}
+    request = request_of(sorted(strata), KRR, round_id="strata", stratified=strata, collected_on=MONDAY)
+    assert isinstance(register_and_admit(desk.store, desk.accountant, request, actor="ada")[0], Admitted)
+    before = {each: desk.store.view(each).head_sequence for each in desk.names()}
+    stronger: dict[str, object] = {"randomizer": {"kind": "krr", "k": 10, "epsilon0": 1.5}}
+    for changes in ({}, stronger):
+        with pytest.raises(InvalidValue, match=r"sampled_from: .* with a further cohort"):
+            tell(desk, changes, name="strata", cohorts=("tablets",))
+    assert {each: desk.store.view(each).head_sequence for each in desk.names()} == before
+    tell(desk, {"sampled_from": 20_000}, name="strata", cohorts=("tablets",))
+    assert desk.store.view("tablets").held == desk.store.view("laptops").held
+    tell(desk, name="strata", until=MONDAY + 7 * DAY)  # the same cohorts, at the same rates
+    tell(desk, {"sampled_from": None}, name="strata", cohorts=("tablets",))
+    (kind,) = desk.store.view("tablets").held
+    assert kind.sampled_from is None
     desk.check()
 
 
