@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.checkpoints.schedule import ScheduledCheckpoints
-from shuffle_ledger.ledger.errors import NotFound, TryAgain, Unavailable
+from shuffle_ledger.ledger.errors import BehindCheckpoint, NotFound, TryAgain, Unavailable
 from shuffle_ledger.ledger.files import shortage
 from shuffle_ledger.ledger.storage.census import (
     census,
@@ -113,7 +113,7 @@ def health(
     if found.unverified.count:
         alarms.append(f"UNVERIFIED {found.unverified.count} cohorts: {', '.join(found.unverified.names)}")
     checkpointed_at, wrong = checkpoints.look(store, waiting.at) if checkpoints else (None, [])
-    alarms += [f"CHECKPOINT {what}" for what in wrong]
+    alarms += [f"CHECKPOINT {what}" for what in wrong or _behind_anchor(store)]
     alarms += [f"DISK {what}" for what in _full_disks(store, checkpoints)]
     webhooks = webhook_counts(store.engine, failing_seconds=WEBHOOK_ALARM_SECONDS)
     if webhooks.dead:
@@ -190,6 +190,15 @@ def _of_status(store: Store, sentence: str, status: str, count: int, known: Mapp
     names = first_of_status(store.engine, status, names_max=NAMED_MAX, but=but)
     more = count - len(but) - len(names)
     return [sentence.format(name) for name in [*names, *([f"{more} more cohorts"] if more > 0 else [])]]
+
+
+def _behind_anchor(store: Store) -> list[str]:
+    """Return why nothing is written, if the ledger lacks what its anchor has seen."""
+    try:
+        store.check_anchor()
+    except BehindCheckpoint as error:
+        return [str(error)]
+    return []
 
 
 def _full_disks(store: Store, checkpoints: ScheduledCheckpoints | None) -> list[str]:

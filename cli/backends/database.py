@@ -293,6 +293,8 @@ class DatabaseLedger:
         from shuffle_ledger.ledger.verification import verify  # noqa: PLC0415 - as above
 
         session = self.session
+        if against is None:  # which would find the same, cohort by cohort
+            session.store.check_anchor()
         return verify(
             session.store,
             session.accountant,

@@ -85,7 +85,10 @@ def make_statement(
         NotFound: no such cohort.
         InvalidValue: `as_of` or `since` names no entry; or a quota, which promises nothing.
         Damaged: an entry cannot be read, or does not follow from those before it.
+        BehindCheckpoint: the store has an anchor, and lacks what the anchor has seen: more was spent than its
+            entries say.
     """
+    store.check_anchor()
     kept = list(kept_heads)
     tell = progress or (lambda _what, _done, _of: None)
     made = tuple(

@@ -110,6 +110,8 @@ def test_a_restored_backup_is_not_written_until_somebody_accepts_the_loss(
         ("round", "register", "phones", "--id", "two", *ROUND),
         ("cohort", "open", "new", "--population", "500", "--epsilon", "1", "--delta", "1e-6"),
         ("audit", "checkpoint", "-o", "anchor.json"),
+        ("audit", "verify"),
+        ("audit", "statement", "phones"),
     ]
     for command in behind:
         answer = phones(*command, "--json")

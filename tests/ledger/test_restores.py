@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,8 @@ from shuffle_ledger.ledger.decisions import (
     void,
 )
 from shuffle_ledger.ledger.errors import BadSignature, BehindCheckpoint, Conflict, InvalidValue, NotFound
+from shuffle_ledger.ledger.evidence.statement_builder import make_statement
+from shuffle_ledger.ledger.health import health
 from shuffle_ledger.ledger.recovery.reconciliation import reconcile
 from shuffle_ledger.ledger.reports.budgets import budget, history
 from shuffle_ledger.ledger.storage import anchor as anchor_module
@@ -142,6 +145,17 @@ def test_a_ledger_that_was_put_back_is_read_and_never_written(
                 attempt()
         assert store.standing().heads == before
         assert verify(store, accountant).ok
+
+
+def test_a_ledger_that_was_put_back_states_nothing_and_is_not_well(
+    world: World, accountant: Accountant
+) -> None:
+    """Its entries say less than was spent, and whoever has the anchor knows that."""
+    with world.store() as store:
+        with pytest.raises(BehindCheckpoint, match="phones"):
+            make_statement(store, accountant, ["phones"], made_at=datetime.now(UTC))
+        (alarm,) = [each for each in health(store).alarms if each.startswith("CHECKPOINT")]
+        assert "behind its checkpoint" in alarm
 
 
 def test_a_pending_round_is_not_decided_and_not_blamed(
