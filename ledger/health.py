@@ -113,7 +113,7 @@ def health(
     if found.unverified.count:
         alarms.append(f"UNVERIFIED {found.unverified.count} cohorts: {', '.join(found.unverified.names)}")
     checkpointed_at, wrong = checkpoints.look(store, waiting.at) if checkpoints else (None, [])
-    alarms += [f"CHECKPOINT {what}" for what in wrong or _behind_anchor(store)]
+    alarms += [f"CHECKPOINT {what}" for what in (*wrong, *_behind_anchor(store))]
     alarms += [f"DISK {what}" for what in _full_disks(store, checkpoints)]
     webhooks = webhook_counts(store.engine, failing_seconds=WEBHOOK_ALARM_SECONDS)
     if webhooks.dead:

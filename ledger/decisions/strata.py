@@ -64,7 +64,7 @@ def refuse_unstated_rate(
     if not record.request.stratified or is_told or set(further) <= set(record.request.members):
         return
     expected = (
-        "to be given with a further cohort, where each was sampled by itself: reports divided by it are"
-        " the largest rate of all of them, or there is none"
+        "a population, or that there was no sample: each cohort was sampled by itself, and reports divided by"
+        " it must be the largest rate of all of them, with a further cohort too"
     )
     raise InvalidValue(field="sampled_from", value=None, expected=expected)

@@ -128,7 +128,7 @@ def test_a_single_report_of_each_user_is_told_everywhere(desk: Desk) -> None:
 
 
 def test_the_rate_of_a_further_cohort_is_stated_where_each_was_sampled_by_itself(desk: Desk) -> None:
-    """It was charged at the largest rate of the others, about which nobody had said that it holds there."""
+    """A correction charged that cohort at the largest rate of the others, which may be below its own."""
     desk.open("laptops")
     strata = {"laptops": [5_000, 50_000], "phones": [5_000, 100_000]}
     request = request_of(sorted(strata), KRR, round_id="strata", stratified=strata, collected_on=MONDAY)

@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
+from shuffle_ledger.ledger.checkpoints.schedule import ScheduledCheckpoints
 from shuffle_ledger.ledger.decisions import (
     admit,
     admit_at_once,
@@ -148,14 +149,16 @@ def test_a_ledger_that_was_put_back_is_read_and_never_written(
 
 
 def test_a_ledger_that_was_put_back_states_nothing_and_is_not_well(
-    world: World, accountant: Accountant
+    world: World, accountant: Accountant, tmp_path: Path
 ) -> None:
-    """Its entries say less than was spent, and whoever has the anchor knows that."""
+    """Its entries say less than was spent, and the anchor proves it."""
     with world.store() as store:
         with pytest.raises(BehindCheckpoint, match="phones"):
             make_statement(store, accountant, ["phones"], made_at=datetime.now(UTC))
         (alarm,) = [each for each in health(store).alarms if each.startswith("CHECKPOINT")]
         assert "behind its checkpoint" in alarm
+        scheduled = ScheduledCheckpoints(directory=tmp_path / "none", every_seconds=60)
+        assert {"CHECKPOINT there is none yet", alarm} <= set(health(store, scheduled).alarms)
 
 
 def test_a_pending_round_is_not_decided_and_not_blamed(

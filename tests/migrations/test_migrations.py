@@ -90,7 +90,7 @@ def test_a_schema_of_the_future_is_refused(empty_database_url: str) -> None:
     ],
 )
 def test_a_ledger_that_does_not_tell_its_schema_is_left_alone(empty_database_url: str, lost: str) -> None:
-    """To initialise it was said to help, and failed on the first table."""
+    """Errors advised to initialise it, which failed on the first table."""
     initialise(empty_database_url)
     engine = create_engine(empty_database_url)
     with engine.begin() as connection:
