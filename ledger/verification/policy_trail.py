@@ -1,25 +1,21 @@
-"""What a chain says about its cohort's policy, entry by entry: do the standings follow from one another?"""
+"""What a chain says about its cohort's policy, entry by entry: do the standings follow from one another?
+
+A plan is followed by `plan_trail`, filters by `adaptive_trail`. Policy fixed has no standing.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from shuffle_ledger.accounting import (
     AccountsReading,
     Charge,
-    Choice,
     FilterReading,
     FilterSet,
-    RepetitionFilter,
     ShuffledRound,
-    charged_as,
-    exact_text,
     fits,
-    lower_text,
     slot_for,
 )
 from shuffle_ledger.accounting.verification import Coverage
@@ -28,21 +24,13 @@ from shuffle_ledger.ledger.policies.registry import (
     FixedPolicy,
     PlanPolicy,
     Policy,
-    choice_made,
     closes_as_before,
     policy_from,
-    spending_of,
-    total_charged,
 )
-from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, EntryBody, EntryKind, Spending
+from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, Spending
 from shuffle_ledger.ledger.values.requests import POLICY_FIXED
+from shuffle_ledger.ledger.verification.adaptive_trail import AdaptiveTrail
 from shuffle_ledger.ledger.verification.plan_trail import PlanTrail, promised_in
-
-# Charges are upper bounds. A ledger's precision is at worst 0.1, and its charges are then too large by about
-# as much. That is sound; a larger excess is worth a note.
-DEARER_MAX = 0.1
-# Another precision may choose other filters: they admit up to this share fewer of the first kind, or one.
-CHOICE_BELOW_MAX = 0.15
 
 
 class ChargeSource(Protocol):
@@ -60,20 +48,10 @@ class Trail:
     """The policy's state while a chain is read from its beginning."""
 
     policy: Policy = field(default_factory=FixedPolicy)
+    plan: PlanTrail | None = None  # for policy plan
+    filters: AdaptiveTrail | None = None  # for policy adaptive
     frozen: bool = False  # the spending is unknown from here on
-    total: Charge | None = None  # None: nothing is charged under this policy
-    choice: Choice | None = None  # which filters are in force, once the first admitted round chose them
-    stated: list[tuple[ShuffledRound, Charge]] = field(default_factory=list)  # by the last entry followed
     by_newer_rules: bool = False  # an entry was: closings after it are judged by them, whatever they name
-    # By the last entry, where it states them: the choice it made, for which round and budget, and what is
-    # certified of repetitions.
-    _offered: tuple[Choice, ShuffledRound, float] | None = None
-    _certified: RepetitionFilter | None = None
-    _taken: Charge | None = None  # by the round of the last entry followed
-    _charges: dict[str, Charge] = field(default_factory=dict)  # of rounds admitted and not closed
-    _same: dict[Charge, Charge] = field(default_factory=dict)  # rounds of one kind share their charge
-    _is_unbounded: bool = False  # the last entry charges as everything what it accounts as a round
-    _plan: PlanTrail | None = None
 
     @classmethod
     def resumed(cls, opened: EntryBody, last: EntryBody, *, by_newer_rules: bool) -> Self:
@@ -84,308 +62,124 @@ class Trail:
         policy = policy_from(str(opened.details.get("policy", POLICY_FIXED)), opened.to_bytes())
         trail = cls(policy=policy, by_newer_rules=by_newer_rules)
         if isinstance(policy, PlanPolicy):
-            trail._plan = PlanTrail.resumed(policy, last)
+            trail.plan = PlanTrail.resumed(policy, last)
         elif isinstance(policy, AdaptivePolicy):
-            trail.total = total_charged(last.details, policy.digest)
-            trail.choice = choice_made(last.details, policy.digest)
+            trail.filters = AdaptiveTrail.resumed(policy, last)
         return trail
 
     def recall(self, body: EntryBody) -> None:
         """Take notice of what an entry, verified before, says of its round; entries of a round in order."""
-        if self._plan is not None:
-            self._plan.recall(body)
-        elif body.kind is EntryKind.VOIDED:
-            self._charges.pop(str(body.round_id), None)
-        elif body.kind is not EntryKind.REFUSED and "charge" in body.details:
-            self._charges[str(body.round_id)] = Charge.from_mapping(body.details["charge"])
+        if self.plan is not None:
+            self.plan.recall(body)
+        elif self.filters is not None:
+            self.filters.recall(body)
 
     @property
     def is_resumable(self) -> bool:
         """Whether the last entry and the opening say all that `resumed` needs."""
-        return not self.frozen and (self._plan is None or self._plan.is_as_declared)
+        return not self.frozen and (self.plan is None or self.plan.is_as_declared)
 
     def follow(self, body: EntryBody) -> Iterator[str]:
         """Applies the next entry, and yields its errors."""
-        yield from self._follow(body)
+        self.frozen = self.frozen or body.kind is EntryKind.FROZEN
+        if body.kind is EntryKind.OPENED:
+            yield from self._follow_opening(body)
+        elif self.plan is not None:
+            yield from self._follow_plan(body, self.plan)
+        elif self.filters is not None:
+            yield from self.filters.follow(body, frozen=self.frozen)
+        elif "standing" in body.details:
+            yield "it carries a standing, which its cohort's policy does not have"
         self.by_newer_rules = self.by_newer_rules or not closes_as_before(body.numerical_policy)
 
     def gives_back(self, body: EntryBody) -> bool:
         """Return whether the next entry, a void, gives back what its round reserved."""
         return not isinstance(self.policy, FixedPolicy) or self._closes_as_before(body)
 
-    def _closes_as_before(self, body: EntryBody) -> bool:
-        return closes_as_before(body.numerical_policy) and not self.by_newer_rules
-
-    def _follow(self, body: EntryBody) -> Iterator[str]:
-        self.stated = []
-        self._is_unbounded = body.kind is EntryKind.INCIDENT and bool(body.details["chosen_after"])
-        self.frozen = self.frozen or body.kind is EntryKind.FROZEN
-        if body.kind is EntryKind.OPENED:
-            self.policy = policy_from(str(body.details.get("policy", POLICY_FIXED)), body.to_bytes())
-            yield from self._follow_opening(body)
-            return
-        if self._plan is not None:
-            yield from self._follow_plan(body, self._plan)
-            return
-        if not isinstance(self.policy, AdaptivePolicy) or self.total is None:
-            if "standing" in body.details:
-                yield "it carries a standing, which its cohort's policy does not have"
-            return
-        if body.kind in CORRECTED_OR_INCIDENT and ("charge" in body.details) == self.frozen:
-            yield "it charges a release although the cohort is frozen, or charges nothing although it is not"
-        yield from self._follow_choice(body, self.policy)
-        filters = self._deciding(self.policy)
-        before = filters.nothing() if self._offered else self.total
-        after = self._after(body, filters, before)
-        self.total = expected = self.total if body.kind is EntryKind.REFUSED else after
-        if self._taken is not None and self._taken != Charge.from_mapping(body.details["charge"]):
-            yield "what it says its round takes does not follow from its costs and from what is left"
-        if total_charged(body.details, self.policy.digest) != expected:
-            yield "what it says was charged altogether does not follow from the charges before it"
-        spent = (self.policy.menu.filters(self.choice), expected)
-        yield from self._compare("what is spent", body.spent, spent, body.spent.rounds)
-        if body.kind is EntryKind.REFUSED and body.details["requested"] is not None:
-            requested = Spending(**body.details["requested"])
-            wanted = (filters, filters.after(before, Charge.from_mapping(body.details["charge"])))
-            yield from self._compare("what was requested", requested, wanted, body.spent.rounds + 1)
-
     def accounts(
         self, body: EntryBody, described: ShuffledRound, accounted: ShuffledRound, *, numerical_policy: str
     ) -> bool:
         """Return whether the policy accounts a decided round as this one, by a numerical policy's slots."""
-        if self._plan is None or "slot" not in body.details:
+        if self.plan is None or "slot" not in body.details:
             return slot_for(described, numerical_policy=numerical_policy) == accounted
-        return self._plan.accounts(body, described, accounted)
+        return self.plan.accounts(body, described, accounted)
 
     def settles(self, body: EntryBody, truth: ShuffledRound, accounted: ShuffledRound) -> bool:
         """Return whether the next entry, a settlement, accounts what its reports say; plans place it."""
-        return truth == accounted or (self._plan is not None and not self._closes_as_before(body))
+        return truth == accounted or (self.plan is not None and not self._closes_as_before(body))
 
     def corrects(
         self, before: ShuffledRound, truth: ShuffledRound, accounted: ShuffledRound, *, numerical_policy: str
     ) -> bool:
         """Return whether the next entry, a correction, accounts the truth it states; plans place it."""
         kept = before if fits(truth, before) else slot_for(truth, numerical_policy=numerical_policy)
-        return kept == accounted or self._plan is not None
+        return kept == accounted or self.plan is not None
 
     def tells(self, truth: ShuffledRound, accounted: ShuffledRound, *, numerical_policy: str) -> bool:
         """Return whether the next entry, an incident, accounts the release it states; plans place it."""
-        return slot_for(truth, numerical_policy=numerical_policy) == accounted or self._plan is not None
+        return slot_for(truth, numerical_policy=numerical_policy) == accounted or self.plan is not None
 
     @property
     def has_chosen(self) -> bool:
         """Whether a round has chosen the filters, where there is a choice."""
-        return self.choice is not None
+        return self.filters is not None and self.filters.choice is not None
 
     def promised(self, body: EntryBody) -> float:
         """Return the epsilon that the entry must keep within the budget."""
-        if isinstance(self.policy, PlanPolicy):
-            return promised_in(body.details)
-        return body.spent.epsilon_upper
+        return body.spent.epsilon_upper if self.plan is None else promised_in(body.details)
 
     @property
     def filtered(self) -> bool:
         """Whether filters decide, so that the numbers are theirs and not the composition's."""
-        return self.total is not None
+        return self.filters is not None
 
     def readings(self) -> tuple[FilterReading, ...]:
         """Return what each filter says after the last entry, if filters decide."""
-        if not isinstance(self.policy, AdaptivePolicy) or self.total is None:
-            return ()
-        return self.policy.menu.filters(self.choice).readings(self.total)
+        return () if self.filters is None else self.filters.readings()
 
     def delta_accounts(self) -> AccountsReading | None:
         """Return what approximate rounds used of delta by the last entry, if there are accounts of it."""
-        if not isinstance(self.policy, AdaptivePolicy) or self.total is None:
-            return None
-        return self.policy.menu.filters(self.choice).accounts_reading(self.total)
+        return None if self.filters is None else self.filters.delta_accounts()
 
     def shares(self) -> dict[str, float]:
         """Return the shares of delta of the filters that the last entry was decided by, by their names."""
-        if not isinstance(self.policy, AdaptivePolicy) or self.total is None:
-            return {}
-        filters = self._deciding(self.policy)
-        return {one.name: one.delta for one in filters.readings(filters.nothing())}
+        return {} if self.filters is None else self.filters.shares()
 
     def restates(self, body: EntryBody) -> bool:
-        """Returns whether the next entry may state a new reading of the spending, although it admits nothing.
-
-        Another budget certifies another number of repetitions, and between two such numbers the smaller
-        epsilon may be known; and a larger one raises the limit at which the sliding reserve is read.
-        """
-        return self.choice is not None and body.kind is EntryKind.BUDGET_CHANGED
+        """Returns whether the next entry may state a new reading of the spending, although it admits nothing;
+        see `AdaptiveTrail.restates`."""
+        return self.filters is not None and self.filters.restates(body)
 
     def recompute(self, books: ChargeSource, coverage: Coverage) -> Iterator[str]:
         """Prove anew what the last entry states of charges and of the plan; yield what cannot be proven."""
-        if self._plan is not None:
-            yield from self._plan.recompute(books)
-        if not isinstance(self.policy, AdaptivePolicy):
-            return
-        yield from self._recompute_choice(books, self.policy)
-        for accounted, charge in self.stated:
-            filters = self._deciding(self.policy)
-            books.charge(accounted, filters)  # from the stored privacy loss, if there is one
-            if not coverage.covers(accounted, filters, charge):
-                yield (
-                    "the charge it states is too small: nothing proves that it covers a round of its"
-                    f" parameters, at precisions down to {exact_text(min(coverage.precisions))}"
-                )
+        if self.plan is not None:
+            yield from self.plan.recompute(books)
+        elif self.filters is not None:
+            yield from self.filters.recompute(books, coverage)
 
     def dearer(self, books: ChargeSource) -> Iterator[str]:
         """Yield which charges of the last entry are more than its rounds need: sound, and a waste."""
-        if isinstance(self.policy, AdaptivePolicy) and not self._is_unbounded:
-            for accounted, charge in self.stated:
-                share = _dearer(charge, books.charge(accounted, self._deciding(self.policy)))
-                if share > DEARER_MAX:
-                    more = lower_text(100 * share, digits=3)
-                    yield f"the charge it states is {more} % more than its round needs: sound, and a waste"
+        if self.filters is not None:
+            yield from self.filters.dearer(books)
 
-    def _compare(
-        self, subject: str, stated: Spending, charged: tuple[FilterSet, Charge], rounds: int
-    ) -> Iterator[str]:
-        if self.frozen:
-            return
-        filters, total = charged
-        readings = filters.readings(total)
-        again = spending_of(readings, rounds=rounds, delta=stated.delta)
-        # What decides is the filter that reads least; how little another one might is no excuse.
-        least = min(readings, key=lambda reading: reading.epsilon_upper)
-        enough = rounds == 0 or least.epsilon_lower <= stated.epsilon_upper
-        if rounds and math.isinf(least.epsilon_upper):
-            enough = math.isinf(stated.epsilon_upper)
-        if not enough or again.epsilon_upper < stated.epsilon_lower:
-            yield (
-                f"it says epsilon of {subject} is up to {exact_text(stated.epsilon_upper)}; for its charges"
-                f" the filters say {exact_text(again.epsilon_upper)}"
-            )
+    def _closes_as_before(self, body: EntryBody) -> bool:
+        return closes_as_before(body.numerical_policy) and not self.by_newer_rules
 
-    def _follow_choice(self, body: EntryBody, policy: AdaptivePolicy) -> Iterator[str]:
-        """Keep which filters the first admitted round chose; only another budget certifies other numbers."""
-        self._offered = self._certified = None
-        details, standing = body.details, choice_made(body.details, policy.digest)
-        if self.choice is None and policy.menu.needs_choice and "charge" in details:
-            offered = Choice.from_mapping(details["choice"])
-            self._offered = (offered, _round(details), body.epsilon_budget)
-            self._certified = offered.repetition
-            if offered.repetition is not None and offered.repetition.kind != charged_as(_round(details))[0]:
-                yield "it counts repetitions of another kind than the round it is about"
-            if policy.menu.accounts_epsilon(offered, body.epsilon_budget) != offered.accounts_epsilon:
-                yield "it judges the slack of rounds at a smaller epsilon than the budget's"
-            if body.kind is not EntryKind.REFUSED:
-                self.choice, self.total = offered, policy.menu.filters(offered).nothing()
-        elif "choice" in details:
-            yield "it chooses filters, which is for the first round alone"
-        if self.restates(body) and self.choice is not None and standing is not None:
-            self._certified = standing.repetition
-            self.choice = _restated(policy, self.choice, standing, body.epsilon_budget)
-        if standing != self.choice:
-            yield "what it says of the chosen filters does not follow from the entries before it"
-
-    def _deciding(self, policy: AdaptivePolicy) -> FilterSet:
-        """Return the filters by which the last entry charged: those it offered, if it did."""
-        return policy.menu.filters(self._offered[0] if self._offered else self.choice)
-
-    def _recompute_choice(self, books: ChargeSource, policy: AdaptivePolicy) -> Iterator[str]:
-        if self._certified is not None:
-            kind, delta = self._certified.kind, self._certified.delta
-            for count, epsilon in self._certified.certified:
-                again = books.certify({kind: count}, delta=delta)
-                if epsilon < again.epsilon_lower:
-                    yield (
-                        f"it says {count} rounds of one kind cost up to {exact_text(epsilon)}; computed again"
-                        f" it is at least {exact_text(again.epsilon_lower)}"
-                    )
-        if self._offered is None:
-            return
-        offered, kind, epsilon = self._offered
-        admitted = []
-        for choice in (offered, policy.menu.choose(books, kind, epsilon=epsilon)):
-            filters = policy.menu.filters(choice)
-            admitted.append(filters.most_alike(books.charge(kind, filters), epsilon=epsilon))
-        keeps_rule = policy.menu.may_choose(
-            books, kind, offered.alternative, epsilon=epsilon, tolerance=CHOICE_BELOW_MAX
-        )
-        if not keeps_rule or admitted[0] < admitted[1] * (1 - CHOICE_BELOW_MAX) - 1:
-            yield "the filters it chooses are not those that its round's parameters choose"
+    def _follow_opening(self, body: EntryBody) -> Iterator[str]:
+        policy = self.policy = policy_from(str(body.details.get("policy", POLICY_FIXED)), body.to_bytes())
+        self.plan = self.filters = None
+        if isinstance(policy, PlanPolicy):
+            self.plan = PlanTrail(policy=policy)
+            yield from self._follow_plan(body, self.plan)
+            if self.promised(body) != policy.epsilon_upper:
+                yield "it says that the whole plan costs something else than its rules say"
+            if not policy.epsilon_upper <= body.epsilon_budget:
+                yield "it opens a cohort with a plan beyond its budget"
+        elif isinstance(policy, AdaptivePolicy):
+            self.filters = AdaptiveTrail.opened(policy)
+            yield from self.filters.follow_opening(body)
 
     def _follow_plan(self, body: EntryBody, plan: PlanTrail) -> Iterator[str]:
         yield from plan.follow(body, as_before=self._closes_as_before(body), frozen=self.frozen)
         if not self.frozen:
             yield from plan.compare_spent(body)
-
-    def _follow_opening(self, body: EntryBody) -> Iterator[str]:
-        if isinstance(self.policy, PlanPolicy):
-            self._plan = PlanTrail(policy=self.policy)
-            yield from self._follow_plan(body, self._plan)
-            if self.promised(body) != self.policy.epsilon_upper:
-                yield "it says that the whole plan costs something else than its rules say"
-            if not self.policy.epsilon_upper <= body.epsilon_budget:
-                yield "it opens a cohort with a plan beyond its budget"
-        if not isinstance(self.policy, AdaptivePolicy):
-            return
-        self.total = self.policy.menu.filters(None).nothing()
-        if total_charged(body.details, self.policy.digest) != self.total:
-            yield "it opens a cohort that has already spent something"
-        for one in self.policy.menu.alternatives:
-            if not sum((*one.filters.shares(), one.repetition_delta)) <= body.delta_budget:
-                yield "the filters' shares are more than the budget's delta"
-            if one.filters.rounds_per_user != body.details.get("rounds_per_user"):
-                yield "its filters count another number of rounds for each user than it says"
-            judged_at = body.details.get("ceiling", body.epsilon_budget)
-            if one.filters.accounts and one.filters.accounts.epsilon < judged_at:
-                yield "it judges the slack of rounds at a smaller epsilon than the budget's"
-
-    def _after(self, body: EntryBody, filters: FilterSet, total: Charge) -> Charge:
-        """Returns the total charge after an entry, and keeps the charge of its round for the stated costs."""
-        details, round_id = body.details, str(body.round_id)
-        self._taken = None
-        if body.kind is EntryKind.VOIDED:
-            return filters.given_back(total, self._charges.pop(round_id))
-        if "charge" not in details:
-            return total
-        cost = Charge.from_mapping(details["charge"]).cost
-        if body.kind in (EntryKind.SETTLED, EntryKind.CORRECTED):
-            self._taken = before = self._charges[round_id]
-            if details["accounted"] != details["accounted_before"]:
-                self.stated = [(_round(details), cost)]
-                self._taken = filters.taken_instead(total, before, cost)
-            self._charges[round_id] = self._same.setdefault(self._taken, self._taken)
-            return filters.after_instead(total, before, self._taken)
-        self.stated = [(_round(details), cost)]
-        if body.kind is EntryKind.INCIDENT:
-            self._taken = filters.taken_instead(total, filters.nothing(), cost)
-        else:
-            self._taken = filters.taken(total, cost)
-        if body.kind is EntryKind.REFUSED:
-            return total
-        self._charges[round_id] = self._same.setdefault(self._taken, self._taken)
-        return filters.after(total, self._taken)
-
-
-def _round(details: Mapping[str, Any]) -> ShuffledRound:
-    return ShuffledRound.from_mapping(details["accounted"])
-
-
-def _restated(policy: AdaptivePolicy, before: Choice, stated: Choice, epsilon: float) -> Choice:
-    """Return a choice with what another budget may change of it.
-
-    That is what is certified, a limit that it raises, and the epsilon at which slack is judged, which follows
-    from the budget.
-    """
-    repetition = before.repetition
-    if repetition is not None and stated.repetition is not None:
-        repetition = dataclasses.replace(repetition, certified=stated.repetition.certified)
-    after = dataclasses.replace(
-        before,
-        repetition=repetition,
-        sliding_limit=stated.sliding_limit,
-        accounts_epsilon=policy.menu.accounts_epsilon(before, epsilon),
-    )
-    limits = [policy.menu.filters(one).sliding_limit or 0.0 for one in (before, after)]
-    return after if limits[0] <= limits[1] else dataclasses.replace(after, sliding_limit=before.sliding_limit)
-
-
-def _dearer(stated: Charge, again: Charge) -> float:
-    """By what share of it a charge is larger than another, where it is most."""
-    pairs = zip((*stated.gaussian, *stated.renyi), (*again.gaussian, *again.renyi), strict=True)
-    return max(float(ours / theirs) - 1 for ours, theirs in pairs)

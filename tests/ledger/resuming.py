@@ -62,10 +62,11 @@ def _ended(replay: Replay) -> dict[str, object]:
         "losses",
     )
     trail = replay.trail
+    standing = None if trail.filters is None else (trail.filters.total, trail.filters.choice)
     return {
         **{name: getattr(replay, name) for name in (*names, "first_released", "problems")},
         "held": +replay.held,
         "local": +replay.local,
         "kinds": +replay.kinds,
-        "trail": (trail.policy, trail.frozen, trail.total, trail.choice, trail.by_newer_rules),
+        "trail": (trail.policy, trail.frozen, standing, trail.by_newer_rules),
     }

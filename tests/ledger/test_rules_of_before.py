@@ -64,8 +64,8 @@ def test_a_chain_of_before_holds_with_every_number(accountant: Accountant, lines
     checks = recomputation.finish(lambda done, of: None)
     assert (replay.problems, recomputation.problems) == ([], [])
     assert len(checks) == len(lines)
-    assert replay.trail.total is not None
-    assert replay.trail.total.account == ()
+    assert replay.trail.filters is not None
+    assert replay.trail.filters.total.account == ()
     assert replay.trail.delta_accounts() is None
 
 
