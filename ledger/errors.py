@@ -146,8 +146,8 @@ class Damaged(LedgerError):
 
 
 class BehindCheckpoint(LedgerError):
-    """The ledger lacks entries that its checkpoint has seen: nothing is written or stated until they are
-    back, or their loss is accepted."""
+    """The ledger lacks entries that its checkpoint has seen: nothing is written, quoted or stated until they
+    are back, or their loss is accepted."""
 
 
 class BadSignature(LedgerError):

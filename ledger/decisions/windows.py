@@ -133,10 +133,15 @@ def open_periods(store: Store, request: RoundRequest, *, actor: str) -> None:
 def views_of(store: Store, request: RoundRequest) -> list[CohortView]:
     """Return the views of a request's cohorts and periods in order; periods that are not open yet as they
     would be opened. Leaves no trace.
+
+    Raises:
+        NotFound: no such cohort.
+        BehindCheckpoint: more was spent than the ledger knows, so any price would be too low.
     """
     missing = {cohort.name: cohort for cohort in _missing(store, request)}
     there = [name for name in request.cohorts if name not in missing]
     found = {view.cohort.name: view for view in store.views(there)}
+    store.check_anchor()  # now: the connection may have been opened for this
     at = max(view.at for view in found.values())
     return [found[name] if name in found else _unopened(missing[name], at) for name in request.cohorts]
 

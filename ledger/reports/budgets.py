@@ -152,9 +152,11 @@ def budget(store: Store, accountant: Accountant, cohort_name: str) -> BudgetStat
 
     Raises:
         NotFound: no such cohort.
+        BehindCheckpoint: more was spent than the ledger knows.
     """
     name = checked_text("cohort", cohort_name)
     view = store.view(name)
+    store.check_anchor()  # now: the connection may have been opened for this
     head = store.entry(name, view.head_sequence).content()
     kinds = store.count_entries(name)
     seen = {_round(item): item.local_count for item in store.holdings(name)}

@@ -55,10 +55,12 @@ def calibrate_for(
 
     Raises:
         NotFound: no such cohort.
+        BehindCheckpoint: more was spent than the ledger knows.
         Conflict: the cohort admits no rounds any more.
         InvalidParameter: a value is out of range, no parameter is left out, or none is admitted.
     """
     view = store.view(checked_text("cohort", cohort))
+    store.check_anchor()  # now: the connection may have been opened for this
     if view.cohort.status != "open":
         raise Conflict(f"cohort {cohort!r} is {view.cohort.status}: it admits no rounds")
     books = Books(store=store, accountant=accountant, keep=False)

@@ -158,9 +158,11 @@ def forecast(
         NotFound: no such cohort.
         InvalidValue: the round has more reports, or a larger population to sample, than the cohort has users;
             or the schedule of a cohort with windows begins before today.
+        BehindCheckpoint: more was spent than the ledger knows.
         AccountingError, LedgerError: the numbers cannot be computed.
     """
     view = store.view(checked_text("cohort", cohort))
+    store.check_anchor()  # now: the connection may have been opened for this
     if wanted.round is not None:
         check_sizes(wanted.round, view.cohort.population)
     return view_forecast(Books(store=store, accountant=accountant, keep=False), view, wanted, today=today)

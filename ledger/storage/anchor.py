@@ -3,8 +3,9 @@ reconciliation.
 
 Rounds that a restored backup does not contain may have been released, so they must not be decided again. An
 *anchor* is a checkpoint that is kept outside of the database. While a chain lacks the head that the anchor
-names, nothing is written, and no statement is made. Reconciliation records the person that accepted the loss,
-and freezes every cohort that may have lost an entry: its spending is unknown from then on, never zero.
+names, nothing is written, no statement is made, and no budget says what is left. Reconciliation records the
+person that accepted the loss, and freezes every cohort that may have lost an entry: its spending is unknown
+from then on, never zero.
 """
 
 from __future__ import annotations
@@ -123,7 +124,8 @@ class Guard:
             checkpoint = self._anchor.read()
         except (BadSignature, InvalidValue) as error:
             raise BehindCheckpoint(
-                f"nobody can tell whether the ledger was put back, so nothing is written or stated: {error}"
+                "nobody can tell whether the ledger was put back, so nothing is written, quoted or stated:"
+                f" {error}"
             ) from error
         lost = self._lost
         refuse_losses(self._engine, checkpoint)
@@ -145,9 +147,9 @@ def refuse_losses(engine: Engine, checkpoint: Checkpoint) -> None:
     if found:
         raise BehindCheckpoint(
             f"the ledger is behind its checkpoint of {checkpoint.created_at.isoformat(timespec='seconds')}:"
-            f" {found.describe()}. It was put back to an earlier state, or changed. Nothing is written or"
-            " stated until the newer state is restored, `audit recover` brings it back, or `audit reconcile`"
-            " accepts the loss"
+            f" {found.describe()}. It was put back to an earlier state, or changed. Nothing is written,"
+            " quoted or stated until the newer state is restored, `audit recover` brings it back, or"
+            " `audit reconcile` accepts the loss"
         )
 
 

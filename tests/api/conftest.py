@@ -140,7 +140,10 @@ def running(app: FastAPI, trusted_proxies: str = "") -> Iterator[str]:
 
 @pytest.fixture
 def serve(store: Store) -> Iterator[Callable[..., Server]]:
-    """Yield a function that starts a server on the ledger; `dispatch` and settings may be given."""
+    """Yield a function that starts a server on the ledger; `dispatch` and settings may be given.
+
+    `opened_as`: the same ledger as the server opens it.
+    """
     stopping: list[Any] = []
 
     def start(
@@ -148,6 +151,7 @@ def serve(store: Store) -> Iterator[Callable[..., Server]]:
         clock: Callable[[], float] = time.monotonic,
         trusted_proxies: str = "",
         root_path: str = "",
+        opened_as: Store | None = None,
         **changes: Any,
     ) -> Server:
         settings = Settings(broker_url=None, authentication_failures=10**6).model_copy(update=changes)
@@ -156,7 +160,7 @@ def serve(store: Store) -> Iterator[Callable[..., Server]]:
             return decide(store, accountant, settings, round_id)
 
         dispatch = dispatch or Dispatch(decide=decide_here)
-        app = create_app(settings, store, dispatch, clock=clock, root_path=root_path)
+        app = create_app(settings, opened_as or store, dispatch, clock=clock, root_path=root_path)
         run = running(app, trusted_proxies)
         url = run.__enter__()
         http = httpx.Client(base_url=url, timeout=60, verify=NO_AUTHORITIES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 import shutil
 import time
@@ -29,6 +30,8 @@ from shuffle_ledger.ledger.api.pages import routes
 from shuffle_ledger.ledger.api.pages.routes import POLICY
 from shuffle_ledger.ledger.checkpoints.making import sign_standing
 from shuffle_ledger.ledger.recovery.reconciliation import reconcile
+from shuffle_ledger.ledger.storage.anchor import Anchor
+from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Pending
 from shuffle_ledger.ledger.values.signing import SigningKey
 from tests.api.conftest import OTHERS_COOKIES, ROUND, Server
@@ -302,6 +305,28 @@ def test_a_broken_promise_is_said_before_any_number(server: Server) -> None:
     page = person.get("/cohorts/secret").text
     assert page.index("The spending is unknown") < page.index("remaining")
     assert re.search(r'class="big">unknown<', page)
+
+
+def test_no_page_says_what_is_left_of_a_ledger_behind_its_checkpoint(
+    store: Store, serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    standing = store.standing()
+    later = tuple(replace(head, sequence=head.sequence + 1) for head in standing.heads)
+    kept = tmp_path / "checkpoint.json"
+    ahead = sign_standing(replace(standing, heads=later), SigningKey.generate())
+    kept.write_text(json.dumps(ahead.to_json()))
+    url = store.engine.url.render_as_string(hide_password=False)
+    with Store.connect(url, anchor=Anchor(path=kept)) as behind:
+        server = serve(opened_as=behind)
+        person = _login(server)
+        for path in ("/", "/cohorts/phones"):
+            page = person.get(path)
+            assert page.status_code == 503
+            assert "behind its checkpoint" in page.text
+            assert "100,000" not in page.text
+        answer = server.ask("GET", "/v1/cohorts/phones/budget")
+        assert (answer.status_code, answer.json()["type"].rpartition(":")[2]) == (503, "behind_checkpoint")
+        assert server.ask("GET", "/v1/rounds").status_code == 200  # what the database holds
 
 
 def test_what_waits_elsewhere_is_not_for_whom_it_does_not_exist(

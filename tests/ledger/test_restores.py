@@ -22,17 +22,22 @@ from shuffle_ledger.ledger.decisions import (
     admit,
     admit_at_once,
     open_cohort,
+    price,
     quote,
     register,
     register_and_admit,
     settle,
     void,
 )
+from shuffle_ledger.ledger.decisions.quoting import quote_batch
 from shuffle_ledger.ledger.errors import BadSignature, BehindCheckpoint, Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
 from shuffle_ledger.ledger.health import health
 from shuffle_ledger.ledger.recovery.reconciliation import reconcile
 from shuffle_ledger.ledger.reports.budgets import budget, history
+from shuffle_ledger.ledger.reports.calibrations import calibrate_for
+from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
+from shuffle_ledger.ledger.reports.joint_forecasts import joint_forecast
 from shuffle_ledger.ledger.storage import anchor as anchor_module
 from shuffle_ledger.ledger.storage.anchor import Anchor
 from shuffle_ledger.ledger.storage.schema import initialise
@@ -130,7 +135,7 @@ def test_a_ledger_that_was_put_back_is_read_and_never_written(
     world: World, accountant: Accountant, make_request: MakeRequest
 ) -> None:
     with world.store() as store:
-        assert budget(store, accountant, "phones").rounds_admitted == 1
+        assert store.view("phones").spent.rounds == 1
         before = store.standing().heads
         attempts: list[Callable[[], object]] = [
             lambda: register(store, make_request("new"), actor="tester"),
@@ -159,6 +164,49 @@ def test_a_ledger_that_was_put_back_states_nothing_and_is_not_well(
         assert "behind its checkpoint" in alarm
         scheduled = ScheduledCheckpoints(directory=tmp_path / "none", every_seconds=60)
         assert {"CHECKPOINT there is none yet", alarm} <= set(health(store, scheduled).alarms)
+
+
+def test_nobody_is_told_what_a_ledger_that_was_put_back_has_left(
+    world: World, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    request, today = make_request("new"), datetime.now(UTC).date()
+    wanted = ForecastWanted(round=request.round)
+    described = request.round.to_mapping() | {"randomizer": {"kind": "krr", "k": 10}}
+    questions: list[Callable[[Store], object]] = [
+        lambda store: budget(store, accountant, "tablets"),  # as it was: the ledger is one
+        lambda store: quote(store, accountant, request),
+        lambda store: price(store, accountant, request),
+        lambda store: quote_batch(store, accountant, [request]),
+        lambda store: forecast(store, accountant, "phones", ForecastWanted(), today=today),
+        lambda store: joint_forecast(store, accountant, ["phones", "tablets"], wanted, today=today),
+        lambda store: calibrate_for(store, accountant, "phones", described),
+    ]
+    for question in questions:
+        with world.store() as store, pytest.raises(BehindCheckpoint, match="phones"):
+            question(store)
+
+
+def test_what_is_left_is_not_told_once_a_database_was_put_back_under_a_process(
+    store: Store,
+    accountant: Accountant,
+    make_request: MakeRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(anchor_module, "CHECKED_SECONDS", 0.0)
+    opened(store, "phones")
+    for name in ("a", "b"):
+        decided(store, accountant, make_request(name))
+    path = tmp_path / "checkpoint.json"
+    path.write_text(json.dumps(make_checkpoint(store, SigningKey.generate()).to_json()))
+    url = store.engine.url.render_as_string(hide_password=False)
+    with Store.connect(url, anchor=Anchor(path=path)) as running:
+        assert budget(running, accountant, "phones").rounds_admitted == 2
+        running.engine.dispose()  # as a restore cuts all connections
+        cut_back(store, "phones", 2)
+        for _ in range(2):
+            with pytest.raises(BehindCheckpoint):
+                budget(running, accountant, "phones")
 
 
 def test_a_pending_round_is_not_decided_and_not_blamed(

@@ -178,6 +178,7 @@ async def cohorts(
     asked = partial(service.uses.urgent, token, after=after, limit=COHORTS_ON_PAGE)
     urgent = await in_thread(asked)
     heads = await in_thread(cohort_heads, service.store, only=urgent.names)
+    await in_thread(service.store.check_anchor)
     listed = {head.body.cohort: head for head in heads}
     # How many wait in all cohorts is not for whom some of them do not exist.
     waiting = await in_thread(service.store.waiting) if token.cohorts is None else None
