@@ -20,6 +20,7 @@ from shuffle_ledger.ledger.decisions.outcomes import (
     members_in,
     record_of,
     users_of,
+    without_lost,
 )
 from shuffle_ledger.ledger.decisions.previews import Telling
 from shuffle_ledger.ledger.decisions.strata import refuse_unproven_of_strata
@@ -98,10 +99,7 @@ def correcting(
     if not changes and not may_be_same:
         raise InvalidValue(field="round", value=dict(changes), expected="at least one other field")
     stored = store.round(checked_text("round_id", round_id))
-    cohorts = cohorts_of(stored)
-    if len(cohorts) > 1:
-        lost = store.lost_cohorts()
-        cohorts = tuple(name for name in cohorts if name not in lost)
+    cohorts = without_lost(store, cohorts_of(stored))
     users = users_of(store, stored)
 
     def decide(view: CohortView) -> EntryDraft | LedgerEntry | None:
@@ -110,7 +108,7 @@ def correcting(
         except NotFound:
             record = None
         is_known = record is not None and record.state in CORRECTABLE
-        if view.cohort.status == "frozen" and len(cohorts) > 1 and not is_known:
+        if view.cohort.status == "frozen" and len(cohorts_of(stored)) > 1 and not is_known:
             return None  # it lost its entries about the round; only the other cohorts record the correction
         if record is None:
             raise NotFound(f"cohort {view.cohort.name!r} has no round {stored.round_id!r}")
@@ -121,7 +119,7 @@ def correcting(
             )
         truth = restated(described_now(record), changes)
         check_sizes(truth, **users)
-        refuse_unproven_of_strata(record, truth, changes)
+        refuse_unproven_of_strata(store, record, truth, changes)
         last = record.told[-1] if record.told else None
         if isinstance(last, Corrected) and (last.round, last.reason) == (truth, reason):
             return store.entry(view.cohort.name, last.sequence)

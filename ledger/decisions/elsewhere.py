@@ -15,7 +15,7 @@ from shuffle_ledger.accounting import Accountant, ShuffledRound, fits
 from shuffle_ledger.ledger.decisions.corrections import CORRECTABLE, correct
 from shuffle_ledger.ledger.decisions.courses import described_now
 from shuffle_ledger.ledger.decisions.incidents import record_incident
-from shuffle_ledger.ledger.decisions.outcomes import round_record
+from shuffle_ledger.ledger.decisions.outcomes import round_record, without_lost
 from shuffle_ledger.ledger.decisions.strata import refuse_unstated_rate
 from shuffle_ledger.ledger.decisions.truths import restated, truth_of
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
@@ -173,7 +173,7 @@ def _lacking(
     store: Store, request: RoundRequest, wider: RoundRequest, further: Sequence[str]
 ) -> Iterator[tuple[str, Cohort]]:
     """Yield the chains to tell of a round, and whose users they are of; raises NotFound, InvalidValue."""
-    for cohort in store.cohorts_named(request.members):
+    for cohort in store.cohorts_named(without_lost(store, request.members)):
         for period in cohort.periods(wider):
             if period.name not in request.windows:
                 yield period.name, cohort
@@ -194,6 +194,8 @@ def _within(truth: ShuffledRound, cohort: Cohort) -> ShuffledRound:
         InvalidValue: no such round is known.
     """
     users = cohort.population
+    if truth.reports_per_user > 1 and truth.sampled_from is not None and truth.sampled_from > users:
+        truth = replace(truth, sampled_from=None)  # with several reports of a user it changes no charge
     reports = min(truth.reports, users * truth.reports_per_user)
     if truth.sampled_from is not None and truth.sampled_from > users:
         reports = min(reports, users * truth.reports // truth.sampled_from)

@@ -19,8 +19,10 @@ from shuffle_ledger.ledger.decisions.outcomes import (
     members_in,
     record_of,
     users_of,
+    without_lost,
 )
 from shuffle_ledger.ledger.decisions.steps import NewRoundRequest
+from shuffle_ledger.ledger.decisions.strata import refuse_unproven
 from shuffle_ledger.ledger.decisions.windows import open_periods, placed
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
@@ -132,6 +134,7 @@ def record_incident(
     except NotFound:
         checked_new_name("round_id", request.round_id)
         check_sizes(told.truth, population)
+        refuse_unproven(store, request, told.truth)
         request = _placed(store, request, actor=told.actor)
         entry = _told_first(store, accountant, told, request)
         if entry is not None:
@@ -185,11 +188,18 @@ def _told_of_registered(
     cohorts = cohorts_of(stored)
     if request.cohort not in cohorts:
         raise Conflict(f"round {stored.round_id!r} is of cohort {stored.cohort!r}")
-    _check_days(request, RoundRequest.from_bytes(stored.content))
+    registered = RoundRequest.from_bytes(stored.content)
+    _check_days(request, registered)
     check_sizes(told.truth, **users_of(store, stored))
+    refuse_unproven(store, registered, told.truth)
 
-    def decide(view: CohortView) -> EntryDraft | LedgerEntry:
-        now = store.round_in(view.cohort.name, stored.round_id)
+    def decide(view: CohortView) -> EntryDraft | LedgerEntry | None:
+        try:
+            now = store.round_in(view.cohort.name, stored.round_id)
+        except NotFound:
+            if view.cohort.status == "frozen" and len(cohorts) > 1:
+                return None  # it lost what it had of the round; only the other cohorts record the incident
+            raise
         record = record_of(store, now)
         if record.incident is not None:
             if told.is_told_by(record.incident):
@@ -206,7 +216,7 @@ def _told_of_registered(
             )
         return _drafted(store, accountant, told, view, now)
 
-    return _told_of(optimistic_append.append_to_each(store, cohorts, decide))
+    return _told_of(optimistic_append.append_to_each(store, without_lost(store, cohorts), decide))
 
 
 def _check_days(request: RoundRequest, registered: RoundRequest) -> None:

@@ -32,6 +32,7 @@ from shuffle_ledger.ledger.values.requests import (
     Settled,
     Voided,
 )
+from shuffle_ledger.ledger.values.texts import POPULATION_MAX
 
 
 def outcome_of(store: Store, stored: StoredRound) -> Outcome | None:
@@ -47,10 +48,19 @@ def cohorts_of(stored: StoredRound) -> tuple[str, ...]:
     return RoundRequest.from_bytes(stored.content).cohorts
 
 
+def without_lost(store: Store, cohorts: Sequence[str]) -> tuple[str, ...]:
+    """Return the cohorts of one round, in order, without those that were lost when the database was put back
+    to an earlier state."""
+    lost = store.lost_cohorts() if len(cohorts) > 1 else set()
+    return tuple(name for name in cohorts if name not in lost)
+
+
 def users_of(store: Store, stored: StoredRound) -> dict[str, int]:
     """Return how many users the cohorts of a stored round have together, and how many these cohorts are, as
-    arguments for checks of sizes."""
+    arguments for checks of sizes. Nobody knows how many a lost cohort had, so that any number may be."""
     members = RoundRequest.from_bytes(stored.content).members
+    if without_lost(store, members) != members:
+        return {"population": POPULATION_MAX, "cohorts": len(members)}
     # A release that was told of a period alone has no cohort beside it.
     population = store.population(members) or store.cohort(members[0]).population
     return {"population": population, "cohorts": len(members)}

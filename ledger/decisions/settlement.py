@@ -8,7 +8,14 @@ from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRoun
 from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.decisions import optimistic_append
 from shuffle_ledger.ledger.decisions.courses import changes_of, course_of, described_now
-from shuffle_ledger.ledger.decisions.outcomes import closing_from, cohorts_of, members_in, record_of, users_of
+from shuffle_ledger.ledger.decisions.outcomes import (
+    closing_from,
+    cohorts_of,
+    members_in,
+    record_of,
+    users_of,
+    without_lost,
+)
 from shuffle_ledger.ledger.decisions.previews import Telling
 from shuffle_ledger.ledger.decisions.settled_rounds import really_shuffled
 from shuffle_ledger.ledger.decisions.strata import refuse_more_of_strata
@@ -17,7 +24,7 @@ from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.base import overspends
 from shuffle_ledger.ledger.policies.registry import Books
-from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft
+from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.requests import (
@@ -68,7 +75,7 @@ def settling(store: Store, accountant: Accountant, round_id: str, *, reports: in
     """Return what `settle` would write; raises what it raises."""
     actor = checked_text("actor", actor)
     stored = store.round(checked_text("round_id", round_id))
-    cohorts = cohorts_of(stored)
+    cohorts = _none_lost(store, stored)
     users = users_of(store, stored)
 
     def decide(view: CohortView) -> EntryDraft | LedgerEntry:
@@ -80,7 +87,7 @@ def settling(store: Store, accountant: Accountant, round_id: str, *, reports: in
         _refuse_frozen(view)
         before = _reserved(stored.round_id, record.state, record.accounted, "settled")
         _refuse_before_collection(view, record)
-        refuse_more_of_strata(record, reports)
+        refuse_more_of_strata(store, record, reports)
         after = _turned_out(view, before, described, reports)
         policy, books = registry.policy_of(store, view), Books(store=store, accountant=accountant)
         step = policy.replacing(books, view, course_of(store, record), after)
@@ -160,7 +167,19 @@ def voiding(store: Store, accountant: Accountant, round_id: str, *, reason: str,
             changes=changes_of(step),
         )
 
-    return Telling(stored=stored, cohorts=cohorts_of(stored), decide=decide)
+    return Telling(stored=stored, cohorts=_none_lost(store, stored), decide=decide)
+
+
+def _none_lost(store: Store, stored: StoredRound) -> tuple[str, ...]:
+    """Return the names of the cohorts of a round; raise Conflict if one of them was lost."""
+    cohorts = cohorts_of(stored)
+    lost = [name for name in cohorts if name not in without_lost(store, cohorts)]
+    if lost:
+        raise Conflict(
+            f"cohort {lost[0]!r} was lost when the database was put back: how its rounds ended is unknown,"
+            " and what was released is told by a correction"
+        )
+    return cohorts
 
 
 def _refuse_frozen(view: CohortView) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
@@ -46,7 +47,9 @@ from shuffle_ledger.ledger.values.local_budget import local_bounds
 from shuffle_ledger.ledger.values.requests import Cohort, declared_from
 from shuffle_ledger.ledger.values.texts import checked_text
 from shuffle_ledger.ledger.values.windows import Period
-from shuffle_ledger.ledger.verification.replay import EntrySource, Replay
+from shuffle_ledger.ledger.verification.replay import PROBLEMS_MAX, EntrySource, Problem, Replay
+from shuffle_ledger.ledger.verification.sibling_chains import siblings_in
+from shuffle_ledger.ledger.verification.siblings import JointRounds
 
 # Orders of magnitude of delta around the budget's at which the profile is shown.
 PROFILE_DECADES = (-4, -3, -2, -1, 0, 1, 2, 3, 4)
@@ -79,6 +82,7 @@ def make_statement(
         progress: told what is being done.
 
     **Guarantee**: all spending is quoted from the entries, whose digests and links are checked on the way.
+    Where the chains of other cohorts say otherwise of the same rounds, the verdict is unknown.
     The costs of single rounds, the composition and the profile are certified now.
 
     Raises:
@@ -91,6 +95,7 @@ def make_statement(
     store.check_anchor()
     kept = list(kept_heads)
     tell = progress or (lambda _what, _done, _of: None)
+    chains: dict[str, JointRounds] = {}
     made = tuple(
         _cohort_statement(
             store,
@@ -100,9 +105,11 @@ def make_statement(
             since=(since or {}).get(name),
             kept=[head for cohort, head in kept if cohort == name],
             tell=tell,
+            chains=chains,
         )
         for name in cohorts
     )
+    made = tuple(_with_siblings(store, each, chains) for each in made)
     return Statement(
         made_at=made_at,
         software=f"shuffle-ledger {version('shuffle-ledger')}",
@@ -156,6 +163,23 @@ class _Beginning:
             yield entry
 
 
+def _with_siblings(
+    store: Store, found: CohortStatement, chains: Mapping[str, JointRounds]
+) -> CohortStatement:
+    """Return the statement of a cohort, given what other chains say of its rounds of several cohorts."""
+    last = found.head.sequence
+    differ = [each for each in siblings_in(store, found.cohort, chains) if (each.sequence or 0) <= last]
+    if not differ:
+        return found
+    problems = (*found.chain_problems, *_spelled(differ))[:PROBLEMS_MAX]
+    return dataclasses.replace(found, verdict="unknown", chain_problems=problems)
+
+
+def _spelled(problems: Iterable[Problem]) -> Iterator[str]:
+    for each in problems:
+        yield f"entry {each.sequence}: {each.what}" if each.sequence else each.what
+
+
 def _cohort_statement(
     store: Store,
     accountant: Accountant,
@@ -165,6 +189,7 @@ def _cohort_statement(
     since: int | None,
     kept: list[Head],
     tell: Progress,
+    chains: dict[str, JointRounds],
 ) -> CohortStatement:
     view = store.view(cohort.name)
     now = Head(sequence=view.head_sequence, digest=view.head_digest.hex())
@@ -182,6 +207,7 @@ def _cohort_statement(
         first = next((each for each in replay.problems if each.sequence), None)
         where = f"entry {first.sequence}: {first.what}" if first else "it has no entries"
         raise Damaged(f"cohort {cohort.name!r}: nothing can be stated about its chain; {where}")
+    chains[cohort.name] = replay.joint
     held, delta = dict(+replay.held), body.delta_budget
     alone = _alone(
         store, accountant, reading.kinds(), delta, lambda n, of: tell(f"{cohort.name}: rounds alone", n, of)
@@ -191,9 +217,7 @@ def _cohort_statement(
     return CohortStatement(
         cohort=cohort.name,
         verdict=_verdict(replay, reading),
-        chain_problems=tuple(
-            f"entry {each.sequence}: {each.what}" if each.sequence else each.what for each in replay.problems
-        ),
+        chain_problems=tuple(_spelled(replay.problems)),
         promise=_promise(opened, body, [*replay.local, *+replay.held]),
         status="frozen" if replay.frozen else "overspent" if replay.overspent else "open",
         spent=EpsilonBounds(epsilon_upper=body.spent.epsilon_upper, epsilon_lower=body.spent.epsilon_lower),

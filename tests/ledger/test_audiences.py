@@ -458,3 +458,35 @@ def test_a_frozen_member_that_lost_its_entries_does_not_hide_the_truth_from_the_
     assert [kinds[-1] for kinds in desk.kinds(*BOTH)] == ["corrected", "frozen"]
     monkeypatch.undo()
     desk.check()
+
+
+def test_a_frozen_member_that_lost_a_round_does_not_keep_its_incident_from_the_others(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.open("phones", epsilon=0.05)
+    desk.open("tablets")
+    assert isinstance(desk.ask(BOTH, krr(5_000), name="a"), Refused)
+    view = desk.store.view("tablets")
+    said = {"reason": "the disk broke", "checkpoint": "0" * 64, "nothing_later": None}
+    desk.store.append(view, reconciliation._freeze(desk.store, view, None, said, "owner"))
+    found = desk.store.round_in
+
+    def lacking(cohort: str, round_id: str) -> Any:
+        if cohort == "tablets":
+            raise NotFound(f"cohort {cohort!r} has no round {round_id!r}")
+        return found(cohort, round_id)
+
+    monkeypatch.setattr(desk.store, "round_in", lacking)
+    told = record_incident(
+        desk.store,
+        desk.accountant,
+        "phones",
+        round_id="a",
+        described=krr(5_000),
+        reason="a script",
+        actor="eve",
+    )
+    assert (told.cohort, told.overspent) == ("phones", True)
+    assert [kinds[-1] for kinds in desk.kinds(*BOTH)] == ["incident", "frozen"]
+    monkeypatch.undo()
+    desk.check()

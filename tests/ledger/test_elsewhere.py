@@ -189,6 +189,19 @@ def test_what_cannot_be_is_refused_and_nothing_is_half_told(
     assert {each: desk.store.view(each).head_sequence for each in desk.names()} == before
 
 
+def test_users_with_several_reports_are_told_to_a_cohort_smaller_than_their_sample(desk: Desk) -> None:
+    """A correction was recorded, and could never be told to the further cohort."""
+    several = ShuffledRound(
+        randomizer=KRR.randomizer, reports=80_000, sampled_from=90_000, reports_per_user=2
+    )
+    assert isinstance(desk.ask(MONDAY, round_id="several", round=several), Admitted)
+    tell(desk, name="several", cohorts=("watches",))
+    (kind,) = desk.store.view("watches").held
+    assert (kind.reports_per_user, kind.sampled_from) == (2, None)
+    assert kind.reports <= 2_000
+    desk.check()
+
+
 @pytest.mark.slow
 def test_what_is_told_again_is_told_on_its_new_days_and_with_its_new_truth(desk: Desk) -> None:
     watches_next = f"watches@{MONDAY + 7 * DAY:%G-W%V}"

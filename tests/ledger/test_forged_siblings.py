@@ -216,6 +216,25 @@ def test_a_sibling_in_the_database_that_was_rewritten_is_found(lived: Store, acc
         assert "says otherwise" in alone.cohorts[0].problems[0].what
 
 
+def test_a_statement_relies_on_no_chain_that_a_sibling_contradicts(
+    lived: Store, accountant: Accountant
+) -> None:
+    made_at = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def verdicts(*names: str, as_of: int | None = None) -> list[str]:
+        made = make_statement(lived, accountant, names, made_at=made_at, as_of=as_of)
+        return [each.verdict for each in made.cohorts]
+
+    assert "unknown" not in verdicts(*BOTH)
+    rewrite(lived, 7, lambda body: dataclasses.replace(body, details={**body.details, "reason": "a bug"}))
+    assert verdicts(*BOTH) == ["unknown", "unknown"]
+    for name in BOTH:
+        (made,) = make_statement(lived, accountant, [name], made_at=made_at).cohorts
+        assert made.verdict == "unknown"
+        assert any("entry 7: round" in each and "says otherwise" in each for each in made.chain_problems)
+        assert "unknown" not in verdicts(name, as_of=6), "what stood before is not in doubt"
+
+
 def test_a_chain_that_lacks_a_sibling_is_found(lived: Store, accountant: Accountant) -> None:
     last = lived.entry("watches", 8)
     with disarmed(lived) as connection:

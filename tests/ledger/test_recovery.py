@@ -15,9 +15,21 @@ import pytest
 from sqlalchemy import Engine, event, select
 from sqlalchemy.engine import make_url
 
-from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
-from shuffle_ledger.ledger.decisions import admit, open_cohort, register, round_record, settle, void
+from shuffle_ledger.ledger.decisions import (
+    Collected,
+    admit,
+    correct,
+    correct_everywhere,
+    open_cohort,
+    record_incident,
+    register,
+    request_of,
+    round_record,
+    settle,
+    void,
+)
 from shuffle_ledger.ledger.decisions.budget_changes import change_budget
 from shuffle_ledger.ledger.errors import BehindCheckpoint, Conflict, InvalidValue
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
@@ -362,3 +374,38 @@ def test_a_recovery_says_why(world: World, reason: str) -> None:
     with pytest.raises(InvalidValue) as caught:
         recover(world.restored, world.checkpoint, world.copy(), reason=reason, actor="operator")
     assert caught.value.field == "reason"
+
+
+def test_the_truth_of_a_round_is_told_although_one_of_its_cohorts_was_lost(
+    store: Store, accountant: Accountant, backup: Callable[[], str]
+) -> None:
+    """Larger costs of such rounds could not be charged to the cohort that came back."""
+    for name in ("b", "o"):
+        opened(store, name, "fixed")
+    store.engine.dispose()  # PostgreSQL copies only what nobody is connected to
+    older = backup()
+    opened(store, "a", "fixed")
+    described = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=1)"), reports=1_500_000)
+    for name in ("one", "two", "void"):
+        decided(store, accountant, request_of(("a", "b"), described, round_id=name))
+    void(store, accountant, "void", reason="cancelled", actor="ada")
+    checkpoint = make_checkpoint(store, SigningKey.generate())
+    by: dict[str, Any] = {"reason": "a log", "actor": "ada"}
+    with Store.connect(older) as restored:
+        done = recover(restored, checkpoint, Copy(store, "b"), reason="disk", actor="operator")
+        assert [each.cohort for each in done.unproven] == ["a"]
+        assert reconcile(restored, checkpoint, nothing_later=True, **by).lost == ("a",)
+        before = restored.view("b").spent.epsilon_upper
+        told = correct(restored, accountant, "one", {"reports": 1_200_000}, **by)
+        assert (told.cohort, told.audience, told.changed) == ("b", (), True)
+        elsewhere = Collected(cohorts=("o",))
+        correct_everywhere(restored, accountant, "two", {}, collected=elsewhere, **by)
+        record_incident(restored, accountant, "b", round_id="void", described=described, **by)
+        assert restored.view("b").spent.epsilon_upper > before
+        assert restored.view("o").spent.rounds == 1
+        with pytest.raises(Conflict, match="cohort 'a' was lost"):
+            settle(restored, accountant, "two", reports=10, actor="ada")
+        with pytest.raises(Conflict, match="cohort 'a' was lost"):
+            void(restored, accountant, "two", **by)
+        report = verify(restored, accountant, numbers="all")
+        assert report.ok, report

@@ -5,13 +5,29 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.decisions import (
+    Collected,
+    correct,
+    correct_everywhere,
+    record_incident,
+    request_of,
+    settle,
+    void,
+)
+from shuffle_ledger.ledger.errors import InvalidValue
+from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.audiences import Stratum, stratified_population
+from tests.ledger.desk import AnyDesk
 
 EPSILON0 = 1.0
+KRR = parse_randomizer({"kind": "krr", "k": 2, "epsilon0": EPSILON0})
+STRATA = {"a": [1, 20], "b": [9, 10]}
+BY_ACTOR: dict[str, Any] = {"reason": "the log says so", "actor": "ada"}
 Law = dict[tuple[int, ...], float]
 
 
@@ -82,3 +98,52 @@ def test_the_largest_rate_covers_every_stratum(sizes: tuple[int, ...], sampled: 
         )
     if sizes == (2, 6):  # as if two of eight users had been drawn
         assert worst(sizes, sampled, 0.0) > 1.5 * accounted(sum(sizes), 0.0)
+
+
+def test_a_partly_honest_sample_of_strata_is_dearer_than_a_uniform_one(accountant: Accountant) -> None:
+    """The honest half of 30 users may be one of `b`, who is nearly always sampled, and 14 of `a`."""
+
+    def of_one(value: int) -> Law:
+        found: Law = {}
+        for is_in, of_a in itertools.product((0, 1), repeat=2):  # who of the honest is in the sample
+            weight = (0.9 if is_in else 0.1) * (14 / 20 if of_a else 6 / 20)
+            shuffled([value] * is_in + [0] * of_a, weight, found)
+        return found
+
+    first, second = of_one(1), of_one(0)
+    uniform = ShuffledRound(randomizer=KRR, reports=10, sampled_from=11, honest_fraction=0.5)
+    for epsilon in (0.0, 0.5):
+        truth = sum(max(0.0, mass - math.exp(epsilon) * second[seen]) for seen, mass in first.items())
+        assert truth > 1.3 * accountant.certify_delta({uniform: 1}, epsilon=epsilon).delta_upper
+
+
+def test_nothing_unproven_is_told_of_a_round_of_strata_in_any_way(
+    store: Store, accountant: Accountant
+) -> None:
+    desk = AnyDesk(store, accountant)
+    for name, population in (("a", 20), ("b", 10), ("c", 50)):
+        desk.open(name, population=population, epsilon=9.0, policy="fixed")
+    described = ShuffledRound(randomizer=KRR, reports=10)
+    for name in ("void", "settled", "wider"):
+        desk.decide(request_of(("a", "b"), described, round_id=name, stratified=STRATA))
+    void(store, accountant, "void", **BY_ACTOR)
+    wider = Collected(cohorts=("c",))
+    correct_everywhere(store, accountant, "wider", {"sampled_from": 11}, collected=wider, **BY_ACTOR)
+    before = {name: store.view(name).head_sequence for name in "abc"}
+    half = ShuffledRound(randomizer=KRR, reports=10, sampled_from=11, honest_fraction=0.5)
+    for cohort, name in (("a", "void"), ("c", "void+c")):
+        with pytest.raises(InvalidValue, match="nothing is proven about a share of honest devices"):
+            record_incident(store, accountant, cohort, round_id=name, described=half, **BY_ACTOR)
+    for name in ("settled", "wider", "wider+c"):
+        with pytest.raises(InvalidValue, match="nothing is proven about a share of honest devices"):
+            correct(store, accountant, name, {"honest_fraction": 0.5}, **BY_ACTOR)
+        with pytest.raises(InvalidValue, match="at most 10, as was told last"):
+            correct(store, accountant, name, {"reports": 11}, **BY_ACTOR)
+    assert {name: store.view(name).head_sequence for name in "abc"} == before
+    settle(store, accountant, "settled", reports=5, actor="ada")
+    with pytest.raises(InvalidValue, match="at most 5, as was told last"):
+        correct(store, accountant, "settled", {"reports": 10}, **BY_ACTOR)
+    correct(store, accountant, "settled", {"reports": 10, "sampled_from": 11}, **BY_ACTOR)
+    whole = ShuffledRound(randomizer=KRR, reports=10, honest_fraction=0.5)
+    record_incident(store, accountant, "a", round_id="void", described=whole, **BY_ACTOR)
+    desk.check()
