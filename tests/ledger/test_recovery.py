@@ -382,7 +382,7 @@ def test_the_truth_of_a_round_is_told_although_one_of_its_cohorts_was_lost(
     """Larger costs of such rounds could not be charged to the cohort that came back."""
     for name in ("b", "o"):
         opened(store, name, "fixed")
-    store.engine.dispose()  # PostgreSQL copies only what nobody is connected to
+    store.engine.dispose()  # PostgreSQL copies a database only without connections
     older = backup()
     opened(store, "a", "fixed")
     described = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=1)"), reports=1_500_000)
