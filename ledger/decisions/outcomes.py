@@ -94,7 +94,7 @@ def with_members(store: Store, stored: StoredRound, outcome: Outcome) -> Outcome
     cohorts = cohorts_of(stored)
     if len(cohorts) == 1 or not isinstance(outcome, Admitted):
         return outcome
-    entries = store.entries_about(stored.round_id, cohorts)
+    entries = store.entries_about([stored.round_id], cohorts)
     decided = [entry.content() for entry in entries if entry.kind == EntryKind.ADMITTED]
     return replace(outcome, audience=members(decided))
 

@@ -8,6 +8,7 @@ from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.decisions.courses import described_now
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.audiences import is_proven_of_strata
 from shuffle_ledger.ledger.values.requests import RoundRecord, RoundRequest
 
 
@@ -55,10 +56,7 @@ def refuse_unproven(store: Store, request: RoundRequest, truth: ShuffledRound) -
         request: the registration, or the incident's own.
         truth: the released round.
     """
-    if truth.sampled_from is None:
-        return
-    is_unproven = truth.honest_fraction < 1 or truth.is_sequential or truth.reports_per_user > 1
-    if is_unproven and _is_of_strata(store, request):
+    if not is_proven_of_strata(truth) and _is_of_strata(store, request):
         expected = (
             "none, for nothing is proven about a share of honest devices, a secret order or several reports"
             " of a user where cohorts are sampled by themselves"

@@ -83,9 +83,9 @@ class RoundStore(Database):
             raise NotFound(f"cohort {cohort!r} has no round {round_id!r}")
         return rows.round_from(row)
 
-    def entries_about(self, round_id: str, cohorts: Sequence[str]) -> list[LedgerEntry]:
-        """Return all entries about a round in some chains, in their order, all of one moment."""
-        place = and_(entries.c.round_id == round_id, entries.c.cohort.in_(cohorts))
+    def entries_about(self, round_ids: Collection[str], cohorts: Collection[str]) -> list[LedgerEntry]:
+        """Return all entries about some rounds in some chains, in their order, all of one moment."""
+        place = and_(entries.c.round_id.in_(round_ids), entries.c.cohort.in_(cohorts))
         # One for each of the indexes that find entries by their round.
         each = [select(*ENTRY_COLUMNS).where(place, text(kinds)) for kinds in (OUTCOME, CLOSING, TOLD)]
         with engine.reading_once(self._engine) as connection:

@@ -108,6 +108,16 @@ def check_sampled(strata: Sequence[Stratum], audience: Sequence[str], reports: i
         raise InvalidValue(field="reports", value=reports, expected=expected)
 
 
+def is_proven_of_strata(described: ShuffledRound) -> bool:
+    """Return whether a round may be charged as it is described where each cohort was sampled by itself.
+
+    Without a sample every round may. With one, nothing is proven about a share of honest devices, a secret
+    order or several reports of a user.
+    """
+    is_plain = described.honest_fraction == 1 and described.reports_per_user == 1
+    return described.sampled_from is None or (is_plain and not described.is_sequential)
+
+
 def check_strata(strata: Sequence[Stratum], audience: Sequence[str], described: ShuffledRound) -> None:
     """Raise InvalidValue unless strata are those of an audience, and a round is what follows from them."""
     check_sampled(strata, audience, described.reports)

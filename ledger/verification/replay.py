@@ -21,6 +21,7 @@ from shuffle_ledger.ledger.decisions.truths import local_kind
 from shuffle_ledger.ledger.errors import Damaged, LedgerError
 from shuffle_ledger.ledger.policies.base import IN_CLEAR
 from shuffle_ledger.ledger.values import canonical, entries
+from shuffle_ledger.ledger.values.audiences import is_proven_of_strata
 from shuffle_ledger.ledger.values.entries import (
     CORRECTED_OR_INCIDENT,
     FIRST_SEQUENCE,
@@ -436,7 +437,7 @@ class Replay:
         self.joint.see(body, None)
         if self.charged.get(round_id) != before:
             self.blame(body.sequence, "it corrects a round that was not charged as it says")
-        self._check_size(body, _users(truth))
+        self._check_told(body, truth)
         if round_id in self.declared:
             self.declared[round_id] = self._kinds.setdefault(truth, truth)
         if self.frozen:
@@ -458,7 +459,9 @@ class Replay:
             self.blame(body.sequence, f"it tells as an incident round {round_id!r}, which was charged before")
         self._check_registered(body)
         truth = IN_CLEAR if details["round"] is None else ShuffledRound.from_mapping(details["round"])
-        self._check_size(body, _users(truth))
+        if details["request"].get("stratified"):
+            self.stratified.add(round_id)
+        self._check_told(body, truth)
         accounted = ShuffledRound.from_mapping(details["accounted"])
         self.charged[round_id] = self._kinds.setdefault(accounted, accounted)
         released = ReleaseTimes.from_mapping(details["released"])
@@ -538,6 +541,12 @@ class Replay:
         for stratum in request.stratified:
             if stratum.cohort == body.cohort and stratum.users > self.joint.population:
                 self.blame(body.sequence, "it samples more users of its cohort than there are")
+
+    def _check_told(self, body: EntryBody, truth: ShuffledRound) -> None:
+        """Check what a correction or an incident says was released, whatever it is charged."""
+        self._check_size(body, _users(truth))
+        if body.round_id in self.stratified and not is_proven_of_strata(truth):
+            self.blame(body.sequence, "its charge is unproven where cohorts are sampled by themselves")
 
     def _check_size(self, body: EntryBody, users: int) -> None:
         if str(body.round_id) in self.joint.rounds:

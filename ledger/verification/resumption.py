@@ -112,7 +112,7 @@ def _digest_of(entry: LedgerEntry) -> bytes:
 def _recall(store: Store, up_to: int, replay: Replay, round_id: str) -> None:
     """Bring back what the entries up to a position say of a round. Their links are checked by whole replays
     alone, their own digests here, too."""
-    for entry in store.entries_about(round_id, [replay.cohort]):
+    for entry in store.entries_about([round_id], [replay.cohort]):
         if entry.sequence > up_to:
             break
         if _digest_of(entry) != entry.digest:
@@ -128,7 +128,7 @@ def _remember(replay: Replay, body: EntryBody) -> None:
     replay.trail.recall(body)
     if request is not None:
         _remember_request(replay, body, canonical.encode(quoted))
-        if request.stratified and body.kind is not EntryKind.INCIDENT:
+        if request.stratified:
             replay.stratified.add(round_id)
     match body.kind:
         case EntryKind.ADMITTED if request is not None:

@@ -14,6 +14,8 @@ from shuffle_ledger.ledger.decisions import (
     Collected,
     correct,
     correct_everywhere,
+    corrections,
+    incidents,
     record_incident,
     request_of,
     settle,
@@ -22,6 +24,7 @@ from shuffle_ledger.ledger.decisions import (
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.audiences import Stratum, stratified_population
+from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.desk import AnyDesk
 
 EPSILON0 = 1.0
@@ -147,3 +150,30 @@ def test_nothing_unproven_is_told_of_a_round_of_strata_in_any_way(
     whole = ShuffledRound(randomizer=KRR, reports=10, honest_fraction=0.5)
     record_incident(store, accountant, "a", round_id="void", described=whole, **BY_ACTOR)
     desk.check()
+
+
+def test_entries_that_charge_what_is_unproven_of_strata_are_blamed(
+    store: Store, accountant: Accountant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an earlier version wrote them, or a forger."""
+    desk = AnyDesk(store, accountant)
+    for name, population in (("a", 20), ("b", 10)):
+        desk.open(name, population=population, epsilon=9.0, policy="fixed")
+    for name in ("void", "wrong"):
+        desk.decide(
+            request_of(
+                ("a", "b"), ShuffledRound(randomizer=KRR, reports=10), round_id=name, stratified=STRATA
+            )
+        )
+    void(store, accountant, "void", **BY_ACTOR)
+    desk.check()
+    monkeypatch.setattr(incidents, "refuse_unproven", lambda *_: None)
+    monkeypatch.setattr(corrections, "refuse_unproven_of_strata", lambda *_: None)
+    half = ShuffledRound(randomizer=KRR, reports=10, sampled_from=11, honest_fraction=0.5)
+    record_incident(store, accountant, "a", round_id="void", described=half, **BY_ACTOR)
+    correct(store, accountant, "wrong", {"honest_fraction": 0.5}, **BY_ACTOR)
+    report = verify(store, accountant)
+    assert not report.ok
+    for found in report.cohorts:
+        blamed = [each.sequence for each in found.problems if "its charge is unproven" in each.what]
+        assert blamed == [5, 6]
