@@ -434,23 +434,28 @@ def test_a_frozen_member_refuses_and_is_told_the_truth_all_the_same(desk: Desk) 
     desk.check()
 
 
+def freeze_without_rounds(desk: Desk, lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Freeze a cohort, and have it know of no round, as if its entries had not been brought back."""
+    view = desk.store.view(lost)
+    said = {"reason": "the disk broke", "checkpoint": "0" * 64, "nothing_later": None}
+    desk.store.append(view, reconciliation._freeze(desk.store, view, None, said, "owner"))
+    found = desk.store.round_in
+
+    def lacking(cohort: str, round_id: str) -> Any:
+        if cohort == lost:
+            raise NotFound(f"cohort {cohort!r} has no round {round_id!r}")
+        return found(cohort, round_id)
+
+    monkeypatch.setattr(desk.store, "round_in", lacking)
+
+
 def test_a_frozen_member_that_lost_its_entries_does_not_hide_the_truth_from_the_others(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after entries of one chain were brought back from a copy, and those of another were not."""
     desk.open(*BOTH)
     assert isinstance(desk.ask(BOTH, krr(50_000), name="a"), Admitted)
-    view = desk.store.view("tablets")
-    said = {"reason": "the disk broke", "checkpoint": "0" * 64, "nothing_later": None}
-    desk.store.append(view, reconciliation._freeze(desk.store, view, None, said, "owner"))
-    found = desk.store.round_in
-
-    def lacking(cohort: str, round_id: str) -> Any:
-        if cohort == "tablets":
-            raise NotFound(f"cohort {cohort!r} has no round {round_id!r}")
-        return found(cohort, round_id)
-
-    monkeypatch.setattr(desk.store, "round_in", lacking)
+    freeze_without_rounds(desk, "tablets", monkeypatch)
     before = desk.spent("phones")
     told = correct(desk.store, desk.accountant, "a", {"reports": 20_000}, reason="log", actor="eve")
     assert (told.cohort, told.audience) == ("phones", ())
@@ -466,17 +471,7 @@ def test_a_frozen_member_that_lost_a_round_does_not_keep_its_incident_from_the_o
     desk.open("phones", epsilon=0.05)
     desk.open("tablets")
     assert isinstance(desk.ask(BOTH, krr(5_000), name="a"), Refused)
-    view = desk.store.view("tablets")
-    said = {"reason": "the disk broke", "checkpoint": "0" * 64, "nothing_later": None}
-    desk.store.append(view, reconciliation._freeze(desk.store, view, None, said, "owner"))
-    found = desk.store.round_in
-
-    def lacking(cohort: str, round_id: str) -> Any:
-        if cohort == "tablets":
-            raise NotFound(f"cohort {cohort!r} has no round {round_id!r}")
-        return found(cohort, round_id)
-
-    monkeypatch.setattr(desk.store, "round_in", lacking)
+    freeze_without_rounds(desk, "tablets", monkeypatch)
     told = record_incident(
         desk.store,
         desk.accountant,

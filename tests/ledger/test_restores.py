@@ -75,6 +75,13 @@ def decided(store: Store, accountant: Accountant, request: RoundRequest) -> Admi
     return admit(store, accountant, request.round_id)
 
 
+def anchored(store: Store, path: Path) -> Store:
+    """Write a checkpoint of a ledger, and return the ledger as a process opens it that knows the file."""
+    path.write_text(json.dumps(make_checkpoint(store, SigningKey.generate()).to_json()))
+    url = store.engine.url.render_as_string(hide_password=False)
+    return Store.connect(url, anchor=Anchor(path=path))
+
+
 def cut_back(store: Store, cohort: str, sequence: int) -> None:
     """Undo a cohort's chain behind an entry, as a restored backup of that moment would have it."""
     later = "IN (SELECT round_id FROM entries WHERE cohort = :cohort AND sequence > :sequence)"
@@ -197,10 +204,7 @@ def test_what_is_left_is_not_told_once_a_database_was_put_back_under_a_process(
     opened(store, "phones")
     for name in ("a", "b"):
         decided(store, accountant, make_request(name))
-    path = tmp_path / "checkpoint.json"
-    path.write_text(json.dumps(make_checkpoint(store, SigningKey.generate()).to_json()))
-    url = store.engine.url.render_as_string(hide_password=False)
-    with Store.connect(url, anchor=Anchor(path=path)) as running:
+    with anchored(store, tmp_path / "checkpoint.json") as running:
         assert budget(running, accountant, "phones").rounds_admitted == 2
         running.engine.dispose()  # as a restore cuts all connections
         cut_back(store, "phones", 2)
@@ -235,10 +239,7 @@ def test_a_database_put_back_under_a_running_process_is_noticed(
     opened(store, "phones")
     for name in ("a", "b"):
         decided(store, accountant, make_request(name))
-    path = tmp_path / "checkpoint.json"
-    path.write_text(json.dumps(make_checkpoint(store, SigningKey.generate()).to_json()))
-    url = store.engine.url.render_as_string(hide_password=False)
-    with Store.connect(url, anchor=Anchor(path=path)) as running:
+    with anchored(store, tmp_path / "checkpoint.json") as running:
         decided(running, accountant, make_request("c"))
         running.engine.dispose()  # as a restore cuts all connections
         cut_back(store, "phones", 2)
