@@ -68,13 +68,13 @@ def correct_everywhere(
     Raises:
         NotFound: no such round or cohort.
         InvalidValue: no cohort or days that there can be; nothing was recorded.
-        Conflict: an identifier `ID+CHAIN` is of another round.
+        Conflict: an identifier `ID+CHAIN` is of another round; nothing was recorded.
         What `correct` and `record_incident` raise.
     """
     record = round_record(store, checked_text("round_id", round_id))
     wider = _wider(record.request, collected)
     truth = restated(described_now(record), changes) if record.state in CORRECTABLE else record.request.round
-    refuse_unstated_rate(record, truth, changes, collected.cohorts)
+    refuse_unstated_rate(store, record, truth, changes, collected.cohorts)
     lacking = {
         checked_text("round_id", f"{record.request.round_id}+{chain}"): (chain, _within(truth, cohort))
         for chain, cohort in _lacking(store, record.request, wider, collected.cohorts)
@@ -131,12 +131,13 @@ class _Telling:
 
 
 def _check_free(store: Store, name: str, chain: str) -> None:
-    """Raise Conflict if an identifier is of another chain's round; whose it is may not be for the caller."""
+    """Raise Conflict if an identifier is of a round that is no incident, or of another chain; which one may
+    not be for the caller."""
     try:
-        members = RoundRequest.from_bytes(store.round(name).content).members
+        record = round_record(store, name)
     except NotFound:
         return
-    if members != (chain,):
+    if record.request.members != (chain,) or record.incident is None:
         raise Conflict(
             f"round {name!r}: this identifier cannot be used; record an incident of cohort {chain!r} with"
             " another one"
@@ -202,6 +203,8 @@ def _within(truth: ShuffledRound, cohort: Cohort) -> ShuffledRound:
     if reports == truth.reports:
         return truth
     smaller = truth_of(truth, max(reports, 1))
+    if smaller.sampled_from is not None and smaller.sampled_from > users:
+        smaller = replace(smaller, sampled_from=users)  # a rate that rises costs no less
     if not fits(truth, smaller):
         expected = (
             f"a round of no more users than cohort {cohort.name!r} has, {users:,}; record an incident there,"

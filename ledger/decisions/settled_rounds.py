@@ -56,7 +56,10 @@ def really_shuffled(
 def _is_covered(accounted: ShuffledRound, declared: ShuffledRound, reports: int) -> bool:
     """Returns whether the charge of the declared round covers it with `reports` reports."""
     if declared.sampled_from is None or accounted.sampled_from is None:
-        return declared.sampled_from is None and reports >= accounted.reports
+        # After a correction, both may count another share of their reports as honest.
+        honest = honest_share(declared.honest_fraction, reports)
+        are_enough = reports >= accounted.reports and honest >= accounted.honest_reports
+        return declared.sampled_from is None and are_enough
     if declared.honest_fraction < 1:
         return accounted == declared and reports == declared.reports
     # The rate at which users were at risk, in integers: with fewer reports than declared it is that declared.

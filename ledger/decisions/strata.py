@@ -65,7 +65,11 @@ def refuse_unproven(store: Store, request: RoundRequest, truth: ShuffledRound) -
 
 
 def refuse_unstated_rate(
-    record: RoundRecord, truth: ShuffledRound, changes: Mapping[str, object], further: Collection[str]
+    store: Store,
+    record: RoundRecord,
+    truth: ShuffledRound,
+    changes: Mapping[str, object],
+    further: Collection[str],
 ) -> None:
     """Raises InvalidValue if nobody says at which rate a further cohort was sampled, where each cohort was
     sampled by itself: the largest rate of the others says nothing about it.
@@ -77,7 +81,7 @@ def refuse_unstated_rate(
         further: the cohorts whose users reported, too.
     """
     is_told = "sampled_from" in changes or truth.sampled_from is None
-    if not record.request.stratified or is_told or set(further) <= set(record.request.members):
+    if is_told or set(further) <= set(record.request.members) or not _is_of_strata(store, record.request):
         return
     expected = (
         "a population, or that there was no sample: each cohort was sampled by itself, and reports divided by"
@@ -88,13 +92,13 @@ def refuse_unstated_rate(
 
 def _is_of_strata(store: Store, request: RoundRequest) -> bool:
     """Return whether each cohort was sampled by itself: also of an incident `ID+CHAIN`, if the round ID was
-    registered so."""
-    if request.stratified:
-        return True
-    round_id = request.round_id.removesuffix(f"+{request.cohort}")
-    if round_id == request.round_id:
-        return False
-    try:
-        return bool(RoundRequest.from_bytes(store.round(round_id).content).stratified)
-    except NotFound:
-        return False
+    registered so, or is itself such an incident."""
+    while not request.stratified:
+        round_id = request.round_id.removesuffix(f"+{request.cohort}")
+        if round_id == request.round_id:
+            return False
+        try:
+            request = RoundRequest.from_bytes(store.round(round_id).content)
+        except (InvalidValue, NotFound):
+            return False
+    return True

@@ -10,6 +10,7 @@ from fractions import Fraction
 
 from shuffle_ledger.accounting import InvalidParameter, ShuffledRound
 from shuffle_ledger.ledger.policies.base import IN_CLEAR
+from shuffle_ledger.ledger.values.texts import POPULATION_MAX
 
 
 def truth_of(declared: ShuffledRound, reports: int) -> ShuffledRound:
@@ -35,13 +36,15 @@ def restated(described: ShuffledRound, changes: Mapping[str, object]) -> Shuffle
     Args:
         described: the round as recorded so far.
         changes: fields of the JSON form with their new values. If only the number of reports changes, the
-            result is that of `truth_of`. The analysis changes with the kind of the randomizer.
+            result is that of `truth_of`. The analysis changes with the kind of the randomizer, and so does
+            the interaction if the new one can be any randomizer, and the former one could not: it is then
+            the one that a registration assumes.
 
     Raises:
         InvalidParameter: the changed round is not valid.
     """
     reports = changes.get("reports")
-    if set(changes) == {"reports"} and type(reports) is int and reports >= 1:
+    if set(changes) == {"reports"} and type(reports) is int and 1 <= reports <= POPULATION_MAX:
         return truth_of(described, reports)
     fields = {**described.to_mapping(), **changes}
     if type(reports) is int and "sampled_from" not in changes and described.sampled_from is not None:
@@ -49,7 +52,20 @@ def restated(described: ShuffledRound, changes: Mapping[str, object]) -> Shuffle
     _check_rate_is_stated(described, fields, changes)
     if "randomizer" in changes:
         fields = {name: fields[name] for name in fields if name != "analysis" or name in changes}
+        if "interaction" not in changes and not _is_open(described):
+            as_registered = ShuffledRound.from_mapping({**fields, "interaction": None})
+            if as_registered.is_sequential:
+                return as_registered
     return ShuffledRound.from_mapping(fields)
+
+
+def _is_open(described: ShuffledRound) -> bool:
+    """Returns whether a round's randomizer can be any: then it was declared whether all devices run the same
+    one, or that they do not is assumed."""
+    try:
+        return dataclasses.replace(described, interaction=None, analysis=None).is_sequential
+    except InvalidParameter:  # several reports of a user: they are proven for devices that are alike
+        return True
 
 
 def _check_rate_is_stated(

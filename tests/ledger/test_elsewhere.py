@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting import Accountant, ShuffledRound, fits, parse_randomizer
 from shuffle_ledger.ledger.decisions import (
     Collected,
     correct,
@@ -200,6 +200,31 @@ def test_users_with_several_reports_are_told_to_a_cohort_smaller_than_their_samp
     assert (kind.reports_per_user, kind.sampled_from) == (2, None)
     assert kind.reports <= 2_000
     desk.check()
+
+
+@pytest.mark.parametrize(("reports", "sampled_from"), [(10, 100), (1, 100), (99, 100), (2, 7)])
+def test_a_sample_is_told_to_a_cohort_of_a_few_users(desk: Desk, reports: int, sampled_from: int) -> None:
+    """A correction was recorded, and could never be told: no cohort of one user has a sample of ten."""
+    for name, population in (("many", 100), ("one user", 1), ("three users", 3)):
+        desk.open(name, population=population, epsilon=9.0)
+    sampled = ShuffledRound(randomizer=KRR.randomizer, reports=reports, sampled_from=sampled_from)
+    assert isinstance(desk.ask(round_id="sample", cohort="many", round=sampled), Admitted)
+    answer = tell(desk, name="sample", cohorts=("one user", "three users"))
+    assert len(answer.elsewhere) == 2
+    for name, population in (("one user", 1), ("three users", 3)):
+        (kind,) = desk.store.view(name).held
+        assert fits(sampled, kind)
+        assert kind.reports <= (kind.sampled_from or 0) <= population
+    desk.check()
+
+
+def test_a_name_that_is_taken_is_found_before_anything_is_recorded(desk: Desk) -> None:
+    """The correction was recorded, and the further cohort never told."""
+    assert isinstance(desk.ask(MONDAY, round_id="one+tablets", cohort="tablets"), Admitted)
+    before = {each: desk.store.view(each).head_sequence for each in desk.names()}
+    with pytest.raises(Conflict, match="this identifier cannot be used"):
+        tell(desk, {"reports": 5_000}, cohorts=("tablets",))
+    assert {each: desk.store.view(each).head_sequence for each in desk.names()} == before
 
 
 @pytest.mark.slow

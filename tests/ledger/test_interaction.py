@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting import Accountant, InvalidParameter, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger.decisions import (
     admit,
+    correct,
     open_cohort,
     quote,
     register,
@@ -19,6 +20,7 @@ from shuffle_ledger.ledger.decisions import (
     settle,
     void,
 )
+from shuffle_ledger.ledger.decisions.truths import restated
 from shuffle_ledger.ledger.errors import Conflict, NotCollectable
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical, document_of
@@ -190,3 +192,46 @@ def test_a_plan_of_before_is_opened_again_with_its_words(store: Store, accountan
     answer, _ = decided(store, accountant, RoundRequest(round_id="i", cohort="planned", round=identical))
     assert isinstance(answer, Admitted)
     assert canonical.encode(answer.accounted.to_mapping()) == canonical.encode(words[0].formerly.to_mapping())  # type: ignore[union-attr]
+
+
+def test_a_correction_to_any_randomizer_is_read_as_a_registration_of_it(
+    store: Any, accountant: Accountant
+) -> None:
+    """It kept the interaction of a round whose devices were alike, for a randomizer that is unknown."""
+    known = ShuffledRound(randomizer=parse_randomizer("krr(k=2, epsilon0=1)"), reports=10_000)
+    unknown: dict[str, object] = {"randomizer": {"kind": "generic", "epsilon0": 1.5}}
+    registered = ShuffledRound(randomizer=parse_randomizer("generic(epsilon0=1.5)"), reports=10_000)
+    request = RoundRequest(round_id="known", cohort="watches", round=known)
+    register_and_admit(store, accountant, request, actor="tester")
+    told = correct(store, accountant, "known", unknown, reason="a log", actor="tester")
+    assert told.round == registered
+    assert told.round.is_sequential
+    assert correct(store, accountant, "known", unknown, reason="a log", actor="tester") == told
+    assert verify(store, accountant).ok
+
+
+def test_a_correction_keeps_what_is_known_of_the_interaction() -> None:
+    known, one, alike = (
+        ShuffledRound(randomizer=parse_randomizer(text), reports=100, interaction=interaction)
+        for text, interaction in (
+            ("krr(k=2, epsilon0=1)", None),
+            ("generic(epsilon0=1)", None),
+            ("generic(epsilon0=1)", "identical"),
+        )
+    )
+    unknown: dict[str, object] = {"randomizer": {"kind": "generic", "epsilon0": 1.5}}
+    assert restated(known, {**unknown, "interaction": "identical"}).interaction == "identical"
+    assert restated(known, {**unknown, "analysis": "tight"}).interaction == "identical"
+    assert restated(alike, unknown).interaction == "identical"
+    assert restated(one, unknown).is_sequential
+    assert restated(one, {"randomizer": {"kind": "krr", "k": 2, "epsilon0": 1.0}}).is_sequential
+    several = dataclasses.replace(known, reports_per_user=2)
+    with pytest.raises(InvalidParameter, match="1 for sequential rounds"):
+        restated(several, unknown)
+    assert restated(several, {**unknown, "interaction": "identical"}).reports_per_user == 2
+
+
+def test_a_number_of_reports_that_no_round_has_is_no_round_of_one_user() -> None:
+    known = ShuffledRound(randomizer=parse_randomizer("krr(k=2, epsilon0=1)"), reports=100)
+    with pytest.raises(InvalidParameter, match="reports"):
+        restated(known, {"reports": 10**12 + 1})

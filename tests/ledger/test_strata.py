@@ -124,7 +124,7 @@ def test_nothing_unproven_is_told_of_a_round_of_strata_in_any_way(
     store: Store, accountant: Accountant
 ) -> None:
     desk = AnyDesk(store, accountant)
-    for name, population in (("a", 20), ("b", 10), ("c", 50)):
+    for name, population in (("a", 20), ("b", 10), ("c", 50), ("d", 50)):
         desk.open(name, population=population, epsilon=9.0, policy="fixed")
     described = ShuffledRound(randomizer=KRR, reports=10)
     for name in ("void", "settled", "wider"):
@@ -132,17 +132,21 @@ def test_nothing_unproven_is_told_of_a_round_of_strata_in_any_way(
     void(store, accountant, "void", **BY_ACTOR)
     wider = Collected(cohorts=("c",))
     correct_everywhere(store, accountant, "wider", {"sampled_from": 11}, collected=wider, **BY_ACTOR)
-    before = {name: store.view(name).head_sequence for name in "abc"}
+    with pytest.raises(InvalidValue, match=r"sampled_from: .* with a further cohort"):
+        correct_everywhere(store, accountant, "wider+c", {}, collected=Collected(cohorts=("d",)), **BY_ACTOR)
+    even_wider = Collected(cohorts=("d",))
+    correct_everywhere(store, accountant, "wider+c", {"sampled_from": 11}, collected=even_wider, **BY_ACTOR)
+    before = {name: store.view(name).head_sequence for name in "abcd"}
     half = ShuffledRound(randomizer=KRR, reports=10, sampled_from=11, honest_fraction=0.5)
     for cohort, name in (("a", "void"), ("c", "void+c")):
         with pytest.raises(InvalidValue, match="nothing is proven about a share of honest devices"):
             record_incident(store, accountant, cohort, round_id=name, described=half, **BY_ACTOR)
-    for name in ("settled", "wider", "wider+c"):
+    for name in ("settled", "wider", "wider+c", "wider+c+d"):
         with pytest.raises(InvalidValue, match="nothing is proven about a share of honest devices"):
             correct(store, accountant, name, {"honest_fraction": 0.5}, **BY_ACTOR)
         with pytest.raises(InvalidValue, match="at most 10, as was told last"):
             correct(store, accountant, name, {"reports": 11}, **BY_ACTOR)
-    assert {name: store.view(name).head_sequence for name in "abc"} == before
+    assert {name: store.view(name).head_sequence for name in "abcd"} == before
     settle(store, accountant, "settled", reports=5, actor="ada")
     with pytest.raises(InvalidValue, match="at most 5, as was told last"):
         correct(store, accountant, "settled", {"reports": 10}, **BY_ACTOR)
