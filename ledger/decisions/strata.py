@@ -75,6 +75,7 @@ def refuse_unstated_rate(
     sampled by itself: the largest rate of the others says nothing about it.
 
     Args:
+        store: the ledger.
         record: the round so far.
         truth: the corrected round.
         changes: the corrected fields.

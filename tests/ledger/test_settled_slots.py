@@ -65,13 +65,18 @@ def test_a_round_that_was_accounted_by_an_older_rule_stays_what_it_was(fields: d
     assert fewer == slot_for(truth_of(declared, 5_000))
 
 
-@pytest.mark.parametrize("fields", [{}, {"participation": 0.5}])
+@pytest.mark.parametrize("participation", [None, 0.5])
 def test_a_charge_that_a_correction_left_covers_the_honest_reports_that_arrived(
-    fields: dict[str, float],
+    participation: float | None,
 ) -> None:
     """Of 700 reports 210 are honest: a charge for 537 honest ones stayed, for it is of 597 reports."""
-    accounted = slot_for(ShuffledRound(randomizer=KRR, reports=600, honest_fraction=0.9, **fields))  # type: ignore[arg-type]
-    corrected = ShuffledRound(randomizer=KRR, reports=2_000, honest_fraction=0.3, **fields)  # type: ignore[arg-type]
+    declared, corrected = (
+        ShuffledRound(
+            randomizer=KRR, reports=reports, honest_fraction=honest_fraction, participation=participation
+        )
+        for reports, honest_fraction in ((600, 0.9), (2_000, 0.3))
+    )
+    accounted = slot_for(declared)
     assert fits(corrected, accounted), "so the correction changes no charge"
     fewer, enough = (
         really_shuffled(accounted, corrected, reports, numerical_policy=NUMERICAL_POLICY)

@@ -163,12 +163,9 @@ def test_entries_that_charge_what_is_unproven_of_strata_are_blamed(
     desk = AnyDesk(store, accountant)
     for name, population in (("a", 20), ("b", 10)):
         desk.open(name, population=population, epsilon=9.0, policy="fixed")
+    described = ShuffledRound(randomizer=KRR, reports=10)
     for name in ("void", "wrong"):
-        desk.decide(
-            request_of(
-                ("a", "b"), ShuffledRound(randomizer=KRR, reports=10), round_id=name, stratified=STRATA
-            )
-        )
+        desk.decide(request_of(("a", "b"), described, round_id=name, stratified=STRATA))
     void(store, accountant, "void", **BY_ACTOR)
     desk.check()
     monkeypatch.setattr(incidents, "refuse_unproven", lambda *_: None)
