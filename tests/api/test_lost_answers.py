@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import socket
 import threading
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
+from typing import Any
 
 import httpx
 import psycopg
@@ -42,7 +44,7 @@ class Cuts:
         self._url = make_url(database_url)
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._lock = threading.Lock()
-        self.loses_answer = False  # the next thing the database says ends its connection instead
+        self.loses_answer_to: int | None = None  # a port: the next answer to it ends its connection instead
         self._listening = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -91,13 +93,19 @@ class Cuts:
     def _pass_on(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
-                if answers and self.loses_answer:
-                    self.loses_answer = False
+                if answers and target.getpeername()[1] == self.loses_answer_to:
+                    self.loses_answer_to = None
                     break
                 target.sendall(data)
         for each in (source, target):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
+
+
+def port_of(cursor: Any) -> int:
+    """Return the port that a cursor's connection was made from."""
+    with socket.socket(fileno=os.dup(cursor.connection.fileno())) as same:
+        return int(same.getsockname()[1])
 
 
 @pytest.fixture
@@ -205,7 +213,7 @@ def test_an_answer_that_is_lost_is_said_to_be_unknown(
         if armed[0] and "INTO rounds" in str(told[2]):
             armed[0] = False
             if keeps:
-                cuts.loses_answer = True
+                cuts.loses_answer_to = port_of(told[1])  # not that of what was left over, decided meanwhile
             else:
                 cuts.cut()
 
@@ -232,7 +240,7 @@ def test_the_command_says_that_it_is_not_known_and_that_it_may_be_run_again(
     order += ["--reports", "1000", "--json"]
 
     def lose(*told: object) -> None:
-        cuts.loses_answer = "INTO rounds" in str(told[2])
+        cuts.loses_answer_to = port_of(told[1]) if "INTO rounds" in str(told[2]) else None
 
     event.listen(Engine, "before_cursor_execute", lose)
     try:
