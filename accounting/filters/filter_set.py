@@ -70,8 +70,9 @@ class Charge:
             the part that settlements added. It depends on the remaining budget, not only on the round.
         account: if there are accounts of delta: the round's probability of revealing everything, and its
             total variation distance to the round that the filters charge.
-        rounds: if a user joins a limited number of rounds: how many rounds these are. The other parts of a
-            total are then the largest charges, not sums.
+        rounds: if a user joins a limited number of rounds: how many rounds these are, and how many of them
+            nothing admitted, if the limit does not cover those. The other parts of a total are then the
+            largest charges, not sums.
     """
 
     gaussian: tuple[Fraction, ...]
@@ -134,7 +135,7 @@ class FilterSet:
 
     Guarantee: if on every path one filter, which may depend on the path, holds at epsilon at the end, all
     released outputs together are `(epsilon, sum of the shares)`-DP. With `rounds_per_user`: if no user takes
-    part in more rounds than that, by a rule that does not depend on the user's data.
+    part in more admitted rounds than that, by a rule that does not depend on the user's data.
     Source: docs/adaptivity.md, Lemma 6, Theorem 9 and Theorem 14.
     """
 
@@ -144,6 +145,8 @@ class FilterSet:
     repetition: RepetitionFilter | None = None  # made when the cohort's first round is admitted
     accounts: DeltaAccounts | None = None  # older cohorts have none: charges pay for slack
     rounds_per_user: int | None = None  # that a user joins at most; then there is no sliding reserve
+    # Whether incidents count beside these rounds: a user may have joined them, too. Older cohorts: no.
+    incidents_beside: bool = False
 
     @classmethod
     def for_budget(
@@ -177,7 +180,8 @@ class FilterSet:
         limited = {} if self.sliding_limit is None else {"sliding_limit": self.sliding_limit}
         accounts = {} if self.accounts is None else {"accounts": self.accounts.to_mapping()}
         capped = {} if self.rounds_per_user is None else {"rounds_per_user": self.rounds_per_user}
-        return {"gaussian": gaussian, "renyi": renyi, **limited, **accounts, **capped}
+        beside = {"incidents_beside": True} if self.incidents_beside else {}
+        return {"gaussian": gaussian, "renyi": renyi, **limited, **accounts, **capped, **beside}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> FilterSet:
@@ -203,6 +207,7 @@ class FilterSet:
                         sliding_limit=_numbers(limited).get("sliding_limit"),
                         accounts=None if accounts is None else DeltaAccounts.from_mapping(accounts),
                         rounds_per_user=cap,
+                        incidents_beside=cap is not None and mapping.get("incidents_beside") is True,
                     )
                 except TypeError:
                     pass
@@ -217,7 +222,7 @@ class FilterSet:
             repetition=(zero,) if self.repetition else (),
             sliding=(zero,) * 3 if self._sliding else (),
             account=(zero,) * 2 if self.accounts else (),
-            rounds=(zero,) if self.rounds_per_user else (),
+            rounds=self._counted(),
         )
 
     def __hash__(self) -> int:
@@ -227,13 +232,15 @@ class FilterSet:
     def _hash(self) -> int:
         # Every decision looks charges up by their filters: the hash is computed once.
         parts = (self.gaussian, self.renyi, self.sliding_limit, self.repetition, self.accounts)
-        return hash((*parts, self.rounds_per_user))
+        return hash((*parts, self.rounds_per_user, self.incidents_beside))
 
     @functools.cached_property
     def without_totals(self) -> FilterSet:
         """Returns the filters without the parts that do not affect a round's cost (except its repetition
         units)."""
-        return dataclasses.replace(self, repetition=None, sliding_limit=None, rounds_per_user=None)
+        return dataclasses.replace(
+            self, repetition=None, sliding_limit=None, rounds_per_user=None, incidents_beside=False
+        )
 
     def limit_for(self, epsilon: float) -> float | None:
         """Returns the sliding reserve's limit for a budget changed to `epsilon`, never less than before; None
@@ -249,7 +256,7 @@ class FilterSet:
     def taken(self, spent: Charge, cost: Charge) -> Charge:
         """Returns the charge of a round with this cost in each filter, after a total of `spent`."""
         if self.rounds_per_user is not None:
-            return dataclasses.replace(cost, rounds=(Fraction(1),))
+            return dataclasses.replace(cost, rounds=self._counted(1))
         if self._sliding is None:
             return cost
         charge = self._sliding.charge(_held(spent), cost.gaussian)
@@ -257,10 +264,11 @@ class FilterSet:
 
     def taken_instead(self, spent: Charge, before: Charge, cost: Charge) -> Charge:
         """Returns the new charge of a round whose settlement gave the cost `cost`, in place of the charge
-        `before`: never less than before, filter by filter."""
+        `before`: never less than before, filter by filter. Of an incident, `before` is `nothing()`."""
         if self.rounds_per_user is not None:
-            cost = dataclasses.replace(cost, rounds=before.rounds)
-            return dataclasses.replace(before.at_least(cost), rounds=(Fraction(1),))
+            counted = before.rounds if before.rounds[0] else self._counted(1, incidents=1)
+            least = before.at_least(dataclasses.replace(cost, rounds=before.rounds))
+            return dataclasses.replace(least, rounds=counted)
         least = before.cost.at_least(cost)
         if self._sliding is None:
             return least
@@ -272,7 +280,8 @@ class FilterSet:
         """Returns the total after one more round, which is charged this."""
         if self.rounds_per_user is None:
             return spent + charge
-        return dataclasses.replace(spent.at_least(charge), rounds=(spent.rounds[0] + 1,))
+        counted = tuple(map(operator.add, spent.rounds, charge.rounds))
+        return dataclasses.replace(spent.at_least(charge), rounds=counted)
 
     def after_instead(self, spent: Charge, before: Charge, charge: Charge) -> Charge:
         """Returns the total after a round turned out to be charged this, and not `before`."""
@@ -287,13 +296,23 @@ class FilterSet:
         if count == 0:
             return spent
         most = spent.at_least(dataclasses.replace(cost, rounds=spent.rounds))
-        return dataclasses.replace(most, rounds=(spent.rounds[0] + count,))
+        return dataclasses.replace(most, rounds=(spent.rounds[0] + count, *spent.rounds[1:]))
+
+    def rounds_of_one_user(self, spent: Charge) -> int | None:
+        """Returns in how many of the rounds of a total one user takes part at most; None without a limit."""
+        if self.rounds_per_user is None:
+            return None
+        return int(min(spent.rounds[0], self.rounds_per_user + sum(spent.rounds[1:])))
 
     def _of_one_user(self, spent: Charge) -> Charge:
         """Returns a bound on the sum of the charges of the rounds that one user takes part in."""
-        if self.rounds_per_user is None:
-            return spent
-        return spent * min(spent.rounds[0], Fraction(self.rounds_per_user))
+        most = self.rounds_of_one_user(spent)
+        return spent if most is None else spent * most
+
+    def _counted(self, rounds: int = 0, *, incidents: int = 0) -> tuple[Fraction, ...]:
+        """Returns numbers of rounds, as these filters keep them."""
+        counts = (rounds, incidents) if self.incidents_beside else (rounds,)
+        return tuple(map(Fraction, counts)) if self.rounds_per_user else ()
 
     def given_back(self, spent: Charge, charge: Charge) -> Charge:
         """Returns the total after a round with this charge turned out to have released nothing.

@@ -139,7 +139,7 @@ class FilterMenu:
             epsilon, delta: the budget.
             ceiling: the largest epsilon that it may be raised to, also for reasons that depend on data. Slack
                 is priced at it from the beginning. None: for no such reason.
-            rounds_per_user: how many rounds one user takes part in at most; None: in any number.
+            rounds_per_user: in how many admitted rounds one user takes part at most; None: in any number.
 
         Raises:
             InvalidParameter: as `FilterSet.for_budget`.
@@ -153,7 +153,9 @@ class FilterMenu:
             if filters.accounts is not None and ceiling is not None:
                 filters = dataclasses.replace(filters, accounts=filters.accounts.at(ceiling))
             if rounds_per_user is not None:
-                filters = dataclasses.replace(filters, sliding_limit=None, rounds_per_user=rounds_per_user)
+                filters = dataclasses.replace(
+                    filters, sliding_limit=None, rounds_per_user=rounds_per_user, incidents_beside=True
+                )
             repetition = (delta - rest) * (1 - SHARE_ROUND_OFF)
             alternatives.append(Alternative(filters=filters, repetition_delta=repetition))
         return cls(alternatives=tuple(alternatives))

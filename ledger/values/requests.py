@@ -197,8 +197,9 @@ class Opening(TypedDict, total=False):
     own budget and those of all periods that it is collected in allow it. With a `ceiling`, epsilon is raised
     up to it by two persons, and the promise is that of the ceiling; without one, by one person. With a
     `local_budget`, no user's rounds have a larger sum of epsilon0. With `rounds_per_user`, devices take part
-    in no more rounds, and filters count no more of them. With `windows_only`, the cohort's own budget refuses
-    and promises nothing: reports compare with it what its whole life has cost.
+    in no more admitted rounds: filters count no more of them, and incidents beside them. With `windows_only`,
+    the cohort's own budget refuses and promises nothing: reports compare with it what its whole life has
+    cost.
     """
 
     name: Required[str]

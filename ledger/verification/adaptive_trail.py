@@ -119,6 +119,10 @@ class AdaptiveTrail:
         """Return what approximate rounds used of delta by the last entry, if there are accounts of it."""
         return self.policy.menu.filters(self.choice).accounts_reading(self.total)
 
+    def rounds_of_one_user(self) -> int | None:
+        """Return in how many of the rounds so far one user takes part at most; None without a limit."""
+        return self.policy.menu.filters(self.choice).rounds_of_one_user(self.total)
+
     def shares(self) -> dict[str, float]:
         """Return the shares of delta of the filters that the last entry was decided by, by their names."""
         filters = self._deciding()

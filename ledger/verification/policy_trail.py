@@ -141,6 +141,10 @@ class Trail:
         """Return what approximate rounds used of delta by the last entry, if there are accounts of it."""
         return None if self.filters is None else self.filters.delta_accounts()
 
+    def rounds_of_one_user(self) -> int | None:
+        """Return in how many of the rounds so far one user takes part at most; None without a limit."""
+        return None if self.filters is None else self.filters.rounds_of_one_user()
+
     def shares(self) -> dict[str, float]:
         """Return the shares of delta of the filters that the last entry was decided by, by their names."""
         return {} if self.filters is None else self.filters.shares()

@@ -281,7 +281,7 @@ class Replay:
         return Step(
             sequence=body.sequence,
             body=body,
-            held=of_one_user(self.held, self.joint.rounds_per_user),
+            held=of_one_user(self.held, self.trail.rounds_of_one_user()),
             candidate=candidate if refused else None,
             filtered=self.trail.filtered,
             promised=promised_epsilon(self.joint, body.epsilon_budget),

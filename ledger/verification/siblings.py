@@ -77,7 +77,6 @@ class JointRounds:
     quota: Quota | None = None
     ceiling: float | None = None  # the most that two persons may raise epsilon to
     local_budget: float | None = None  # of the sum of epsilon0
-    rounds_per_user: int | None = None  # that one user takes part in at most
     windows_only: bool = False  # the chain's own budget refuses and promises nothing
     budget: tuple[float, float] = (0.0, 0.0)  # epsilon and delta at the opening
     rounds: dict[str, JointRound] = field(default_factory=dict)
@@ -87,7 +86,7 @@ class JointRounds:
         found = declared_from(body.details)
         self.windows, self.period, self.quota = found["windows"], found["period"], found["quota"]
         self.ceiling, self.local_budget = found["ceiling"], found["local_budget"]
-        self.rounds_per_user, self.windows_only = found["rounds_per_user"], found["windows_only"]
+        self.windows_only = found["windows_only"]
         is_part = self.period is not None or self.quota is not None
         self.population = 0 if is_part else body.details["population"]
         self.budget = (body.epsilon_budget, body.delta_budget)

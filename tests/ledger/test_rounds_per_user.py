@@ -170,11 +170,84 @@ def test_cohorts_without_it_have_the_rules_they_had(desk: Desk) -> None:
     assert "rounds_per_user" not in str(plain)
     capped = FilterMenu.for_budget(epsilon=0.4, delta=1e-6, rounds_per_user=3)
     assert FilterMenu.from_mapping(capped.to_mapping()) == capped
+    earlier: Any = capped.to_mapping()
+    for each in earlier["alternatives"]:
+        assert each["filters"].pop("incidents_beside") is True
+    assert FilterMenu.from_mapping(earlier).to_mapping() == earlier, "cohorts opened before keep their rule"
     for wrong in (0, "3", 2.5):
         listed: Any = capped.to_mapping()
         listed["alternatives"][0]["filters"]["rounds_per_user"] = wrong
         with pytest.raises(InvalidParameter):
             FilterMenu.from_mapping(listed)
+
+
+@pytest.fixture
+def counted_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New cohorts have the rules of before: an incident is one of the rounds that devices count."""
+    before = FilterMenu.for_budget
+
+    def for_budget(**budget: Any) -> FilterMenu:
+        listed = tuple(
+            dataclasses.replace(one, filters=dataclasses.replace(one.filters, incidents_beside=False))
+            for one in before(**budget).alternatives
+        )
+        return FilterMenu(alternatives=listed)
+
+    monkeypatch.setattr(FilterMenu, "for_budget", for_budget)
+
+
+def _release_twice(desk: Desk) -> float:
+    """Admit 5 rounds, tell of one that its reports were released twice, and return what was then spent."""
+    for _ in range(5):
+        desk.ask()
+    told: dict[str, Any] = {"described": LARGE, "reason": "a script ran twice", "actor": "eve"}
+    released = ReleaseTimes(after=datetime.now(UTC))
+    record_incident(desk.store, desk.accountant, "watches", round_id="again", released=released, **told)
+    desk.check()
+    return desk.store.view("watches").spent.epsilon_upper
+
+
+def test_an_incident_counts_beside_the_rounds_that_devices_count(desk: Desk) -> None:
+    """A device that joined 3 rounds has 4 charges, if the reports of one of them were released again."""
+    spent = _release_twice(desk)
+    desk.open("four", rounds_per_user=4)
+    four = [desk.ask(cohort="four") for _ in range(4)][-1]
+    assert isinstance(four, Admitted)
+    assert spent == pytest.approx(four.epsilon_spent_upper, rel=1e-9)
+    correct(desk.store, desk.accountant, "again", {"reports": 20_000}, reason="a log", actor="ada")
+    standing = desk.store.entry("watches", 8).content().details["standing"]
+    assert standing["charged"]["rounds"] == ["6", "1"], "a correction counts the incident no second time"
+    corrected = desk.store.view("watches").spent.epsilon_upper
+    later = desk.ask()
+    assert isinstance(later, Admitted)
+    assert later.epsilon_spent_upper == corrected
+    desk.check()
+    (found,) = verify_bundle(make_bundle(desk.store, ["watches"]).data, desk.accountant).cohorts
+    assert found.promise_kept
+
+
+@pytest.mark.usefixtures("counted_before")
+def test_cohorts_opened_before_count_an_incident_as_one_of_them(desk: Desk) -> None:
+    spent = _release_twice(desk)
+    assert spent == desk.store.view("watches").spent.epsilon_upper
+    desk.open("three")
+    three = [desk.ask(cohort="three") for _ in range(3)][-1]
+    assert isinstance(three, Admitted)
+    assert spent == pytest.approx(three.epsilon_spent_upper, rel=1e-9)
+
+
+def test_an_incident_that_is_not_counted_as_one_is_found(desk: Desk) -> None:
+    _release_twice(desk)
+
+    def fewer(body: EntryBody) -> EntryBody:
+        standing = body.details["standing"]
+        charged = {**standing["charged"], "rounds": ["6", "0"]}
+        return dataclasses.replace(
+            body, details={**body.details, "standing": {**standing, "charged": charged}}
+        )
+
+    rewrite(desk.store, 7, fewer)
+    assert "charged altogether does not follow" in str(verify(desk.store, desk.accountant))
 
 
 def test_smaller_totals_are_found(desk: Desk) -> None:
@@ -183,7 +256,7 @@ def test_smaller_totals_are_found(desk: Desk) -> None:
 
     def fewer(body: EntryBody) -> EntryBody:
         standing = body.details["standing"]
-        standing = {**standing, "charged": {**standing["charged"], "rounds": ["1"]}}
+        standing = {**standing, "charged": {**standing["charged"], "rounds": ["1", "0"]}}
         return dataclasses.replace(body, details={**body.details, "standing": standing})
 
     def more(body: EntryBody) -> EntryBody:
@@ -200,11 +273,13 @@ def test_smaller_totals_are_found(desk: Desk) -> None:
     costs=st.lists(st.integers(0, 40), min_size=1, max_size=12),
     cap=st.integers(1, 6),
     changes=st.lists(st.tuples(st.integers(0, 11), st.integers(0, 40)), max_size=4),
+    told=st.sets(st.integers(0, 11)),
 )
 def test_the_total_is_never_below_the_largest_charges_that_one_user_can_have(
-    costs: list[int], cap: int, changes: list[tuple[int, int]]
+    costs: list[int], cap: int, changes: list[tuple[int, int]], told: set[int]
 ) -> None:
-    """Also after settlements, which replace a charge by a larger one, in every filter by itself."""
+    """Also after settlements, which replace a charge by a larger one, in every filter by itself, and after
+    incidents, which a user may have joined beside the rounds that were admitted."""
     (first, *_) = FilterMenu.for_budget(epsilon=1.0, delta=1e-6, rounds_per_user=cap).alternatives
     filters = first.filters
     total, taken = filters.nothing(), []
@@ -216,6 +291,8 @@ def test_the_total_is_never_below_the_largest_charges_that_one_user_can_have(
 
     for place, value in enumerate(costs):
         charge = filters.taken(total, cost(value, place))
+        if place in told:
+            charge = filters.taken_instead(total, filters.nothing(), cost(value, place))
         total = filters.after(total, charge)
         taken.append(charge)
     for place, value in changes:
@@ -223,12 +300,15 @@ def test_the_total_is_never_below_the_largest_charges_that_one_user_can_have(
             charge = filters.taken_instead(total, taken[place], cost(value, place + 1))
             total = filters.after_instead(total, taken[place], charge)
             taken[place] = charge
-    counted = total * min(total.rounds[0], Fraction(cap))
+    most = filters.rounds_of_one_user(total)
+    assert most is not None
+    counted = total * most
     for name in ("gaussian", "renyi"):
         for position, value in enumerate(vars(counted)[name]):
-            charges = sorted((vars(one)[name][position] for one in taken), reverse=True)
-            assert value >= sum(charges[:cap])
+            charges = [vars(one)[name][position] for one in taken]
+            beside = [each for place, each in enumerate(charges) if place in told]
+            admitted = sorted((each for place, each in enumerate(charges) if place not in told), reverse=True)
+            assert value >= sum(beside) + sum(admitted[:cap])
     spent = filters.readings(total)
-    assert [one.epsilon_upper for one in spent] == [
-        one.epsilon_upper for one in dataclasses.replace(filters, rounds_per_user=None).readings(counted)
-    ]
+    unlimited = dataclasses.replace(filters, rounds_per_user=None, incidents_beside=False)
+    assert [one.epsilon_upper for one in spent] == [one.epsilon_upper for one in unlimited.readings(counted)]
