@@ -17,7 +17,7 @@ from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, EntryBody, EntryKind
 from shuffle_ledger.ledger.values.quotas import Quota
-from shuffle_ledger.ledger.values.requests import RefusalReason, RoundRequest, declared_from
+from shuffle_ledger.ledger.values.requests import POLICY_FIXED, RefusalReason, RoundRequest, declared_from
 from shuffle_ledger.ledger.values.windows import Period, Window, periods_of
 
 _DOMAIN: Final = "shuffle-ledger/joint-fact/1"
@@ -70,6 +70,7 @@ class JointRound:
 class JointRounds:
     """What one chain says of all its rounds of several cohorts."""
 
+    policy: str = ""
     population: int = 0  # of a window's period or a quota: 0, for its users are those of its cohort
     frozen: bool = False
     windows: tuple[Window, ...] = ()
@@ -86,7 +87,7 @@ class JointRounds:
         found = declared_from(body.details)
         self.windows, self.period, self.quota = found["windows"], found["period"], found["quota"]
         self.ceiling, self.local_budget = found["ceiling"], found["local_budget"]
-        self.windows_only = found["windows_only"]
+        self.windows_only, self.policy = found["windows_only"], body.details["policy"]
         is_part = self.period is not None or self.quota is not None
         self.population = 0 if is_part else body.details["population"]
         self.budget = (body.epsilon_budget, body.delta_budget)
@@ -233,6 +234,8 @@ def disagreements(
         population = sum(chains[name].population for name in known)
         if len(known) == len(said.audience) and said.users > population:
             yield round_id, said.facts[0].sequence, "it is about more users than its cohorts have together"
+        if len({chains[name].policy == POLICY_FIXED for name in known}) > 1:
+            yield round_id, said.facts[0].sequence, "some of its cohorts have policy fixed, and some do not"
 
 
 def _difference(own: JointRound, other: JointRound | None, *, is_frozen: bool) -> tuple[int, str] | None:

@@ -17,6 +17,7 @@ from shuffle_ledger.ledger.decisions import (
     admit_at_once,
     change_budget,
     correct,
+    decide,
     quote,
     record_incident,
     register,
@@ -39,6 +40,7 @@ from shuffle_ledger.ledger.values.requests import (
     Refused,
     RoundRequest,
 )
+from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.desk import AnyDesk
 
 POPULATION = 100_000
@@ -169,6 +171,28 @@ def test_policies_may_be_mixed_but_for_fixed(desk: Desk) -> None:
     assert isinstance(desk.ask(("small", "spare"), krr(20_000)), Refused)
     assert desk.store.view("spare").details["standing"]["claimed"] == [0]
     desk.check()
+
+
+def test_a_round_of_fixed_cohorts_and_others_is_found_by_verification(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.open("phones", "watches")
+    desk.open("rigid", "stiff", policy="fixed")
+    desk.ask(("rigid", "stiff"))
+    desk.check()
+    monkeypatch.setattr(decide, "check_request", lambda *_: None)
+    desk.ask(("phones", "rigid", "watches"), name="mixed")
+    blamed = {
+        each.cohort: {(problem.sequence, problem.what) for problem in each.problems}
+        for each in verify(desk.store, desk.accountant).cohorts
+    }
+    what = "some of its cohorts have policy fixed, and some do not"
+    assert blamed == {
+        "phones": {(2, what)},
+        "rigid": {(3, what)},
+        "stiff": set(),
+        "watches": {(2, what)},
+    }
 
 
 def test_sizes_are_those_of_all_cohorts_together(desk: Desk) -> None:
