@@ -76,21 +76,54 @@ def correct_everywhere(
     truth = restated(described_now(record), changes) if record.state in CORRECTABLE else record.request.round
     refuse_unstated_rate(store, record, truth, changes, collected.cohorts)
     lacking = {
-        checked_text("round_id", f"{record.request.round_id}+{chain}"): (chain, _within(truth, cohort))
+        checked_text("round_id", f"{record.request.round_id}+{chain}"): (chain, cohort)
         for chain, cohort in _lacking(store, record.request, wider, collected.cohorts)
     }
-    for name, (chain, _) in lacking.items():
+    for name, (chain, cohort) in lacking.items():
+        _within(truth, cohort)
         _check_free(store, name, chain)
     by: dict[str, str] = {"reason": reason, "actor": actor}
     answer = correct(store, accountant, round_id, changes, **by, may_be_same=bool(collected))
-    telling = _Telling(record.request.round_id, wider, _released(store, record), by)
-    elsewhere = tuple(
-        member
-        for name, (chain, described) in lacking.items()
-        for member in telling.tell(store, accountant, name, chain, described)
-    )
+    told_of = record.request.round_id
+    elsewhere = _told_elsewhere(store, accountant, told_of, wider=wider, lacking=lacking, by=by)
     overspent = answer.overspent or any(one.overspent for one in elsewhere)
     return replace(answer, overspent=overspent, elsewhere=elsewhere)
+
+
+def _told_elsewhere(
+    store: Store,
+    accountant: Accountant,
+    round_id: str,
+    *,
+    wider: RoundRequest,
+    lacking: Mapping[str, tuple[str, Cohort]],
+    by: Mapping[str, str],
+) -> tuple[Member, ...]:
+    """Tell a corrected round to the chains that lack it, and return what that left of their budgets.
+
+    Others may correct the round at the same time, and each of them tells what it knows. So these chains are
+    told what the round's own chains say now, and are told again if that changed meanwhile.
+
+    Args:
+        store, accountant: as of `correct_everywhere`.
+        round_id: the round, which was corrected.
+        wider: its request with all its days.
+        lacking: the chains and whose users they are of, by the names of the incidents.
+        by: the reason and the actor.
+    """
+    left: dict[str, Member] = {}
+    told: ShuffledRound | None = None
+    while lacking:
+        record = round_record(store, round_id)
+        truth = described_now(record)
+        if truth == told:
+            break
+        telling = _Telling(round_id, wider, _released(store, record), by)
+        for name, (chain, cohort) in lacking.items():
+            for member in telling.tell(store, accountant, name, chain, _within(truth, cohort)):
+                left[member.cohort] = member
+        told = truth
+    return tuple(left.values())
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from shuffle_ledger.ledger.decisions import (
     Collected,
     correct,
     correct_everywhere,
+    elsewhere,
     record_incident,
     register_and_admit,
     request_of,
@@ -145,6 +146,51 @@ def test_the_rate_of_a_further_cohort_is_stated_where_each_was_sampled_by_itself
     tell(desk, {"sampled_from": None}, name="strata", cohorts=("tablets",))
     (kind,) = desk.store.view("tablets").held
     assert kind.sampled_from is None
+    desk.check()
+
+
+def test_two_who_correct_a_round_at_once_tell_further_cohorts_both_things(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The further cohort was told what the round had been before the other correction, and charged less."""
+    stronger: dict[str, object] = {"randomizer": {"kind": "krr", "k": 10, "epsilon0": 3.0}}
+    told: dict[str, Any] = {"cohorts": ("tablets",)}
+
+    def second(*words: Any, **more: Any) -> Corrected:
+        monkeypatch.setattr(elsewhere, "correct", correct)
+        tell(desk, stronger, reason="another log", **told)  # it began later and ends earlier
+        return correct(*words, **more)
+
+    monkeypatch.setattr(elsewhere, "correct", second)
+    tell(desk, {"reports": 500}, **told)
+    first, other = (round_record(desk.store, name).told[-1] for name in ("one", "one+tablets"))
+    assert isinstance(first, Corrected)
+    assert isinstance(other, Corrected)
+    assert first.round == other.round
+    assert first.round.reports == 500
+    assert spent(desk, "tablets") >= spent(desk, "phones")
+    desk.check()
+
+
+def test_who_tells_a_further_cohort_last_tells_it_what_the_round_is_then(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stronger: dict[str, object] = {"randomizer": {"kind": "krr", "k": 10, "epsilon0": 3.0}}
+    told: dict[str, Any] = {"cohorts": ("tablets",)}
+    tell(desk, **told)
+
+    def second(*words: Any, **more: Any) -> Any:
+        monkeypatch.setattr(elsewhere, "record_incident", record_incident)
+        tell(desk, stronger, reason="another log", **told)  # between the correction and what is told of it
+        return record_incident(*words, **more)
+
+    monkeypatch.setattr(elsewhere, "record_incident", second)
+    tell(desk, {"reports": 500}, **told)
+    first, other = (round_record(desk.store, name).told[-1] for name in ("one", "one+tablets"))
+    assert isinstance(first, Corrected)
+    assert isinstance(other, Corrected)
+    assert first.round == other.round
+    assert spent(desk, "tablets") >= spent(desk, "phones")
     desk.check()
 
 
