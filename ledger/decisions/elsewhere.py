@@ -74,7 +74,7 @@ def correct_everywhere(
     record = round_record(store, checked_text("round_id", round_id))
     wider = _wider(record.request, collected)
     truth = restated(described_now(record), changes) if record.state in CORRECTABLE else record.request.round
-    refuse_unstated_rate(store, record, truth, changes, collected.cohorts)
+    refuse_unstated_rate(record, truth, changes, collected.cohorts)
     lacking = {
         checked_text("round_id", f"{record.request.round_id}+{chain}"): (chain, cohort)
         for chain, cohort in _lacking(store, record.request, wider, collected.cohorts)

@@ -194,6 +194,25 @@ def test_who_tells_a_further_cohort_last_tells_it_what_the_round_is_then(
     desk.check()
 
 
+def test_the_rate_of_a_further_cohort_is_stated_where_the_others_were_sampled_together(desk: Desk) -> None:
+    """Its users are none of those whom the sample was drawn from: they may have been asked for certain."""
+    sampled = ShuffledRound(
+        randomizer=parse_randomizer("krr(k=2, epsilon0=1)"), reports=100, sampled_from=1_000
+    )
+    assert isinstance(desk.ask(MONDAY, round_id="sample", round=sampled), Admitted)
+    before = {each: desk.store.view(each).head_sequence for each in desk.names()}
+    differing: list[dict[str, object]] = [{}, {"honest_fraction": 0.9}, {"reports": 90}]
+    for changes in differing:
+        with pytest.raises(InvalidValue, match=r"sampled_from: .* with a further cohort"):
+            tell(desk, changes, name="sample", cohorts=("tablets",))
+    assert {each: desk.store.view(each).head_sequence for each in desk.names()} == before
+    tell(desk, {"sampled_from": None}, name="sample", cohorts=("tablets",))
+    (kind,) = desk.store.view("tablets").held
+    assert kind.sampled_from is None
+    tell(desk, name="sample", until=MONDAY + 7 * DAY, reason="the same cohort, on another day")
+    desk.check()
+
+
 def test_a_week_that_has_no_room_left_is_overspent_and_the_cohort_is_not(desk: Desk) -> None:
     desk.admitted(MONDAY + 7 * DAY)
     answer = tell(desk, {"randomizer": {"kind": "krr", "k": 10, "epsilon0": 3.0}}, until=MONDAY + 7 * DAY)
@@ -213,7 +232,8 @@ def test_a_week_that_has_no_room_left_is_overspent_and_the_cohort_is_not(desk: D
         ("no days", {"until": MONDAY}, InvalidValue, "first day of collection"),
         ("no days", {"cohorts": ("phones",)}, InvalidValue, "first day of collection"),
         ("refused", {"until": MONDAY + 8 * DAY}, Conflict, "only a round that was admitted"),
-        ("sampled", {"cohorts": ("watches",)}, InvalidValue, "record an incident there"),
+        ("sampled", {"cohorts": ("tablets",)}, InvalidValue, "sampled_from: .* with a further cohort"),
+        ("sampled again", {"cohorts": ("watches",)}, InvalidValue, "record an incident there"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_is_half_told(
@@ -230,8 +250,9 @@ def test_what_cannot_be_is_refused_and_nothing_is_half_told(
     )
     assert isinstance(desk.ask(MONDAY, round_id="sampled", round=sampled), Admitted)
     before = {each: desk.store.view(each).head_sequence for each in desk.names()}
+    rate: dict[str, object] = {"sampled_from": 90_000} if name == "sampled again" else {}
     with pytest.raises(error, match=match):
-        tell(desk, name=name, **collected)
+        tell(desk, rate, name=name.removesuffix(" again"), **collected)
     assert {each: desk.store.view(each).head_sequence for each in desk.names()} == before
 
 
@@ -255,7 +276,8 @@ def test_a_sample_is_told_to_a_cohort_of_a_few_users(desk: Desk, reports: int, s
         desk.open(name, population=population, epsilon=9.0)
     sampled = ShuffledRound(randomizer=KRR.randomizer, reports=reports, sampled_from=sampled_from)
     assert isinstance(desk.ask(round_id="sample", cohort="many", round=sampled), Admitted)
-    answer = tell(desk, name="sample", cohorts=("one user", "three users"))
+    rate: dict[str, object] = {"sampled_from": sampled_from}
+    answer = tell(desk, rate, name="sample", cohorts=("one user", "three users"))
     assert len(answer.elsewhere) == 2
     for name, population in (("one user", 1), ("three users", 3)):
         (kind,) = desk.store.view(name).held
