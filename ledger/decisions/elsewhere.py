@@ -14,7 +14,7 @@ from typing import Any
 from shuffle_ledger.accounting import Accountant, ShuffledRound, fits
 from shuffle_ledger.ledger.decisions.corrections import CORRECTABLE, correct
 from shuffle_ledger.ledger.decisions.courses import described_now
-from shuffle_ledger.ledger.decisions.incidents import record_incident
+from shuffle_ledger.ledger.decisions.incidents import check_begun, record_incident
 from shuffle_ledger.ledger.decisions.outcomes import round_record, without_lost
 from shuffle_ledger.ledger.decisions.strata import refuse_unstated_rate
 from shuffle_ledger.ledger.decisions.truths import restated, truth_of
@@ -73,6 +73,8 @@ def correct_everywhere(
     """
     record = round_record(store, checked_text("round_id", round_id))
     wider = _wider(record.request, collected)
+    if record.request.days is None:
+        check_begun(store, record.request.cohort, wider.collected_on)
     truth = restated(described_now(record), changes) if record.state in CORRECTABLE else record.request.round
     refuse_unstated_rate(record, truth, changes, collected.cohorts)
     lacking = {
@@ -148,7 +150,7 @@ class _Telling:
         found: Incident | Corrected
         _check_free(store, name, chain)
         try:
-            found = record_incident(store, accountant, chain, round_id=name, **told)
+            found = record_incident(store, accountant, chain, round_id=name, may_begin_later=True, **told)
         except Conflict:
             if round_record(store, name).incident is None:
                 raise

@@ -231,6 +231,7 @@ def test_a_week_that_has_no_room_left_is_overspent_and_the_cohort_is_not(desk: D
         ("absent", {"until": MONDAY + 8 * DAY}, NotFound, "absent"),
         ("no days", {"until": MONDAY}, InvalidValue, "first day of collection"),
         ("no days", {"cohorts": ("phones",)}, InvalidValue, "first day of collection"),
+        ("no days", {"cohorts": ("phones",), "on": MONDAY}, InvalidValue, "is today by the ledger's clock"),
         ("refused", {"until": MONDAY + 8 * DAY}, Conflict, "only a round that was admitted"),
         ("sampled", {"cohorts": ("tablets",)}, InvalidValue, "sampled_from: .* with a further cohort"),
         ("sampled again", {"cohorts": ("watches",)}, InvalidValue, "record an incident there"),
@@ -318,10 +319,11 @@ def test_what_is_told_again_is_told_on_its_new_days_and_with_its_new_truth(desk:
 
 def test_an_incident_is_not_told_again_with_days_that_nothing_charges(desk: Desk) -> None:
     told: dict[str, Any] = {"round_id": "leak", "described": KRR, "reason": "a bug", "actor": "ada"}
-    first = record_incident(desk.store, desk.accountant, "phones", collected_on=MONDAY, **told)
-    assert record_incident(desk.store, desk.accountant, "phones", collected_on=MONDAY, **told) == first
+    past = MONDAY - 14 * DAY
+    first = record_incident(desk.store, desk.accountant, "phones", collected_on=past, **told)
+    assert record_incident(desk.store, desk.accountant, "phones", collected_on=past, **told) == first
     with pytest.raises(Conflict, match="then correct its days"):
-        record_incident(desk.store, desk.accountant, "phones", collected_on=MONDAY + 7 * DAY, **told)
+        record_incident(desk.store, desk.accountant, "phones", collected_on=MONDAY - 7 * DAY, **told)
 
 
 def test_a_correction_needs_a_change_or_a_place(desk: Desk) -> None:
