@@ -12,6 +12,8 @@ from shuffle_ledger.accounting import InvalidParameter, LocalGaussian, ShuffledR
 from shuffle_ledger.ledger.policies.base import IN_CLEAR
 from shuffle_ledger.ledger.values.texts import POPULATION_MAX
 
+_SEQUENTIAL = "sequential"
+
 
 def truth_of(declared: ShuffledRound, reports: int) -> ShuffledRound:
     """Return the declared round with the number of reports that were really shuffled.
@@ -39,7 +41,7 @@ def restated(described: ShuffledRound, changes: Mapping[str, object]) -> Shuffle
             result is that of `truth_of`. The analysis changes with the kind of the randomizer, and so does
             the interaction if the new one can be any randomizer, and it was not declared that devices are
             alike: it is then the one that a registration assumes. A randomizer that names its local delta
-            brings it along.
+            brings it along. Of a round that becomes sequential, the analysis is that of sequential rounds.
 
     Raises:
         InvalidParameter: the changed round is not valid.
@@ -51,6 +53,8 @@ def restated(described: ShuffledRound, changes: Mapping[str, object]) -> Shuffle
     if type(reports) is int and "sampled_from" not in changes and described.sampled_from is not None:
         fields["sampled_from"] = _population(described, reports)
     _check_rate_is_stated(described, fields, changes)
+    if changes.get("interaction") == _SEQUENTIAL and "analysis" not in changes:
+        del fields["analysis"]
     if "randomizer" in changes:
         if "delta0" not in changes and isinstance(parse_randomizer(changes["randomizer"]), LocalGaussian):
             fields["delta0"] = 0.0  # it names its own

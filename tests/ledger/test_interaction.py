@@ -224,6 +224,7 @@ def test_a_correction_keeps_what_is_known_of_the_interaction() -> None:
     assert restated(known, {**unknown, "analysis": "tight"}).interaction == "identical"
     assert restated(alike, unknown).interaction == "identical"
     assert restated(one, unknown).is_sequential
+    assert restated(alike, {"interaction": "sequential"}) == one, "it was refused for its analysis"
     assert restated(one, {"randomizer": {"kind": "krr", "k": 2, "epsilon0": 1.0}}).is_sequential
     several = dataclasses.replace(known, reports_per_user=2)
     with pytest.raises(InvalidParameter, match="1 for sequential rounds"):
