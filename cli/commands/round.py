@@ -213,10 +213,11 @@ def correct_(
 ) -> int:
     """Record the true parameters of the released round ID, where they differ from those declared.
 
-    Give the parameters that differ; the others stay. The round is charged at its true cost; a charge never
-    shrinks. What else it was collected from is recorded as incidents: further cohorts, and periods of windows
-    on further days. These keep what they were told until a correction names the same cohorts and days again,
-    also after a settlement. Exits with 3 if a cohort is overspent with it. The same again changes nothing.
+    Give the parameters that differ; the others stay. The round is charged at its true cost; a charge does not
+    shrink, except under policy fixed, which charges what was told last. What else it was collected from is
+    recorded as incidents: further cohorts, and periods of windows on further days. These keep what they were
+    told until a correction names the same cohorts and days again, also after a settlement. Exits with 3 if a
+    cohort is overspent with it. The same again changes nothing.
     """
     if not_sampled:
         given = {"sampled_from": None, "participation": None, **given}

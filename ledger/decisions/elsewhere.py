@@ -14,7 +14,7 @@ from typing import Any
 from shuffle_ledger.accounting import Accountant, ShuffledRound, fits
 from shuffle_ledger.ledger.decisions.corrections import CORRECTABLE, correct
 from shuffle_ledger.ledger.decisions.courses import described_now
-from shuffle_ledger.ledger.decisions.incidents import record_incident
+from shuffle_ledger.ledger.decisions.incidents import check_begun, record_incident
 from shuffle_ledger.ledger.decisions.outcomes import round_record, without_lost
 from shuffle_ledger.ledger.decisions.strata import refuse_unstated_rate
 from shuffle_ledger.ledger.decisions.truths import restated, truth_of
@@ -73,24 +73,59 @@ def correct_everywhere(
     """
     record = round_record(store, checked_text("round_id", round_id))
     wider = _wider(record.request, collected)
+    if record.request.days is None:
+        check_begun(store, record.request.cohort, wider.collected_on)
     truth = restated(described_now(record), changes) if record.state in CORRECTABLE else record.request.round
-    refuse_unstated_rate(store, record, truth, changes, collected.cohorts)
+    refuse_unstated_rate(record, truth, changes, collected.cohorts)
     lacking = {
-        checked_text("round_id", f"{record.request.round_id}+{chain}"): (chain, _within(truth, cohort))
+        checked_text("round_id", f"{record.request.round_id}+{chain}"): (chain, cohort)
         for chain, cohort in _lacking(store, record.request, wider, collected.cohorts)
     }
-    for name, (chain, _) in lacking.items():
+    for name, (chain, cohort) in lacking.items():
+        _within(truth, cohort)
         _check_free(store, name, chain)
     by: dict[str, str] = {"reason": reason, "actor": actor}
     answer = correct(store, accountant, round_id, changes, **by, may_be_same=bool(collected))
-    telling = _Telling(record.request.round_id, wider, _released(store, record), by)
-    elsewhere = tuple(
-        member
-        for name, (chain, described) in lacking.items()
-        for member in telling.tell(store, accountant, name, chain, described)
-    )
+    told_of = record.request.round_id
+    elsewhere = _told_elsewhere(store, accountant, told_of, wider=wider, lacking=lacking, by=by)
     overspent = answer.overspent or any(one.overspent for one in elsewhere)
     return replace(answer, overspent=overspent, elsewhere=elsewhere)
+
+
+def _told_elsewhere(
+    store: Store,
+    accountant: Accountant,
+    round_id: str,
+    *,
+    wider: RoundRequest,
+    lacking: Mapping[str, tuple[str, Cohort]],
+    by: Mapping[str, str],
+) -> tuple[Member, ...]:
+    """Tell a corrected round to the chains that lack it, and return what that left of their budgets.
+
+    Others may correct the round at the same time, and each of them tells what it knows. So these chains are
+    told what the round's own chains say now, and are told again if that changed meanwhile.
+
+    Args:
+        store, accountant: as of `correct_everywhere`.
+        round_id: the round, which was corrected.
+        wider: its request with all its days.
+        lacking: the chains and whose users they are of, by the names of the incidents.
+        by: the reason and the actor.
+    """
+    left: dict[str, Member] = {}
+    told: ShuffledRound | None = None
+    while lacking:
+        record = round_record(store, round_id)
+        truth = described_now(record)
+        if truth == told:
+            break
+        telling = _Telling(round_id, wider, _released(store, record), by)
+        for name, (chain, cohort) in lacking.items():
+            for member in telling.tell(store, accountant, name, chain, _within(truth, cohort)):
+                left[member.cohort] = member
+        told = truth
+    return tuple(left.values())
 
 
 @dataclass(frozen=True)
@@ -115,7 +150,7 @@ class _Telling:
         found: Incident | Corrected
         _check_free(store, name, chain)
         try:
-            found = record_incident(store, accountant, chain, round_id=name, **told)
+            found = record_incident(store, accountant, chain, round_id=name, may_begin_later=True, **told)
         except Conflict:
             if round_record(store, name).incident is None:
                 raise

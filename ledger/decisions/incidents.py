@@ -90,6 +90,7 @@ def record_incident(
     released: ReleaseTimes | None = None,
     collected_on: date | None = None,
     collected_until: date | None = None,
+    may_begin_later: bool = False,
 ) -> Incident:
     """Record a release that nothing admitted: charged like the settlement of a round that declared nothing.
 
@@ -111,10 +112,13 @@ def record_incident(
         collected_on: the first day of its collection; a cohort with windows needs it. Of an identifier that
             is registered, the days are those of the registration; others are a Conflict.
         collected_until: the last day, if there are several.
+        may_begin_later: whether the first day may be to come, as that of a round which was admitted for days
+            to come and is told to another budget.
 
     Raises:
         NotFound: no such cohort.
-        InvalidValue: values that there cannot be, such as a release in the future.
+        InvalidValue: values that there cannot be, such as a release in the future, or a collection that
+            begins after today by the database's clock.
         Conflict: the identifier is of a round that was admitted, of another cohort's, or of an incident that
             was told otherwise: correct it.
         TryAgain, Unavailable: nothing was changed.
@@ -128,11 +132,14 @@ def record_incident(
         collected_until=collected_until,
     )
     name = request.cohort
-    population = whose(store, name).population
+    owner = whose(store, name)
+    population = owner.population
     try:
         stored = store.round(request.round_id)
     except NotFound:
         checked_new_name("round_id", request.round_id)
+        if not may_begin_later:
+            check_begun(store, owner.name, collected_on)
         check_sizes(told.truth, population)
         refuse_unproven(store, request, told.truth)
         request = _placed(store, request, actor=told.actor)
@@ -141,6 +148,19 @@ def record_incident(
             return entry
         stored = store.round(request.round_id)
     return _told_of_registered(store, accountant, told, stored, request)
+
+
+def check_begun(store: Store, cohort: str, first: date | None) -> None:
+    """Raise InvalidValue if a collection of which something was released begins after today."""
+    if first is None:
+        return
+    today = store.view(cohort).now.date()
+    if first > today:
+        expected = (
+            f"no later than {today.isoformat()}, which is today by the ledger's clock: what will be collected"
+            " is registered as a round"
+        )
+        raise InvalidValue(field="collected_on", value=first.isoformat(), expected=expected)
 
 
 def _contents(described: ShuffledRound | None, released: ReleaseTimes, reason: str) -> dict[str, Any]:

@@ -65,28 +65,28 @@ def refuse_unproven(store: Store, request: RoundRequest, truth: ShuffledRound) -
 
 
 def refuse_unstated_rate(
-    store: Store,
     record: RoundRecord,
     truth: ShuffledRound,
     changes: Mapping[str, object],
     further: Collection[str],
 ) -> None:
-    """Raises InvalidValue if nobody says at which rate a further cohort was sampled, where each cohort was
-    sampled by itself: the largest rate of the others says nothing about it.
+    """Raises InvalidValue if nobody says at which rate a further cohort was sampled: it was no part of the
+    population that the registration names, and the largest rate of the others says nothing about it.
+
+    With several reports of a user the rate has no effect on the charge.
 
     Args:
-        store: the ledger.
         record: the round so far.
         truth: the corrected round.
         changes: the corrected fields.
         further: the cohorts whose users reported, too.
     """
-    is_told = "sampled_from" in changes or truth.sampled_from is None
-    if is_told or set(further) <= set(record.request.members) or not _is_of_strata(store, record.request):
+    is_told = "sampled_from" in changes or truth.sampled_from is None or truth.reports_per_user > 1
+    if is_told or set(further) <= set(record.request.members):
         return
     expected = (
-        "a population, or that there was no sample: each cohort was sampled by itself, and reports divided by"
-        " it must be the largest rate of all of them, with a further cohort too"
+        "a population, or that there was no sample: reports divided by it must be the largest rate at which"
+        " any of the cohorts was sampled, with a further cohort too"
     )
     raise InvalidValue(field="sampled_from", value=None, expected=expected)
 

@@ -92,6 +92,24 @@ def test_what_windows_do_not_allow_is_said(client: LedgerClient) -> None:
         client.change_budget(period, epsilon=3.0, reason="more")
 
 
+def test_a_list_names_no_window_of_a_cohort_that_the_token_does_not_see(
+    server: Server, client: LedgerClient
+) -> None:
+    """The message of a round that a window refused named it, and with it the cohort."""
+    few = Window(unit="week", epsilon=0.001, delta=1e-7)
+    more: dict[str, Any] = {"population": 100_000, "epsilon": 1.0, "delta": 1e-6, "policy": "adaptive"}
+    client.open_cohort(name="tablets", **more)
+    client.open_cohort(name="watches", windows=[few], **more)
+    answer = client.register(request("both", audience=("tablets", "watches")))
+    assert isinstance(answer, Refused)
+    server.issue("own", "reader", cohorts=["tablets"])
+    for bearer, names in (("admin", True), ("own", False)):
+        shown = server.ask("GET", "/v1/rounds?cohort=tablets", bearer=bearer)
+        assert ("watches" in shown.text) is names
+        (listed,) = shown.json()["rounds"]
+        assert "this one would have admitted it" in listed["message"]
+
+
 def test_a_token_that_is_limited_to_a_cohort_sees_its_periods(server: Server, client: LedgerClient) -> None:
     opened: dict[str, Any] = {
         "population": 100_000,

@@ -12,6 +12,7 @@ from shuffle_ledger.ledger.decisions import (
     Collected,
     correct,
     correct_everywhere,
+    elsewhere,
     record_incident,
     register_and_admit,
     request_of,
@@ -148,6 +149,70 @@ def test_the_rate_of_a_further_cohort_is_stated_where_each_was_sampled_by_itself
     desk.check()
 
 
+def test_two_who_correct_a_round_at_once_tell_further_cohorts_both_things(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The further cohort was told what the round had been before the other correction, and charged less."""
+    stronger: dict[str, object] = {"randomizer": {"kind": "krr", "k": 10, "epsilon0": 3.0}}
+    told: dict[str, Any] = {"cohorts": ("tablets",)}
+
+    def second(*words: Any, **more: Any) -> Corrected:
+        monkeypatch.setattr(elsewhere, "correct", correct)
+        tell(desk, stronger, reason="another log", **told)  # it began later and ends earlier
+        return correct(*words, **more)
+
+    monkeypatch.setattr(elsewhere, "correct", second)
+    tell(desk, {"reports": 500}, **told)
+    first, other = (round_record(desk.store, name).told[-1] for name in ("one", "one+tablets"))
+    assert isinstance(first, Corrected)
+    assert isinstance(other, Corrected)
+    assert first.round == other.round
+    assert first.round.reports == 500
+    assert spent(desk, "tablets") >= spent(desk, "phones")
+    desk.check()
+
+
+def test_who_tells_a_further_cohort_last_tells_it_what_the_round_is_then(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stronger: dict[str, object] = {"randomizer": {"kind": "krr", "k": 10, "epsilon0": 3.0}}
+    told: dict[str, Any] = {"cohorts": ("tablets",)}
+    tell(desk, **told)
+
+    def second(*words: Any, **more: Any) -> Any:
+        monkeypatch.setattr(elsewhere, "record_incident", record_incident)
+        tell(desk, stronger, reason="another log", **told)  # between the correction and what is told of it
+        return record_incident(*words, **more)
+
+    monkeypatch.setattr(elsewhere, "record_incident", second)
+    tell(desk, {"reports": 500}, **told)
+    first, other = (round_record(desk.store, name).told[-1] for name in ("one", "one+tablets"))
+    assert isinstance(first, Corrected)
+    assert isinstance(other, Corrected)
+    assert first.round == other.round
+    assert spent(desk, "tablets") >= spent(desk, "phones")
+    desk.check()
+
+
+def test_the_rate_of_a_further_cohort_is_stated_where_the_others_were_sampled_together(desk: Desk) -> None:
+    """Its users are none of those whom the sample was drawn from: they may have been asked for certain."""
+    sampled = ShuffledRound(
+        randomizer=parse_randomizer("krr(k=2, epsilon0=1)"), reports=100, sampled_from=1_000
+    )
+    assert isinstance(desk.ask(MONDAY, round_id="sample", round=sampled), Admitted)
+    before = {each: desk.store.view(each).head_sequence for each in desk.names()}
+    differing: list[dict[str, object]] = [{}, {"honest_fraction": 0.9}, {"reports": 90}]
+    for changes in differing:
+        with pytest.raises(InvalidValue, match=r"sampled_from: .* with a further cohort"):
+            tell(desk, changes, name="sample", cohorts=("tablets",))
+    assert {each: desk.store.view(each).head_sequence for each in desk.names()} == before
+    tell(desk, {"sampled_from": None}, name="sample", cohorts=("tablets",))
+    (kind,) = desk.store.view("tablets").held
+    assert kind.sampled_from is None
+    tell(desk, name="sample", until=MONDAY + 7 * DAY, reason="the same cohort, on another day")
+    desk.check()
+
+
 def test_a_week_that_has_no_room_left_is_overspent_and_the_cohort_is_not(desk: Desk) -> None:
     desk.admitted(MONDAY + 7 * DAY)
     answer = tell(desk, {"randomizer": {"kind": "krr", "k": 10, "epsilon0": 3.0}}, until=MONDAY + 7 * DAY)
@@ -166,8 +231,10 @@ def test_a_week_that_has_no_room_left_is_overspent_and_the_cohort_is_not(desk: D
         ("absent", {"until": MONDAY + 8 * DAY}, NotFound, "absent"),
         ("no days", {"until": MONDAY}, InvalidValue, "first day of collection"),
         ("no days", {"cohorts": ("phones",)}, InvalidValue, "first day of collection"),
+        ("no days", {"cohorts": ("phones",), "on": MONDAY}, InvalidValue, "is today by the ledger's clock"),
         ("refused", {"until": MONDAY + 8 * DAY}, Conflict, "only a round that was admitted"),
-        ("sampled", {"cohorts": ("watches",)}, InvalidValue, "record an incident there"),
+        ("sampled", {"cohorts": ("tablets",)}, InvalidValue, "sampled_from: .* with a further cohort"),
+        ("sampled again", {"cohorts": ("watches",)}, InvalidValue, "record an incident there"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_is_half_told(
@@ -184,8 +251,9 @@ def test_what_cannot_be_is_refused_and_nothing_is_half_told(
     )
     assert isinstance(desk.ask(MONDAY, round_id="sampled", round=sampled), Admitted)
     before = {each: desk.store.view(each).head_sequence for each in desk.names()}
+    rate: dict[str, object] = {"sampled_from": 90_000} if name == "sampled again" else {}
     with pytest.raises(error, match=match):
-        tell(desk, name=name, **collected)
+        tell(desk, rate, name=name.removesuffix(" again"), **collected)
     assert {each: desk.store.view(each).head_sequence for each in desk.names()} == before
 
 
@@ -209,7 +277,8 @@ def test_a_sample_is_told_to_a_cohort_of_a_few_users(desk: Desk, reports: int, s
         desk.open(name, population=population, epsilon=9.0)
     sampled = ShuffledRound(randomizer=KRR.randomizer, reports=reports, sampled_from=sampled_from)
     assert isinstance(desk.ask(round_id="sample", cohort="many", round=sampled), Admitted)
-    answer = tell(desk, name="sample", cohorts=("one user", "three users"))
+    rate: dict[str, object] = {"sampled_from": sampled_from}
+    answer = tell(desk, rate, name="sample", cohorts=("one user", "three users"))
     assert len(answer.elsewhere) == 2
     for name, population in (("one user", 1), ("three users", 3)):
         (kind,) = desk.store.view(name).held
@@ -250,10 +319,11 @@ def test_what_is_told_again_is_told_on_its_new_days_and_with_its_new_truth(desk:
 
 def test_an_incident_is_not_told_again_with_days_that_nothing_charges(desk: Desk) -> None:
     told: dict[str, Any] = {"round_id": "leak", "described": KRR, "reason": "a bug", "actor": "ada"}
-    first = record_incident(desk.store, desk.accountant, "phones", collected_on=MONDAY, **told)
-    assert record_incident(desk.store, desk.accountant, "phones", collected_on=MONDAY, **told) == first
+    past = MONDAY - 14 * DAY
+    first = record_incident(desk.store, desk.accountant, "phones", collected_on=past, **told)
+    assert record_incident(desk.store, desk.accountant, "phones", collected_on=past, **told) == first
     with pytest.raises(Conflict, match="then correct its days"):
-        record_incident(desk.store, desk.accountant, "phones", collected_on=MONDAY + 7 * DAY, **told)
+        record_incident(desk.store, desk.accountant, "phones", collected_on=MONDAY - 7 * DAY, **told)
 
 
 def test_a_correction_needs_a_change_or_a_place(desk: Desk) -> None:

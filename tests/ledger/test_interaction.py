@@ -224,11 +224,49 @@ def test_a_correction_keeps_what_is_known_of_the_interaction() -> None:
     assert restated(known, {**unknown, "analysis": "tight"}).interaction == "identical"
     assert restated(alike, unknown).interaction == "identical"
     assert restated(one, unknown).is_sequential
+    assert restated(alike, {"interaction": "sequential"}) == one, "it was refused for its analysis"
     assert restated(one, {"randomizer": {"kind": "krr", "k": 2, "epsilon0": 1.0}}).is_sequential
     several = dataclasses.replace(known, reports_per_user=2)
     with pytest.raises(InvalidParameter, match="1 for sequential rounds"):
         restated(several, unknown)
     assert restated(several, {**unknown, "interaction": "identical"}).reports_per_user == 2
+
+
+def test_a_correction_of_noise_to_any_randomizer_is_read_as_a_registration_of_it(
+    store: Any, accountant: Accountant
+) -> None:
+    """Gaussian noise is recorded as `generic`, and its devices are alike: that was kept, and tight."""
+    noise = ShuffledRound(
+        randomizer=parse_randomizer("local_gaussian(sigma=4, delta0=1e-14)"), reports=10_000
+    )
+    unknown: dict[str, object] = {"randomizer": {"kind": "generic", "epsilon0": 1.5}, "delta0": 0.0}
+    registered = ShuffledRound(randomizer=parse_randomizer("generic(epsilon0=1.5)"), reports=10_000)
+    register_and_admit(
+        store, accountant, RoundRequest(round_id="noise", cohort="watches", round=noise), actor="tester"
+    )
+    told = correct(store, accountant, "noise", unknown, reason="a log", actor="tester")
+    assert told.round == registered
+    assert correct(store, accountant, "noise", unknown, reason="a log", actor="tester") == told
+    assert restated(noise, unknown | {"interaction": "identical"}).analysis == "tight"
+    assert verify(store, accountant).ok
+
+
+@pytest.mark.parametrize("delta0", [1e-14, 1e-12])
+def test_noise_brings_its_local_delta_along_in_a_correction(delta0: float) -> None:
+    """A correction of the noise was refused, for a local delta that nobody had given."""
+    noise, other, known = (
+        ShuffledRound(randomizer=parse_randomizer(text), reports=10_000)
+        for text in (
+            "local_gaussian(sigma=4, delta0=1e-14)",
+            f"local_gaussian(sigma=3, delta0={delta0})",
+            "krr(k=2, epsilon0=1)",
+        )
+    )
+    changes: dict[str, object] = {"randomizer": f"local_gaussian(sigma=3, delta0={delta0})"}
+    assert restated(known, changes) == other
+    assert restated(noise, changes) == other
+    with pytest.raises(InvalidParameter, match="delta0"):
+        restated(noise, {**changes, "delta0": 1e-13})
 
 
 def test_a_number_of_reports_that_no_round_has_is_no_round_of_one_user() -> None:

@@ -530,3 +530,19 @@ def test_what_counts_without_the_shuffler_follows_a_settlement_and_a_correction(
     counted = [item.local_count for item in store.holdings("watches")]
     assert sorted(counted) == [0, 0, 1]
     assert verify(store, accountant, "watches", numbers="all").ok
+
+
+def test_only_under_policy_fixed_a_correction_takes_back_what_another_one_charged(desk: Desk) -> None:
+    """Help, reference and manual said of every policy that a charge never shrinks."""
+    sampled = krr(0.5, reports=100, sampled_from=1000)
+    for policy in ("fixed", "adaptive"):
+        desk.open(policy, policy=policy)
+        desk.admit(f"of {policy}", sampled, policy)
+        first = desk.store.view(policy).spent.epsilon_upper
+        desk.correct(f"of {policy}", sampled_from=None)
+        worse = desk.store.view(policy).spent.epsilon_upper
+        desk.correct(f"of {policy}", sampled_from=1000)
+        last = desk.store.view(policy).spent.epsilon_upper
+        assert first < worse
+        assert last == (first if policy == "fixed" else worse)
+        desk.verified(policy)

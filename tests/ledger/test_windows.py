@@ -442,6 +442,19 @@ def test_an_incident_is_charged_to_the_days_of_its_collection(desk: Desk) -> Non
     desk.check()
 
 
+def test_an_incident_of_days_to_come_is_refused_and_opens_no_period(desk: Desk) -> None:
+    """Any day was taken: a slip of the pen overspent a week of the year 8999, and left the true one alone."""
+    desk.open("phones", WEEK)
+    told: dict[str, Any] = {"described": KRR, "reason": "a script", "actor": "eve"}
+    for day in (today() + 2 * DAY, today() + 400 * DAY, date(8999, 1, 1)):
+        for name in ("phones", f"phones@{day:%G-W%V}"):
+            with pytest.raises(InvalidValue, match=r"collected_on: .* is today by the ledger's clock"):
+                record_incident(desk.store, desk.accountant, name, round_id="leak", collected_on=day, **told)
+    assert [(each, desk.store.view(each).head_sequence) for each in desk.names()] == [("phones", 1)]
+    record_incident(desk.store, desk.accountant, "phones", round_id="leak", collected_on=today(), **told)
+    desk.check()
+
+
 def test_cohorts_of_an_audience_bring_their_own_windows(desk: Desk) -> None:
     desk.open("phones", WEEK)
     desk.open("tablets")
@@ -625,8 +638,8 @@ def test_a_round_of_other_days_is_told_of_the_periods_that_lack_it(desk: Desk) -
     monday = a_monday()
     assert isinstance(desk.ask(monday, round_id="one"), Admitted)
     life = desk.store.view("phones").spent
-    late = monday + 7 * DAY
-    told: dict[str, Any] = {"described": KRR, "reason": "devices were offline", "actor": "ada"}
+    late = monday - 7 * DAY
+    told: dict[str, Any] = {"described": KRR, "reason": "devices were early", "actor": "ada"}
     week = f"phones@{late:%G-W%V}"
     for _ in range(2):  # the same again changes nothing
         found = record_incident(
@@ -640,7 +653,7 @@ def test_a_round_of_other_days_is_told_of_the_periods_that_lack_it(desk: Desk) -
     assert desk.store.view("phones").spent == life, "its cohort knows the round"
     assert sum("+7d" in name for name in desk.names()) == 7, "no other period was opened"
     desk.check()
-    other = f"phones@{late + 7 * DAY:%G-W%V}"
+    other = f"phones@{late - 7 * DAY:%G-W%V}"
     for name, day, match in (
         (other, late, "a day of"),
         (week, None, "first day of collection"),

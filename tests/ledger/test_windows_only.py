@@ -89,10 +89,11 @@ def test_no_release_breaks_a_promise_that_was_not_made(desk: Desk) -> None:
     """Not even one of which nothing is known, nor one that may have come before the filters were chosen."""
     monday = a_monday()
     assert isinstance(desk.ask(monday, cohort="watches"), Admitted)
-    told: dict[str, Any] = {"reason": "a script", "actor": "eve", "collected_on": monday}
+    before = monday - 7 * DAY
+    told: dict[str, Any] = {"reason": "a script", "actor": "eve", "collected_on": before}
     found = record_incident(desk.store, desk.accountant, "watches", round_id="leak", described=None, **told)
     by_chain = {member.cohort: member.overspent for member in found.audience}
-    assert by_chain == {"watches": False, f"watches@{monday:%G-W%V}": True}
+    assert by_chain == {"watches": False, f"watches@{before:%G-W%V}": True}
     assert isinstance(desk.ask(monday + 7 * DAY, cohort="watches"), Admitted)
     assert desk.store.view("watches").spent.epsilon_upper_or_none is None
     desk.check()

@@ -196,7 +196,8 @@ async def void_(round_id: RoundId, body: VoidRound, token: Registrar, service: A
 )
 async def correct_(round_id: RoundId, body: CorrectRound, token: Registrar, service: Asked) -> JSONResponse:
     """Tell what a released round truly was. It is charged at its true cost, even beyond the budget; what was
-    charged never shrinks. Where it was collected, too, it is recorded as an incident: see `elsewhere`."""
+    charged does not shrink, except under policy `fixed`, which charges what was told last. Where it was
+    collected, too, it is recorded as an incident: see `elsewhere`."""
     name = await in_thread(seen_round, service.store, token, round_id)
     changes, told = body.changes(), {"reason": body.reason, "actor": token.name}
     further = tuple(seen_name(token, cohort) for cohort in body.also_cohorts)
