@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.cli.failures import BadValue
-from shuffle_ledger.ledger.decisions import open_cohort, quote_next, views_of, with_budgets
+from shuffle_ledger.ledger.decisions import (
+    open_cohort,
+    quote_next,
+    refused_elsewhere,
+    views_of,
+    with_budgets,
+)
 from shuffle_ledger.ledger.storage import CohortView, Store, initialise
-from shuffle_ledger.ledger.values import Cohort, Quote, RoundRequest
+from shuffle_ledger.ledger.values import Cohort, Quote, RefusalReason, RoundRequest
 
 
 def rehearsed(
     store: Store, accountant: Accountant, requests: Sequence[RoundRequest], opening: Sequence[Cohort]
 ) -> Iterator[Quote]:
     """Yields the answer that each round would get now, if those before it were registered in this order.
+
+    Of a refused round of several cohorts, the reason is the one in the first cohort's entry.
 
     Args:
         store: the ledger; nothing is written.
@@ -35,7 +44,16 @@ def rehearsed(
                 views = {view.cohort.name: view for view in views_of(home, placed)} | views
             answer, after = quote_next(home, accountant, [views[name] for name in placed.cohorts], placed)
             views |= {view.cohort.name: view for view in after}
-            yield answer
+            yield _as_decided(placed, answer)
+
+
+def _as_decided(request: RoundRequest, answer: Quote) -> Quote:
+    """Returns a quote with the reason that a decision about its round would name: the first cohort's."""
+    refusing = [one.cohort for one in answer.refused_by]
+    if not refusing or request.cohorts[0] in refusing:
+        return answer
+    message = refused_elsewhere(request, refusing)
+    return replace(answer, reason=RefusalReason.REFUSED_ELSEWHERE, message=message)
 
 
 def _is_new(request: RoundRequest, opening: Collection[str]) -> bool:

@@ -14,6 +14,7 @@ from shuffle_ledger.ledger.decisions.audiences import request_of, resolve_audien
 from shuffle_ledger.ledger.decisions.batches import admit_together, prepare_together
 from shuffle_ledger.ledger.decisions.budget_changes import change_budget
 from shuffle_ledger.ledger.decisions.corrections import correct
+from shuffle_ledger.ledger.decisions.decide import refused_elsewhere
 from shuffle_ledger.ledger.decisions.elsewhere import Collected, correct_everywhere
 from shuffle_ledger.ledger.decisions.incidents import record_incident
 from shuffle_ledger.ledger.decisions.opening import check_opening, open_cohort, open_many
@@ -60,6 +61,7 @@ __all__ = [
     "record_incident",
     "refuse_other_content",
     "refuse_uncollectable",
+    "refused_elsewhere",
     "register",
     "register_and_admit",
     "request_of",

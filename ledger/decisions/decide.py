@@ -188,14 +188,15 @@ def _of_audience(
         decision = Decision(
             accounted=slot_of(request.round),
             reason=RefusalReason.REFUSED_ELSEWHERE,
-            message=_refused_elsewhere(request, refused_by),
+            message=refused_elsewhere(request, refused_by),
             requested=None,
             details=registry.policy_of(store, view).unchanged(view),
         )
     return replace(decision, details={**decision.details, "refused_by": dict(refused_by)})
 
 
-def _refused_elsewhere(request: RoundRequest, refused_by: Iterable[str]) -> str:
+def refused_elsewhere(request: RoundRequest, refused_by: Iterable[str]) -> str:
+    """Return the message in the entry of a cohort that would have admitted a refused round of several."""
     if len(request.cohorts) == len(request.members):
         return "Other cohorts of the round's audience refused it; this one would have admitted it."
     names = ", ".join(refused_by)

@@ -104,6 +104,18 @@ def test_refused_rounds_of_audiences_are_written_with_all_their_cohorts(countrie
         assert (line["line"], line["round_id"], line["cohort"]) == ("2", "a", "de,nz")
 
 
+def test_a_rehearsal_gives_the_reason_of_the_import_where_another_cohort_refuses(countries: Run) -> None:
+    assert countries("cohort", "budget", "nz", "--epsilon", "0.001", "--reason", "a promise").code == 0
+    text = f"round_id,audience,randomizer,reports\na,de|nz,{KRR},15000\nb,nz,{KRR},9000\n"
+    written = []
+    for more in (("--dry-run",), (), ("--dry-run",)):
+        _import(countries, text, *more, "--refused-out", "refused.csv")
+        written.append(Path("refused.csv").read_text())
+    assert written[0] == written[1] == written[2]
+    reasons = [line["reason"] for line in csv.DictReader(io.StringIO(written[0]))]
+    assert reasons == ["refused_elsewhere", "budget_exceeded"]
+
+
 def test_cohorts_of_an_audience_may_be_opened_by_the_import(countries: Run) -> None:
     Path("cohorts.csv").write_text("cohort,population,epsilon,delta\nx,10000,1,1e-6\ny,10000,1,1e-6\n")
     text = f"round_id,audience,randomizer,reports\na,x|y,{KRR},15000\n"

@@ -180,8 +180,9 @@ def test_who_tells_a_further_cohort_last_tells_it_what_the_round_is_then(
     tell(desk, **told)
 
     def second(*words: Any, **more: Any) -> Any:
+        # The correction is recorded, and the further cohort does not know of it yet.
         monkeypatch.setattr(elsewhere, "record_incident", record_incident)
-        tell(desk, stronger, reason="another log", **told)  # between the correction and what is told of it
+        tell(desk, stronger, reason="another log", **told)
         return record_incident(*words, **more)
 
     monkeypatch.setattr(elsewhere, "record_incident", second)

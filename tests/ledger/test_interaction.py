@@ -253,7 +253,7 @@ def test_a_correction_of_noise_to_any_randomizer_is_read_as_a_registration_of_it
 
 @pytest.mark.parametrize("delta0", [1e-14, 1e-12])
 def test_noise_brings_its_local_delta_along_in_a_correction(delta0: float) -> None:
-    """A correction of the noise was refused, for a local delta that nobody had given."""
+    """Also where the correction does not name one."""
     noise, other, known = (
         ShuffledRound(randomizer=parse_randomizer(text), reports=10_000)
         for text in (
