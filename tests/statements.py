@@ -31,13 +31,13 @@ def _of_kind(key: tuple[Any, ...]) -> tuple[Any, ...]:
 _KEPT = Compiled()
 
 
-def pytest_configure() -> None:
-    """Give every connection of this process the same compiled statements."""
+def keep_compiled() -> None:
+    """From now on, give every connection of this process the same compiled statements."""
     event.listen(Engine, "engine_connect", _keep)
 
 
-def pytest_unconfigure() -> None:
-    event.remove(Engine, "engine_connect", _keep)
+def pytest_configure() -> None:
+    keep_compiled()
 
 
 def _keep(connection: Connection) -> None:
