@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 import random
 import re
 import subprocess
@@ -89,7 +90,9 @@ def ledger_on(kind: str) -> Iterator[str]:
 def run(program: str, *arguments: object) -> list[str]:
     """Return the lines that a program of the tests says."""
     command = [sys.executable, str(PROGRAMS / program), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
 
 
 def crowds(kind: str) -> Attack:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import random
 import subprocess
 import sys
@@ -38,7 +39,7 @@ from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundReques
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.tiers import thorough
 
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS, REPOSITORY = Path(__file__).parent / "programs", Path(__file__).parents[2]
 PROCESSES = 50
 CONNECTIONS = 60  # for all of them: each needs up to two; without one it must try again
 WAIT_SECONDS_MAX = 300
@@ -54,7 +55,14 @@ MakeRequest = Callable[..., RoundRequest]
 def run(program: str, *arguments: object) -> list[str]:
     """Return the lines that a program of ours says."""
     command = [sys.executable, str(PROGRAMS / program), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS_MAX, check=False)
+    done = subprocess.run(
+        command,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS_MAX,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()
 
