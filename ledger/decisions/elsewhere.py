@@ -6,6 +6,7 @@ section 12, and docs/decisions/0014-corrections-and-incidents.md.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -87,9 +88,36 @@ def correct_everywhere(
     by: dict[str, str] = {"reason": reason, "actor": actor}
     answer = correct(store, accountant, round_id, changes, **by, may_be_same=bool(collected))
     told_of = record.request.round_id
-    elsewhere = _told_elsewhere(store, accountant, told_of, wider=wider, lacking=lacking, by=by)
+    unstated = (
+        () if "sampled_from" in changes else tuple(set(collected.cohorts) - set(record.request.members))
+    )
+    places = _Places(lacking=lacking, unstated=unstated)
+    elsewhere = _told_elsewhere(store, accountant, told_of, wider=wider, places=places, by=by)
     overspent = answer.overspent or any(one.overspent for one in elsewhere)
     return replace(answer, overspent=overspent, elsewhere=elsewhere)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Places:
+    """The chains that lack a round, and whose users they are of, by the names of the incidents."""
+
+    lacking: Mapping[str, tuple[str, Cohort]]
+    unstated: tuple[str, ...]  # cohorts of which nobody says at which rate they were sampled
+
+    def described(self, store: Store, name: str, truth: ShuffledRound) -> ShuffledRound:
+        """Return a round as it is told to one of these chains.
+
+        Another person may have corrected it to a sample since, and knew nothing of this cohort: the rate may
+        not be that of its users, who count as asked for certain unless somebody told them this rate.
+        """
+        _, cohort = self.lacking[name]
+        told = _within(truth, cohort)
+        if truth.sampled_from is None or truth.reports_per_user > 1 or cohort.name not in self.unstated:
+            return told
+        with contextlib.suppress(NotFound):
+            if described_now(round_record(store, name)) == told:
+                return told
+        return _within(replace(truth, sampled_from=None), cohort)
 
 
 def _told_elsewhere(
@@ -98,7 +126,7 @@ def _told_elsewhere(
     round_id: str,
     *,
     wider: RoundRequest,
-    lacking: Mapping[str, tuple[str, Cohort]],
+    places: _Places,
     by: Mapping[str, str],
 ) -> tuple[Member, ...]:
     """Tell a corrected round to the chains that lack it, and return what that left of their budgets.
@@ -110,19 +138,20 @@ def _told_elsewhere(
         store, accountant: as of `correct_everywhere`.
         round_id: the round, which was corrected.
         wider: its request with all its days.
-        lacking: the chains and whose users they are of, by the names of the incidents.
+        places: these chains.
         by: the reason and the actor.
     """
     left: dict[str, Member] = {}
     told: ShuffledRound | None = None
-    while lacking:
+    while places.lacking:
         record = round_record(store, round_id)
         truth = described_now(record)
         if truth == told:
             break
         telling = _Telling(round_id, wider, _released(store, record), by)
-        for name, (chain, cohort) in lacking.items():
-            for member in telling.tell(store, accountant, name, chain, _within(truth, cohort)):
+        for name, (chain, _) in places.lacking.items():
+            described = places.described(store, name, truth)
+            for member in telling.tell(store, accountant, name, chain, described):
                 left[member.cohort] = member
         told = truth
     return tuple(left.values())
@@ -147,13 +176,15 @@ class _Telling:
         days = Collected(on=self.wider.collected_on, until=self.wider.collected_until)
         told: dict[str, Any] = {"collected_on": days.on, "collected_until": days.until, **self.by}
         told |= {"described": described, "released": self.released}
-        found: Incident | Corrected
+        found: Incident | Corrected | None = None
         _check_free(store, name, chain)
         try:
             found = record_incident(store, accountant, chain, round_id=name, may_begin_later=True, **told)
         except Conflict:
             if round_record(store, name).incident is None:
                 raise
+        # An incident that was told in these words may have been corrected since.
+        if found is None or round_record(store, name).corrections:
             fields = described.to_mapping()
             if "interaction" in fields:  # an older record has neither; others leave out a single report
                 fields["reports_per_user"] = described.reports_per_user

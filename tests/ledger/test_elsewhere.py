@@ -17,6 +17,7 @@ from shuffle_ledger.ledger.decisions import (
     register_and_admit,
     request_of,
 )
+from shuffle_ledger.ledger.decisions.courses import described_now
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
@@ -211,6 +212,52 @@ def test_the_rate_of_a_further_cohort_is_stated_where_the_others_were_sampled_to
     (kind,) = desk.store.view("tablets").held
     assert kind.sampled_from is None
     tell(desk, name="sample", until=MONDAY + 7 * DAY, reason="the same cohort, on another day")
+    desk.check()
+
+
+def test_a_rate_that_another_person_tells_meanwhile_is_not_taken_for_that_of_a_further_cohort(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rate was asked for where the round was sampled, and the round became sampled after that."""
+    sampled: dict[str, object] = {"sampled_from": 100_000}
+
+    def second(*words: Any, **more: Any) -> Corrected:
+        monkeypatch.setattr(elsewhere, "correct", correct)
+        correct(desk.store, desk.accountant, "one", sampled, reason="a sample", actor="bob")
+        return correct(*words, **more)
+
+    monkeypatch.setattr(elsewhere, "correct", second)
+    tell(desk, cohorts=("tablets",))
+    (kind,) = desk.store.view("tablets").held
+    assert kind.sampled_from is None
+    tell(desk, sampled, cohorts=("tablets",), reason="theirs, too")
+
+    def third(*words: Any, **more: Any) -> Corrected:
+        monkeypatch.setattr(elsewhere, "correct", correct)
+        tell(desk, {"sampled_from": 90_000}, cohorts=("tablets",), reason="a log")
+        return correct(*words, **more)
+
+    tell(desk, {"sampled_from": None}, cohorts=("tablets",), reason="none")
+    monkeypatch.setattr(elsewhere, "correct", third)
+    tell(desk, cohorts=("tablets",), reason="who stated no rate")
+    first, other = (round_record(desk.store, name).told[-1] for name in ("one", "one+tablets"))
+    assert isinstance(first, Corrected)
+    assert isinstance(other, Corrected)
+    assert first.round == other.round, "somebody told the further cohort this rate"
+    desk.check()
+
+
+def test_what_is_told_in_the_words_of_the_incident_is_told_after_another_correction(desk: Desk) -> None:
+    """The incident itself was found to say the same, and its correction in between stayed charged."""
+    desk.open("laptops", policy="fixed", epsilon=9.0, delta=1e-6)
+    values = ("declared(epsilon=0.5, delta=0)", "declared(epsilon=0.01, delta=9e-7)")
+    one, two = ({"randomizer": parse_randomizer(each).to_mapping(), "reports": 1} for each in values)
+    for changes, reason in ((one, "a bug"), (two, "a log"), (one, "a bug")):
+        answers = [tell(desk, changes, cohorts=("laptops",), reason=reason) for _ in range(2)]
+        assert answers[0] == answers[1]
+    (kind,) = desk.store.view("laptops").held
+    assert fits(described_now(round_record(desk.store, "one")), kind)
+    assert spent(desk, "laptops") >= 0.49, "what the round is charged that was told last"
     desk.check()
 
 
