@@ -176,6 +176,8 @@ class _Telling:
         days = Collected(on=self.wider.collected_on, until=self.wider.collected_until)
         told: dict[str, Any] = {"collected_on": days.on, "collected_until": days.until, **self.by}
         told |= {"described": described, "released": self.released}
+        # No other cohort, if somebody registers a round of several under this name at this moment.
+        told |= {"reaches": lambda each: each == chain or each.startswith(f"{chain}@")}
         found: Incident | Corrected | None = None
         _check_free(store, name, chain)
         try:

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from sqlalchemy import select, text, update
 from sqlalchemy.exc import DBAPIError
 
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.cli.main import main
 from shuffle_ledger.ledger.access import (
     PERMISSIONS,
@@ -29,11 +30,13 @@ from shuffle_ledger.ledger.access import (
     tokens,
 )
 from shuffle_ledger.ledger.api.auth.middleware import OPEN_PATHS
-from shuffle_ledger.ledger.decisions import open_cohort
+from shuffle_ledger.ledger.api.routes import rounds
+from shuffle_ledger.ledger.decisions import open_cohort, record_incident, register_and_admit, request_of
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import access_tokens
+from shuffle_ledger.ledger.values.requests import Incident, Refused
 from tests.api.conftest import ROUND, Server
 
 PATHS = (  # beside those of the published description
@@ -504,3 +507,25 @@ def test_what_is_told_of_a_release_reaches_no_cohort_that_the_token_does_not_see
     named = {"also_cohorts": ["a%70b"], "reason": "a bug"}
     answer = server.ask("POST", "/v1/rounds/ours/corrections", bearer="limited", json=named)
     assert [each["cohort"] for each in answer.json()["elsewhere"]] == ["a%70b"], "a name is not a path"
+
+
+def test_a_release_is_not_told_to_others_under_an_identifier_that_they_take_at_this_moment(
+    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose the identifier is was looked at before, when it was nobody's."""
+    server = serve()
+    server.issue("limited", "registrar", cohorts=["phones"])
+    too_much = ShuffledRound(randomizer=parse_randomizer("generic(epsilon0=9)"), reports=9)
+    joint = request_of(("phones", "secret"), too_much, round_id="leak")
+
+    def second(store: Store, accountant: Accountant, *words: Any, **more: Any) -> Incident:
+        assert isinstance(register_and_admit(store, accountant, joint, actor="ada")[0], Refused)
+        return record_incident(store, accountant, *words, **more)
+
+    monkeypatch.setattr(rounds, "record_incident", second)
+    body = {"round_id": "leak", "round": None, "reason": "a bug"}
+    answer = server.ask("POST", "/v1/cohorts/phones/incidents", bearer="limited", json=body)
+    assert answer.status_code == 409
+    assert "cannot be used" in answer.json()["detail"]
+    assert "secret" not in answer.text
+    assert {server.store.cohort(name).status for name in ("phones", "secret")} == {"open"}

@@ -23,7 +23,7 @@ from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import Admitted, Corrected
+from shuffle_ledger.ledger.values.requests import Admitted, Corrected, Refused
 from tests.ledger.test_windows import DAY, KRR, WEEK, Desk, a_monday
 
 MONDAY = a_monday()
@@ -342,6 +342,25 @@ def test_a_name_that_is_taken_is_found_before_anything_is_recorded(desk: Desk) -
     with pytest.raises(Conflict, match="this identifier cannot be used"):
         tell(desk, {"reports": 5_000}, cohorts=("tablets",))
     assert {each: desk.store.view(each).head_sequence for each in desk.names()} == before
+
+
+def test_a_name_that_is_taken_at_this_moment_tells_no_other_cohort(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round of several cohorts took the name of the incident, which was then recorded in all of them."""
+    too_much = ShuffledRound(randomizer=parse_randomizer("krr(k=2, epsilon0=9)"), reports=50)
+    joint = request_of(("laptops", "tablets"), too_much, round_id="one+tablets")
+    desk.open("laptops")
+
+    def second(*words: Any, **more: Any) -> Any:
+        assert isinstance(desk.decide(joint), Refused)
+        return record_incident(*words, **more)
+
+    monkeypatch.setattr(elsewhere, "record_incident", second)
+    with pytest.raises(Conflict, match="cannot be used"):
+        tell(desk, cohorts=("tablets",))
+    assert spent(desk, "laptops") == spent(desk, "tablets") == 0.0
+    desk.check()
 
 
 @pytest.mark.slow
