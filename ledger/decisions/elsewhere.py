@@ -85,6 +85,9 @@ def correct_everywhere(
     for name, (chain, cohort) in lacking.items():
         _within(truth, cohort)
         _check_free(store, name, chain)
+        with contextlib.suppress(NotFound):  # it was not told there yet
+            for further, period in _untold(store, record.request.round_id, name, wider):
+                _check_free(store, further, period)
     by: dict[str, str] = {"reason": reason, "actor": actor}
     answer = correct(store, accountant, round_id, changes, **by, may_be_same=bool(collected))
     told_of = record.request.round_id
@@ -173,8 +176,8 @@ class _Telling:
 
         The incident may have been told with fewer days: it is also told to the periods that it lacks then.
         """
-        days = Collected(on=self.wider.collected_on, until=self.wider.collected_until)
-        told: dict[str, Any] = {"collected_on": days.on, "collected_until": days.until, **self.by}
+        first, last = self.wider.collected_on, self.wider.collected_until
+        told: dict[str, Any] = {"collected_on": first, "collected_until": last, **self.by}
         told |= {"described": described, "released": self.released}
         # No other cohort, if somebody registers a round of several under this name at this moment.
         told |= {"reaches": lambda each: each == chain or each.startswith(f"{chain}@")}
@@ -192,10 +195,21 @@ class _Telling:
                 fields["reports_per_user"] = described.reports_per_user
             found = correct(store, accountant, name, fields, **self.by, may_be_same=True)
         yield from found.audience or (_member(found),)
-        request = round_record(store, name).request
-        for period, _ in _lacking(store, request, _wider(request, days), ()):
-            further = f"{self.round_id}+{period}"
-            yield from self.tell(store, accountant, checked_text("round_id", further), period, described)
+        for further, period in _untold(store, self.round_id, name, self.wider):
+            yield from self.tell(store, accountant, further, period, described)
+
+
+def _untold(store: Store, round_id: str, name: str, wider: RoundRequest) -> Iterator[tuple[str, str]]:
+    """Yield the periods that an incident of a name lacks of a round's days, and the names of incidents there.
+
+    Raises:
+        NotFound: no such incident.
+        InvalidValue: a name that is too long.
+    """
+    request = round_record(store, name).request
+    days = Collected(on=wider.collected_on, until=wider.collected_until)
+    for period, _ in _lacking(store, request, _wider(request, days), ()):
+        yield checked_text("round_id", f"{round_id}+{period}"), period
 
 
 def _check_free(store: Store, name: str, chain: str) -> None:

@@ -344,6 +344,23 @@ def test_a_name_that_is_taken_is_found_before_anything_is_recorded(desk: Desk) -
     assert {each: desk.store.view(each).head_sequence for each in desk.names()} == before
 
 
+@pytest.mark.parametrize("is_long", [True, False])
+def test_names_of_further_days_of_a_further_cohort_are_looked_at_before_anything_is_recorded(
+    desk: Desk, is_long: bool
+) -> None:
+    """The correction was recorded, and the week of the further cohort could never be told."""
+    name = "x" * 190 if is_long else "two"
+    assert isinstance(desk.ask(MONDAY, round_id=name, cohort="tablets"), Admitted)
+    tell(desk, name=name, cohorts=("watches",))
+    if not is_long:
+        week = f"two+watches@{MONDAY + 7 * DAY:%G-W%V}"
+        assert isinstance(desk.ask(MONDAY, round_id=week, cohort="tablets"), Admitted)
+    before = {each: desk.store.view(each).head_sequence for each in desk.names()}
+    with pytest.raises((Conflict, InvalidValue), match=r"cannot be used|200"):
+        tell(desk, {"reports": 5_000}, name=name, cohorts=("watches",), until=MONDAY + 8 * DAY)
+    assert {each: desk.store.view(each).head_sequence for each in desk.names()} == before
+
+
 def test_a_name_that_is_taken_at_this_moment_tells_no_other_cohort(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
