@@ -6,6 +6,7 @@ section 12, and docs/decisions/0014-corrections-and-incidents.md.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -84,12 +85,42 @@ def correct_everywhere(
     for name, (chain, cohort) in lacking.items():
         _within(truth, cohort)
         _check_free(store, name, chain)
+        with contextlib.suppress(NotFound):  # it was not told there yet
+            for further, period in _untold(store, record.request.round_id, name, wider):
+                _check_free(store, further, period)
     by: dict[str, str] = {"reason": reason, "actor": actor}
     answer = correct(store, accountant, round_id, changes, **by, may_be_same=bool(collected))
     told_of = record.request.round_id
-    elsewhere = _told_elsewhere(store, accountant, told_of, wider=wider, lacking=lacking, by=by)
+    unstated = (
+        () if "sampled_from" in changes else tuple(set(collected.cohorts) - set(record.request.members))
+    )
+    places = _Places(lacking=lacking, unstated=unstated)
+    elsewhere = _told_elsewhere(store, accountant, told_of, wider=wider, places=places, by=by)
     overspent = answer.overspent or any(one.overspent for one in elsewhere)
     return replace(answer, overspent=overspent, elsewhere=elsewhere)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Places:
+    """The chains that lack a round, and whose users they are of, by the names of the incidents."""
+
+    lacking: Mapping[str, tuple[str, Cohort]]
+    unstated: tuple[str, ...]  # cohorts of which nobody says at which rate they were sampled
+
+    def described(self, store: Store, name: str, truth: ShuffledRound) -> ShuffledRound:
+        """Return a round as it is told to one of these chains.
+
+        Another person may have corrected it to a sample since, and knew nothing of this cohort: the rate may
+        not be that of its users, who count as asked for certain unless somebody told them this rate.
+        """
+        _, cohort = self.lacking[name]
+        told = _within(truth, cohort)
+        if truth.sampled_from is None or truth.reports_per_user > 1 or cohort.name not in self.unstated:
+            return told
+        with contextlib.suppress(NotFound):
+            if described_now(round_record(store, name)) == told:
+                return told
+        return _within(replace(truth, sampled_from=None), cohort)
 
 
 def _told_elsewhere(
@@ -98,7 +129,7 @@ def _told_elsewhere(
     round_id: str,
     *,
     wider: RoundRequest,
-    lacking: Mapping[str, tuple[str, Cohort]],
+    places: _Places,
     by: Mapping[str, str],
 ) -> tuple[Member, ...]:
     """Tell a corrected round to the chains that lack it, and return what that left of their budgets.
@@ -110,19 +141,20 @@ def _told_elsewhere(
         store, accountant: as of `correct_everywhere`.
         round_id: the round, which was corrected.
         wider: its request with all its days.
-        lacking: the chains and whose users they are of, by the names of the incidents.
+        places: these chains.
         by: the reason and the actor.
     """
     left: dict[str, Member] = {}
     told: ShuffledRound | None = None
-    while lacking:
+    while places.lacking:
         record = round_record(store, round_id)
         truth = described_now(record)
         if truth == told:
             break
         telling = _Telling(round_id, wider, _released(store, record), by)
-        for name, (chain, cohort) in lacking.items():
-            for member in telling.tell(store, accountant, name, chain, _within(truth, cohort)):
+        for name, (chain, _) in places.lacking.items():
+            described = places.described(store, name, truth)
+            for member in telling.tell(store, accountant, name, chain, described):
                 left[member.cohort] = member
         told = truth
     return tuple(left.values())
@@ -144,25 +176,40 @@ class _Telling:
 
         The incident may have been told with fewer days: it is also told to the periods that it lacks then.
         """
-        days = Collected(on=self.wider.collected_on, until=self.wider.collected_until)
-        told: dict[str, Any] = {"collected_on": days.on, "collected_until": days.until, **self.by}
+        first, last = self.wider.collected_on, self.wider.collected_until
+        told: dict[str, Any] = {"collected_on": first, "collected_until": last, **self.by}
         told |= {"described": described, "released": self.released}
-        found: Incident | Corrected
+        # No other cohort, if somebody registers a round of several under this name at this moment.
+        told |= {"reaches": lambda each: each == chain or each.startswith(f"{chain}@")}
+        found: Incident | Corrected | None = None
         _check_free(store, name, chain)
         try:
             found = record_incident(store, accountant, chain, round_id=name, may_begin_later=True, **told)
         except Conflict:
             if round_record(store, name).incident is None:
                 raise
+        # An incident that was told in these words may have been corrected since.
+        if found is None or round_record(store, name).corrections:
             fields = described.to_mapping()
             if "interaction" in fields:  # an older record has neither; others leave out a single report
                 fields["reports_per_user"] = described.reports_per_user
             found = correct(store, accountant, name, fields, **self.by, may_be_same=True)
         yield from found.audience or (_member(found),)
-        request = round_record(store, name).request
-        for period, _ in _lacking(store, request, _wider(request, days), ()):
-            further = f"{self.round_id}+{period}"
-            yield from self.tell(store, accountant, checked_text("round_id", further), period, described)
+        for further, period in _untold(store, self.round_id, name, self.wider):
+            yield from self.tell(store, accountant, further, period, described)
+
+
+def _untold(store: Store, round_id: str, name: str, wider: RoundRequest) -> Iterator[tuple[str, str]]:
+    """Yield the periods that an incident of a name lacks of a round's days, and the names of incidents there.
+
+    Raises:
+        NotFound: no such incident.
+        InvalidValue: a name that is too long.
+    """
+    request = round_record(store, name).request
+    days = Collected(on=wider.collected_on, until=wider.collected_until)
+    for period, _ in _lacking(store, request, _wider(request, days), ()):
+        yield checked_text("round_id", f"{round_id}+{period}"), period
 
 
 def _check_free(store: Store, name: str, chain: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date, datetime
 from typing import Any
@@ -91,6 +91,7 @@ def record_incident(
     collected_on: date | None = None,
     collected_until: date | None = None,
     may_begin_later: bool = False,
+    reaches: Callable[[str], bool] = lambda _: True,
 ) -> Incident:
     """Record a release that nothing admitted: charged like the settlement of a round that declared nothing.
 
@@ -114,6 +115,8 @@ def record_incident(
         collected_until: the last day, if there are several.
         may_begin_later: whether the first day may be to come, as that of a round which was admitted for days
             to come and is told to another budget.
+        reaches: which cohorts may be told; under an identifier of others, which may be registered at any
+            moment, nothing is recorded.
 
     Raises:
         NotFound: no such cohort.
@@ -124,29 +127,24 @@ def record_incident(
         TryAgain, Unavailable: nothing was changed.
     """
     told = _Told(described, released or ReleaseTimes(), reason=reason, actor=actor)
-    request = RoundRequest(
-        round_id=round_id,
-        cohort=cohort,
-        round=told.truth,
-        collected_on=collected_on,
-        collected_until=collected_until,
-    )
-    name = request.cohort
-    owner = whose(store, name)
-    population = owner.population
+    days: dict[str, Any] = {"collected_on": collected_on, "collected_until": collected_until}
+    request = RoundRequest(round_id=round_id, cohort=cohort, round=told.truth, **days)
+    owner = whose(store, request.cohort)
     try:
         stored = store.round(request.round_id)
     except NotFound:
         checked_new_name("round_id", request.round_id)
         if not may_begin_later:
             check_begun(store, owner.name, collected_on)
-        check_sizes(told.truth, population)
+        check_sizes(told.truth, owner.population)
         refuse_unproven(store, request, told.truth)
         request = _placed(store, request, actor=told.actor)
         entry = _told_first(store, accountant, told, request)
         if entry is not None:
             return entry
         stored = store.round(request.round_id)
+    if not all(map(reaches, cohorts_of(stored))):
+        raise Conflict(f"round {stored.round_id!r}: this identifier cannot be used")
     return _told_of_registered(store, accountant, told, stored, request)
 
 

@@ -37,8 +37,9 @@ def propose(store: Store, cohort: str, *, epsilon: float, reason: str, actor: st
     """
     actor = checked_text("actor", actor)
     reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
-    epsilon = checked_epsilon(epsilon)
-    found = store.cohort(checked_text("cohort", cohort))
+    epsilon, cohort = checked_epsilon(epsilon), checked_text("cohort", cohort)
+    changes = times_changed(store, cohort)  # first: a change after it ends the proposal
+    found = store.cohort(cohort)
     if found.ceiling is None:
         raise Conflict(
             f"cohort {found.name!r} was opened without a ceiling: one person may change its budget"
@@ -51,7 +52,6 @@ def propose(store: Store, cohort: str, *, epsilon: float, reason: str, actor: st
     check_raise(found, epsilon)
     if found.status == "frozen":
         raise Conflict(f"cohort {found.name!r} is frozen: nothing about it is decided any more")
-    changes = times_changed(store, found.name)
     return store.put_proposal(
         cohort=found.name, epsilon=epsilon, changes_before=changes, reason=reason, proposed_by=actor
     )

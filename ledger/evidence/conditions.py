@@ -123,9 +123,10 @@ OF_SEVERAL_REPORTS: Final = Condition(
 OF_CAPS: Final = Condition(
     name="A limited number of rounds",
     holds_when=(
-        "No user's device takes part in more rounds than the cohort says. Which ones depends on the device's"
-        " own counter, on chance and on what was published, never on the data it would send. Whoever is asked"
-        " in a sampled round takes part."
+        "No user's device takes part in more of the admitted rounds than the cohort says. Incidents are"
+        " charged beside these; where the cohort's first entry has no incidents_beside, the device counts"
+        " them, too. Which rounds depends on the device's own counter, on chance and on what was published,"
+        " never on the data it would send. Whoever is asked in a sampled round takes part."
     ),
     otherwise="A user may lose what all rounds cost together, which is not on this account.",
 )

@@ -227,6 +227,12 @@ def _trusted(store: Store, stored: StoredVerification, public_key: bytes) -> Ver
     return found if is_ours and is_recent else None
 
 
+def without_names(problem: str) -> str:
+    """Return what was found in a chain; where it names a cohort, only at which of the chain's entries."""
+    names_one = any(f"cohort {quote}" in problem for quote in "'\"")
+    return problem.partition(": ")[0] if names_one else problem
+
+
 def _problems_of_the_whole(store: Store, against: SavedHeads | None) -> Iterator[str]:
     try:
         ledger_id = store.ledger_id()

@@ -29,6 +29,7 @@ from shuffle_ledger.ledger.storage import webhooks as rows
 from shuffle_ledger.ledger.storage.census import broken_chains
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.webhooks import DEAD, WAITING, StoredLetter, StoredWebhook
+from shuffle_ledger.ledger.verification.verifier import without_names
 from shuffle_ledger.ledger.webhooks import sending
 from shuffle_ledger.ledger.webhooks.notices import Notice, entry_kinds, notices_of
 from shuffle_ledger.ledger.webhooks.subscriptions import Filters, NoticeKind, secret_of
@@ -311,7 +312,8 @@ def _broken(store: Store, filters: Filters) -> dict[tuple[str, str], Notice]:
         broken = broken_chains(connection, limit=STATES_MAX)
     for each in broken:
         if filters.sees(each.cohort):
-            data = {"cohort": each.cohort, "problem": each.problem}
+            problem = each.problem if filters.cohorts is None else without_names(each.problem or "")
+            data = {"cohort": each.cohort, "problem": problem}
             notice = Notice(kind=NoticeKind.BROKEN, subject=each.cohort, at=each.verified_at, data=data)
             found[str(NoticeKind.BROKEN), each.cohort] = notice
     return found

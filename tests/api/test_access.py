@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ from click.testing import CliRunner
 from sqlalchemy import select, text, update
 from sqlalchemy.exc import DBAPIError
 
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.cli.main import main
 from shuffle_ledger.ledger.access import (
     PERMISSIONS,
@@ -29,12 +31,19 @@ from shuffle_ledger.ledger.access import (
     tokens,
 )
 from shuffle_ledger.ledger.api.auth.middleware import OPEN_PATHS
-from shuffle_ledger.ledger.decisions import open_cohort
+from shuffle_ledger.ledger.api.routes import rounds
+from shuffle_ledger.ledger.decisions import open_cohort, record_incident, register_and_admit, request_of
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
+from shuffle_ledger.ledger.health import verify_oldest
 from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import access_tokens
+from shuffle_ledger.ledger.values.requests import Incident, Refused
+from shuffle_ledger.ledger.webhooks import deliver, subscribe, unsubscribe
 from tests.api.conftest import ROUND, Server
+from tests.api.test_pages import _login
+from tests.ledger.test_adaptive import rewrite
+from tests.receiver import receiving
 
 PATHS = (  # beside those of the published description
     ("GET", "/v1/openapi.json"),
@@ -504,3 +513,52 @@ def test_what_is_told_of_a_release_reaches_no_cohort_that_the_token_does_not_see
     named = {"also_cohorts": ["a%70b"], "reason": "a bug"}
     answer = server.ask("POST", "/v1/rounds/ours/corrections", bearer="limited", json=named)
     assert [each["cohort"] for each in answer.json()["elsewhere"]] == ["a%70b"], "a name is not a path"
+
+
+def test_a_release_is_not_told_to_others_under_an_identifier_that_they_take_at_this_moment(
+    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose the identifier is was looked at before, when it was nobody's."""
+    server = serve()
+    server.issue("limited", "registrar", cohorts=["phones"])
+    too_much = ShuffledRound(randomizer=parse_randomizer("generic(epsilon0=9)"), reports=9)
+    joint = request_of(("phones", "secret"), too_much, round_id="leak")
+
+    def second(store: Store, accountant: Accountant, *words: Any, **more: Any) -> Incident:
+        assert isinstance(register_and_admit(store, accountant, joint, actor="ada")[0], Refused)
+        return record_incident(store, accountant, *words, **more)
+
+    monkeypatch.setattr(rounds, "record_incident", second)
+    body = {"round_id": "leak", "round": None, "reason": "a bug"}
+    answer = server.ask("POST", "/v1/cohorts/phones/incidents", bearer="limited", json=body)
+    assert answer.status_code == 409
+    assert "cannot be used" in answer.json()["detail"]
+    assert "secret" not in answer.text
+    assert {server.store.cohort(name).status for name in ("phones", "secret")} == {"open"}
+
+
+@pytest.mark.slow
+def test_a_fault_in_a_round_of_several_cohorts_names_none_that_a_reader_does_not_see(
+    serve: Callable[..., Server],
+) -> None:
+    server = serve()
+    body = {"round_id": "joint", "audience": ["phones", "secret"], **ROUND}
+    assert server.ask("POST", "/v1/rounds", json=body).status_code == 201
+    rewrite(server.store, 2, lambda entry: replace(entry, actor="eve"), cohort="secret")
+    assert "phones" in verify_oldest(server.store, Accountant(), enough=lambda: False)
+    for role in ("reader", "registrar", "auditor"):
+        server.issue(f"limited {role}", role, cohorts=["phones"])
+        page = _login(server, f"limited {role}").get("/cohorts/phones").text
+        assert "found a fault" in page
+        assert "entry 2" in page
+        assert ("&#39;secret&#39;" in page) == (role == "auditor"), "who reads entries reads their names"
+    assert "&#39;secret&#39;" in _login(server, "reader").get("/cohorts/phones").text
+    key = "a key of at least thirty-two characters"
+    with receiving() as receiver:
+        for cohorts in (("phones",), None):
+            new = subscribe(server.store, key, url=receiver.url, actor="ada", cohorts=cohorts)
+            deliver(server.store, key)
+            (said,) = [each for each in receiver.read(new.secret) if each["subject"] == "phones"]
+            assert said["data"]["problem"].startswith("entry 2")
+            assert ("secret" in str(said)) == (cohorts is None)
+            unsubscribe(server.store, new.subscription.subscription_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import text, update
@@ -25,6 +26,8 @@ from shuffle_ledger.ledger.decisions import (
     propose,
     register_and_admit,
 )
+from shuffle_ledger.ledger.decisions import proposals as proposals_module
+from shuffle_ledger.ledger.decisions.budget_changes import check_raise
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
@@ -101,6 +104,22 @@ def test_two_persons_raise_the_budget_up_to_its_ceiling(desk: Desk) -> None:
     ]
     assert [(one.actor, one.details.get("proposed_by")) for one in changes] == [("bob", "ada"), ("ada", None)]
     desk.check()
+
+
+def test_a_proposal_ends_with_a_change_at_this_moment(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was compared with the budget before the change and kept as one made after it: approving lowered."""
+
+    def meanwhile(*words: Any) -> None:
+        monkeypatch.setattr(proposals_module, "check_raise", check_raise)
+        desk.propose(0.4, actor="eve")
+        desk.approve(0.4)
+        check_raise(*words)
+
+    monkeypatch.setattr(proposals_module, "check_raise", meanwhile)
+    desk.propose(0.3)
+    with pytest.raises(NotFound, match="nothing is proposed"):
+        desk.approve(0.3)
+    assert desk.store.cohort("watches").epsilon_budget == 0.4
 
 
 def test_a_proposal_ends_with_the_next_change_and_after_seven_days(desk: Desk) -> None:

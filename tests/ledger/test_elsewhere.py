@@ -17,12 +17,13 @@ from shuffle_ledger.ledger.decisions import (
     register_and_admit,
     request_of,
 )
+from shuffle_ledger.ledger.decisions.courses import described_now
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import Admitted, Corrected
+from shuffle_ledger.ledger.values.requests import Admitted, Corrected, Refused
 from tests.ledger.test_windows import DAY, KRR, WEEK, Desk, a_monday
 
 MONDAY = a_monday()
@@ -214,6 +215,52 @@ def test_the_rate_of_a_further_cohort_is_stated_where_the_others_were_sampled_to
     desk.check()
 
 
+def test_a_rate_that_another_person_tells_meanwhile_is_not_taken_for_that_of_a_further_cohort(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rate was asked for where the round was sampled, and the round became sampled after that."""
+    sampled: dict[str, object] = {"sampled_from": 100_000}
+
+    def second(*words: Any, **more: Any) -> Corrected:
+        monkeypatch.setattr(elsewhere, "correct", correct)
+        correct(desk.store, desk.accountant, "one", sampled, reason="a sample", actor="bob")
+        return correct(*words, **more)
+
+    monkeypatch.setattr(elsewhere, "correct", second)
+    tell(desk, cohorts=("tablets",))
+    (kind,) = desk.store.view("tablets").held
+    assert kind.sampled_from is None
+    tell(desk, sampled, cohorts=("tablets",), reason="theirs, too")
+
+    def third(*words: Any, **more: Any) -> Corrected:
+        monkeypatch.setattr(elsewhere, "correct", correct)
+        tell(desk, {"sampled_from": 90_000}, cohorts=("tablets",), reason="a log")
+        return correct(*words, **more)
+
+    tell(desk, {"sampled_from": None}, cohorts=("tablets",), reason="none")
+    monkeypatch.setattr(elsewhere, "correct", third)
+    tell(desk, cohorts=("tablets",), reason="who stated no rate")
+    first, other = (round_record(desk.store, name).told[-1] for name in ("one", "one+tablets"))
+    assert isinstance(first, Corrected)
+    assert isinstance(other, Corrected)
+    assert first.round == other.round, "somebody told the further cohort this rate"
+    desk.check()
+
+
+def test_what_is_told_in_the_words_of_the_incident_is_told_after_another_correction(desk: Desk) -> None:
+    """The incident itself was found to say the same, and its correction in between stayed charged."""
+    desk.open("laptops", policy="fixed", epsilon=9.0, delta=1e-6)
+    values = ("declared(epsilon=0.5, delta=0)", "declared(epsilon=0.01, delta=9e-7)")
+    one, two = ({"randomizer": parse_randomizer(each).to_mapping(), "reports": 1} for each in values)
+    for changes, reason in ((one, "a bug"), (two, "a log"), (one, "a bug")):
+        answers = [tell(desk, changes, cohorts=("laptops",), reason=reason) for _ in range(2)]
+        assert answers[0] == answers[1]
+    (kind,) = desk.store.view("laptops").held
+    assert fits(described_now(round_record(desk.store, "one")), kind)
+    assert spent(desk, "laptops") >= 0.49, "what the round is charged that was told last"
+    desk.check()
+
+
 def test_a_week_that_has_no_room_left_is_overspent_and_the_cohort_is_not(desk: Desk) -> None:
     desk.admitted(MONDAY + 7 * DAY)
     answer = tell(desk, {"randomizer": {"kind": "krr", "k": 10, "epsilon0": 3.0}}, until=MONDAY + 7 * DAY)
@@ -295,6 +342,42 @@ def test_a_name_that_is_taken_is_found_before_anything_is_recorded(desk: Desk) -
     with pytest.raises(Conflict, match="this identifier cannot be used"):
         tell(desk, {"reports": 5_000}, cohorts=("tablets",))
     assert {each: desk.store.view(each).head_sequence for each in desk.names()} == before
+
+
+@pytest.mark.parametrize("is_long", [True, False])
+def test_names_of_further_days_of_a_further_cohort_are_looked_at_before_anything_is_recorded(
+    desk: Desk, is_long: bool
+) -> None:
+    """The correction was recorded, and the week of the further cohort could never be told."""
+    name = "x" * 190 if is_long else "two"
+    assert isinstance(desk.ask(MONDAY, round_id=name, cohort="tablets"), Admitted)
+    tell(desk, name=name, cohorts=("watches",))
+    if not is_long:
+        week = f"two+watches@{MONDAY + 7 * DAY:%G-W%V}"
+        assert isinstance(desk.ask(MONDAY, round_id=week, cohort="tablets"), Admitted)
+    before = {each: desk.store.view(each).head_sequence for each in desk.names()}
+    with pytest.raises((Conflict, InvalidValue), match=r"cannot be used|200"):
+        tell(desk, {"reports": 5_000}, name=name, cohorts=("watches",), until=MONDAY + 8 * DAY)
+    assert {each: desk.store.view(each).head_sequence for each in desk.names()} == before
+
+
+def test_a_name_that_is_taken_at_this_moment_tells_no_other_cohort(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round of several cohorts took the name of the incident, which was then recorded in all of them."""
+    too_much = ShuffledRound(randomizer=parse_randomizer("krr(k=2, epsilon0=9)"), reports=50)
+    joint = request_of(("laptops", "tablets"), too_much, round_id="one+tablets")
+    desk.open("laptops")
+
+    def second(*words: Any, **more: Any) -> Any:
+        assert isinstance(desk.decide(joint), Refused)
+        return record_incident(*words, **more)
+
+    monkeypatch.setattr(elsewhere, "record_incident", second)
+    with pytest.raises(Conflict, match="cannot be used"):
+        tell(desk, cohorts=("tablets",))
+    assert spent(desk, "laptops") == spent(desk, "tablets") == 0.0
+    desk.check()
 
 
 @pytest.mark.slow

@@ -117,7 +117,9 @@ def test_settling_correcting_and_incidents_raise_the_largest_and_voids_lower_not
     desk.check()
     statement = make_statement(desk.store, desk.accountant, ["watches"], made_at=datetime.now(UTC))
     assert statement.cohorts[0].promise.rounds_per_user == 3
-    assert "A limited number of rounds" in [each.name for each in statement.conditions]
+    (said,) = (each for each in statement.conditions if each.name == "A limited number of rounds")
+    assert "admitted rounds" in said.holds_when
+    assert "has no incidents_beside, the device counts them" in said.holds_when
     (found,) = verify_bundle(make_bundle(desk.store, ["watches"]).data, desk.accountant).cohorts
     assert found.promise_kept
 

@@ -7,7 +7,7 @@ import csv
 import hmac
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from importlib.resources import files
@@ -50,11 +50,12 @@ from shuffle_ledger.ledger.reports.listing import CohortHead, cohort_heads, late
 from shuffle_ledger.ledger.reports.profile import ProfilePoint, profile_of
 from shuffle_ledger.ledger.reports.schedules_of_late import schedule_course, schedule_of_late
 from shuffle_ledger.ledger.security_log import Event
-from shuffle_ledger.ledger.storage.rows import CohortView
+from shuffle_ledger.ledger.storage.rows import CohortView, StoredVerification
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.documents import document_of
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
 from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.verification.verifier import without_names
 
 COHORTS_ON_PAGE = 100
 REFUSED_DAYS = 30  # whose refusals the overview counts
@@ -347,7 +348,7 @@ async def _cohort(
     )
     rows = [_row(entry.content()) for entry in older[::-1]]
     profile = await _profile(service, view)
-    verified = await in_thread(partial(service.store.verifications, only=[name]))
+    verified = await in_thread(_verified, service.store, name, bearer_of(request))
     continuation = await _continuation(service, view, drawn_until(points, today), today)
     limit: dict[str, Any] = {
         "budget": statement.epsilon_budget,
@@ -359,7 +360,7 @@ async def _cohort(
         status=422 if wrong else 200,
         statement=statement,
         held=view.held,
-        verified=verified.get(name),
+        verified=verified,
         papers=sorted(service.dispatch.papers),
         spending=spending_picture(points, continuation=continuation, today=today, **limit),
         late=continuation.late if continuation is not None else None,
@@ -381,6 +382,15 @@ async def _cohort(
     if not profile and view.held and request.method == "GET":
         found.headers["Refresh"] = str(PROFILE_SECONDS_NEXT)  # browsers ask again by themselves
     return found
+
+
+def _verified(store: Store, name: str, token: AccessToken) -> StoredVerification | None:
+    """Return what verification found of a cohort last, as the token may read it: a fault in a round of
+    several cohorts names those that the token may not see, as entries do."""
+    found = store.verifications(only=[name]).get(name)
+    if found is None or found.problem is None or token.cohorts is None or token.may(Permission.ENTRIES):
+        return found
+    return replace(found, problem=without_names(found.problem))
 
 
 def bearer_of(request: Request) -> AccessToken:

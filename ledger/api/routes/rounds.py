@@ -238,6 +238,7 @@ async def record_incident_(
                 actor=token.name,
                 collected_on=body.collected_on,
                 collected_until=body.collected_until,
+                reaches=token.sees,
             )
         )
     except Conflict:
