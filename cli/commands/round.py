@@ -217,7 +217,8 @@ def correct_(
     shrink, except under policy fixed, which charges what was told last. What else it was collected from is
     recorded as incidents: further cohorts, and periods of windows on further days. These keep what they were
     told until a correction names the same cohorts and days again, also after a settlement. Exits with 3 if a
-    cohort is overspent with it. The same again changes nothing.
+    cohort is overspent with it. The same again changes nothing, unless another correction or a settlement
+    came between.
     """
     if not_sampled:
         given = {"sampled_from": None, "participation": None, **given}

@@ -60,7 +60,8 @@ def correct_everywhere(
     A chain that lacks it is a further cohort, with its periods, or a period of a window of its own cohorts.
     Where such an incident says otherwise, it is corrected, and is told on the days that it lacks. Days that
     were declared too many change nothing: what was charged stays charged. Each chain is one commit: after a
-    failure, the same again records what is missing.
+    failure, the same again records what is missing; if another correction or a settlement came between, it
+    is a new correction.
 
     Args:
         store, accountant, round_id, changes, reason, actor: as of `correct`; `changes` may be empty.
