@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY
+from shuffle_ledger.ledger.decisions import optimistic_append
+from shuffle_ledger.ledger.decisions.freezing import freezing, loss_of, unknown_spending
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
-from shuffle_ledger.ledger.storage.rows import CohortView
+from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft
 from shuffle_ledger.ledger.storage.store import Store, opening_body
 from shuffle_ledger.ledger.values.entries import Spending
 from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, Cohort, RoundRequest
@@ -118,16 +120,24 @@ def period_names(request: RoundRequest, cohorts: Sequence[Cohort]) -> tuple[str,
 def open_periods(store: Store, request: RoundRequest, *, actor: str) -> None:
     """Open the chains of a request's periods that are not open yet, in one transaction.
 
-    A chain without rounds promises nothing, so one that stays empty does no harm.
+    A chain without rounds promises nothing, so one that stays empty does no harm. A period of a frozen cohort
+    is frozen before anything is written into it: lost rounds may have been collected in it.
 
     Raises:
         Conflict: the name of a period is taken by another cohort, or was lost with its entries.
     """
-    missing = _missing(store, request)
-    if not missing:
+    if not request.windows:
         return
-    given = [(cohort, registry.policy_for(cohort).opening()) for cohort in missing]
-    store.open_cohorts(given, actor=actor, numerical_policy=NUMERICAL_POLICY)
+    cohorts = store.cohorts_named(request.members)
+    missing = _missing(store, request, cohorts)
+    if missing:
+        given = [(cohort, registry.policy_for(cohort).opening()) for cohort in missing]
+        store.open_cohorts(given, actor=actor, numerical_policy=NUMERICAL_POLICY)
+    for cohort in cohorts:
+        said = loss_of(store, cohort)
+        for period in cohort.periods(request) if said is not None else ():
+            if period.name in request.windows:
+                _freeze(store, period.name, said or {}, actor=actor)
 
 
 def views_of(store: Store, request: RoundRequest) -> list[CohortView]:
@@ -138,12 +148,17 @@ def views_of(store: Store, request: RoundRequest) -> list[CohortView]:
         NotFound: no such cohort.
         BehindCheckpoint: more was spent than the ledger knows, so any price would be too low.
     """
-    missing = {cohort.name: cohort for cohort in _missing(store, request)}
+    cohorts = store.cohorts_named(request.members) if request.windows else []
+    missing = {cohort.name: cohort for cohort in _missing(store, request, cohorts)}
+    lost = {cohort.name for cohort in cohorts if loss_of(store, cohort) is not None}
     there = [name for name in request.cohorts if name not in missing]
     found = {view.cohort.name: view for view in store.views(there)}
     store.check_anchor()  # now: the connection may have been opened for this
     at = max(view.at for view in found.values())
-    return [found[name] if name in found else _unopened(missing[name], at) for name in request.cohorts]
+    return [
+        found[name] if name in found else _unopened(missing[name], at, of_lost=lost)
+        for name in request.cohorts
+    ]
 
 
 def views_today(store: Store, view: CohortView) -> list[CohortView]:
@@ -158,7 +173,11 @@ def views_today(store: Store, view: CohortView) -> list[CohortView]:
     names = [period.name for period in found]
     known = {cohort.name for cohort in store.cohorts(only=names)} if names else set()
     there = {each.cohort.name: each for each in store.views(sorted(known))} if known else {}
-    return [there.get(period.name) or _unopened(_as_cohort(view.cohort, period), view.at) for period in found]
+    lost = {view.cohort.name} if found and loss_of(store, view.cohort) is not None else set()
+    return [
+        there.get(period.name) or _unopened(_as_cohort(view.cohort, period), view.at, of_lost=lost)
+        for period in found
+    ]
 
 
 def empty_view(view: CohortView, window: Window) -> CohortView:
@@ -167,10 +186,18 @@ def empty_view(view: CohortView, window: Window) -> CohortView:
     return _unopened(_as_cohort(view.cohort, period), view.at)
 
 
-def _missing(store: Store, request: RoundRequest) -> list[Cohort]:
+def _freeze(store: Store, period: str, said: Mapping[str, Any], *, actor: str) -> None:
+    def decide(view: CohortView) -> EntryDraft | Cohort:
+        if view.cohort.status == "frozen":
+            return view.cohort
+        return freezing(store, view, None, said, actor=actor)
+
+    optimistic_append.append(store, period, decide)
+
+
+def _missing(store: Store, request: RoundRequest, cohorts: Sequence[Cohort]) -> list[Cohort]:
     if not request.windows:
         return []
-    cohorts = store.cohorts_named(request.members)
     known = {cohort.name for cohort in store.cohorts(only=request.windows)}
     return [
         _as_cohort(cohort, period)
@@ -193,10 +220,11 @@ def _as_cohort(cohort: Cohort, period: Period) -> Cohort:
     )
 
 
-def _unopened(cohort: Cohort, at: datetime) -> CohortView:
+def _unopened(cohort: Cohort, at: datetime, *, of_lost: Collection[str] = ()) -> CohortView:
+    """Return the view of a period as it would be opened; `of_lost` cohorts, it would be frozen at once."""
     rules = registry.policy_for(cohort).opening()
     body = opening_body(cohort, rules, _NOT_OPENED, NUMERICAL_POLICY, opened_at=at)
-    return CohortView(
+    view = CohortView(
         cohort=cohort,
         head_sequence=0,
         head_digest=b"",
@@ -205,3 +233,7 @@ def _unopened(cohort: Cohort, at: datetime) -> CohortView:
         details=body.details,
         opening=body.to_bytes(),
     )
+    if cohort.period is None or cohort.period.cohort not in of_lost:
+        return view
+    frozen = dataclasses.replace(cohort, status="frozen")
+    return dataclasses.replace(view, cohort=frozen, spent=unknown_spending(view))

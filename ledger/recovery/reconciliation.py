@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy.exc import IntegrityError
 
-from shuffle_ledger.accounting import NUMERICAL_POLICY
+from shuffle_ledger.ledger.decisions.freezing import freezing
 from shuffle_ledger.ledger.errors import Conflict, LostRace, TryAgain
-from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.storage import anchor, appends, engine
-from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.checkpoint import Checkpoint, CheckpointHead
-from shuffle_ledger.ledger.values.entries import EntryKind
+from shuffle_ledger.ledger.values.checkpoint import Checkpoint
 from shuffle_ledger.ledger.values.requests import NOTHING_LATER, REASON_LENGTH_MAX
 from shuffle_ledger.ledger.values.texts import checked_text
 
@@ -70,7 +65,7 @@ def reconcile(
         "checkpoint": checkpoint.signed_bytes().hex(),
         "nothing_later": NOTHING_LATER if nothing_later else None,
     }
-    drafts = [_freeze(store, view, saved.get(view.cohort.name), said, actor) for view in views]
+    drafts = [freezing(store, view, saved.get(view.cohort.name), said, actor=actor) for view in views]
     try:
         with engine.writing(store.engine) as connection:
             number = anchor.insert_reconciliation(
@@ -86,27 +81,4 @@ def reconcile(
         number=number,
         frozen=tuple(view.cohort.name for view in views),
         lost=tuple(head.cohort for head in found.missing),
-    )
-
-
-def _freeze(
-    store: Store, view: CohortView, saved: CheckpointHead | None, said: Mapping[str, Any], actor: str
-) -> EntryDraft:
-    last_known = {"sequence": saved.sequence, "digest": saved.digest_hex} if saved else None
-    unknown = replace(
-        view.spent,
-        epsilon_upper=math.inf,
-        discretization=0.0,
-        truncation=0.0,
-        round_off=0.0,
-        method=f"unknown: entries after {view.head_sequence} may have been lost",
-    )
-    return EntryDraft(
-        kind=EntryKind.FROZEN,
-        round_id=None,
-        actor=actor,
-        numerical_policy=NUMERICAL_POLICY,
-        spent=unknown,
-        details={**said, "last_known": last_known, **registry.policy_of(store, view).unchanged(view)},
-        status="frozen",
     )

@@ -109,6 +109,15 @@ class RoundStore(Database):
             row = connection.execute(query.order_by(entries.c.sequence).limit(1)).one_or_none()
         return None if row is None else rows.entry_from(row)
 
+    def freeze_of(self, cohort: str) -> LedgerEntry | None:
+        """Return the entry that froze a cohort, if there is one."""
+        query = select(*ENTRY_COLUMNS).where(
+            entries.c.cohort == cohort, entries.c.kind == str(EntryKind.FROZEN)
+        )
+        with engine.reading_once(self._engine) as connection:
+            row = connection.execute(query.order_by(entries.c.sequence).limit(1)).one_or_none()
+        return None if row is None else rows.entry_from(row)
+
     def pending(
         self, *, limit: int, cohorts: Sequence[str] | None = None, up_to: int | None = None
     ) -> list[str]:

@@ -18,6 +18,7 @@ from shuffle_ledger.ledger.decisions import (
     change_budget,
     correct,
     decide,
+    freezing,
     quote,
     record_incident,
     register,
@@ -27,7 +28,6 @@ from shuffle_ledger.ledger.decisions import (
     void,
 )
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, LostRace, NotCollectable, NotFound
-from shuffle_ledger.ledger.recovery import reconciliation
 from shuffle_ledger.ledger.storage import appends, batch_writes, prepared
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
@@ -440,7 +440,7 @@ def test_a_frozen_member_refuses_and_is_told_the_truth_all_the_same(desk: Desk) 
     view = desk.store.view("tablets")
     head = CheckpointHead(cohort="tablets", sequence=99, digest_hex="0" * 64)
     said = {"reason": "the disk broke", "checkpoint": "0" * 64, "nothing_later": None}
-    desk.store.append(view, reconciliation._freeze(desk.store, view, head, said, "owner"))
+    desk.store.append(view, freezing.freezing(desk.store, view, head, said, actor="owner"))
     refused = desk.ask(BOTH)
     assert isinstance(refused, Refused)
     assert [each.reason for each in refused.refused_by] == [RefusalReason.COHORT_FROZEN]
@@ -462,7 +462,7 @@ def freeze_without_rounds(desk: Desk, lost: str, monkeypatch: pytest.MonkeyPatch
     """Freeze a cohort, and have it know of no round, as if its entries had not been brought back."""
     view = desk.store.view(lost)
     said = {"reason": "the disk broke", "checkpoint": "0" * 64, "nothing_later": None}
-    desk.store.append(view, reconciliation._freeze(desk.store, view, None, said, "owner"))
+    desk.store.append(view, freezing.freezing(desk.store, view, None, said, actor="owner"))
     found = desk.store.round_in
 
     def lacking(cohort: str, round_id: str) -> Any:

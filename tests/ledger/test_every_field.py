@@ -17,6 +17,7 @@ from shuffle_ledger.ledger.decisions import (
     admit,
     change_budget,
     correct,
+    freezing,
     open_cohort,
     record_incident,
     register,
@@ -25,7 +26,6 @@ from shuffle_ledger.ledger.decisions import (
 )
 from shuffle_ledger.ledger.evidence.bundle import BundleMade, make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
-from shuffle_ledger.ledger.recovery import reconciliation
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
@@ -127,7 +127,7 @@ def lived(request: pytest.FixtureRequest, store: Store, accountant: Accountant) 
     view = store.view("phones")
     head = CheckpointHead(cohort="phones", sequence=99, digest_hex=ZEROS)
     said = {"reason": "the disk broke", "checkpoint": ZEROS, "nothing_later": None}
-    store.append(view, reconciliation._freeze(store, view, head, said, "owner"))
+    store.append(view, freezing.freezing(store, view, head, said, actor="owner"))
     decide("e", 0.5, 12_000)
     return policy, make_bundle(store, ["phones"], signing_key=KEY)
 

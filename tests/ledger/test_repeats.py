@@ -15,6 +15,7 @@ from shuffle_ledger.ledger.decisions import (
     admit_in_order,
     admit_together,
     change_budget,
+    freezing,
     quote,
     register,
     register_and_admit,
@@ -23,7 +24,6 @@ from shuffle_ledger.ledger.decisions import (
 )
 from shuffle_ledger.ledger.errors import NotCollectable
 from shuffle_ledger.ledger.health import health
-from shuffle_ledger.ledger.recovery import reconciliation
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft
 from shuffle_ledger.ledger.storage.store import Store
@@ -36,7 +36,7 @@ MakeRequest = Callable[..., RoundRequest]
 
 def freeze(store: Store, _accountant: Accountant, _round_id: str) -> None:
     view = store.view("phones")
-    store.append(view, reconciliation._freeze(store, view, None, {"reason": "disk"}, "tester"))
+    store.append(view, freezing.freezing(store, view, None, {"reason": "disk"}, actor="tester"))
 
 
 def overspend(store: Store, accountant: Accountant, _round_id: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -24,6 +25,7 @@ from shuffle_ledger.ledger.decisions import (
     open_cohort,
     price,
     quote,
+    record_incident,
     register,
     register_and_admit,
     settle,
@@ -45,6 +47,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint
 from shuffle_ledger.ledger.values.requests import Admitted, RefusalReason, Refused, RoundRequest
 from shuffle_ledger.ledger.values.signing import SigningKey
+from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
 
 MakeRequest = Callable[..., RoundRequest]
@@ -280,6 +283,41 @@ def test_what_may_have_lost_entries_admits_nothing_any_more(
         assert (entry.actor, entry.reason) == ("operator", "disk")
         report = verify(store, accountant, numbers="all")
         assert report.ok, report
+
+
+@pytest.mark.parametrize("nothing_later", [False, True])
+def test_a_period_that_a_frozen_cohort_opens_later_knows_nothing_of_what_was_lost(
+    store: Store, accountant: Accountant, make_request: MakeRequest, nothing_later: bool
+) -> None:
+    """Rounds that were lost may have been collected in any period, seen by a checkpoint or not."""
+    week = Window(unit="week", epsilon=1.0, delta=1e-9)
+    common: dict[str, Any] = {"population": 10**6, "delta": 1e-9, "policy": "adaptive", "actor": "tester"}
+    open_cohort(store, name="watches", epsilon=2.0, windows=(week,), **common)
+    opened(store, "phones")
+    assert isinstance(decided(store, accountant, make_request("a")), Admitted)
+    checkpoint = make_checkpoint(store, SigningKey.generate())
+    cut_back(store, "phones", 1)
+    reconcile(store, checkpoint, reason="disk", actor="operator", nothing_later=nothing_later)
+    (window,) = budget(store, accountant, "watches").windows
+    described = make_request("b", cohort="watches").round
+    record_incident(
+        store,
+        accountant,
+        "watches",
+        round_id="b",
+        described=described,
+        reason="released",
+        actor="tester",
+        collected_on=window.period.first,
+    )
+    (stated,) = make_statement(store, accountant, [window.period.name], made_at=datetime.now(UTC)).cohorts
+    known = (stated.verdict, stated.status, stated.spent.epsilon_upper < 1)
+    assert known == (("kept", "open", True) if nothing_later else ("unknown", "frozen", False))
+    assert (window.status, window.epsilon_remaining) == (("open", 1.0) if nothing_later else ("frozen", 0.0))
+    again = decided(store, accountant, make_request("c", cohort="watches"))
+    assert isinstance(again, Admitted if nothing_later else Refused)
+    report = verify(store, accountant, numbers="all")
+    assert report.ok, report
 
 
 def test_a_cohort_that_was_lost_whole_is_never_opened_again(

@@ -14,6 +14,7 @@ from shuffle_ledger.accounting import Accountant, Charge, ShuffledRound, parse_r
 from shuffle_ledger.ledger.decisions import (
     admit,
     correct,
+    freezing,
     open_cohort,
     quote,
     record_incident,
@@ -25,7 +26,6 @@ from shuffle_ledger.ledger.decisions import (
 )
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable
 from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, policy_of
-from shuffle_ledger.ledger.recovery import reconciliation
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
 from shuffle_ledger.ledger.values.requests import (
@@ -502,7 +502,7 @@ def test_a_frozen_cohort_records_what_it_is_told_and_charges_nothing(desk: Desk,
     view = desk.store.view("phones")
     head = CheckpointHead(cohort="phones", sequence=99, digest_hex="0" * 64)
     said = {"reason": "the disk broke", "checkpoint": "0" * 64, "nothing_later": None}
-    desk.store.append(view, reconciliation._freeze(desk.store, view, head, said, "ada"))
+    desk.store.append(view, freezing.freezing(desk.store, view, head, said, actor="ada"))
     frozen = desk.store.view("phones")
     corrected = desk.correct("r", reports=5)
     assert (corrected.changed, corrected.overspent) == (False, False)

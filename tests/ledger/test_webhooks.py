@@ -13,10 +13,16 @@ import pytest
 from sqlalchemy import text, update
 
 from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.ledger.decisions import admit, change_budget, open_cohort, register, register_and_admit
+from shuffle_ledger.ledger.decisions import (
+    admit,
+    change_budget,
+    freezing,
+    open_cohort,
+    register,
+    register_and_admit,
+)
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound, TryAgain
 from shuffle_ledger.ledger.health import health, retry, verify_oldest
-from shuffle_ledger.ledger.recovery import reconciliation
 from shuffle_ledger.ledger.reports.events import EventPage, events_after
 from shuffle_ledger.ledger.storage import positions, tables
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX as DECIDING_ATTEMPTS_MAX
@@ -91,7 +97,8 @@ def test_a_subscription_gets_each_event_of_the_feed_once_and_no_other(
     view = phones.view("phones")
     head = CheckpointHead(cohort="phones", sequence=view.head_sequence, digest_hex=view.head_digest.hex())
     phones.append(
-        view, reconciliation._freeze(phones, view, head, {"reason": "lost", "checkpoint": "0" * 64}, "tester")
+        view,
+        freezing.freezing(phones, view, head, {"reason": "lost", "checkpoint": "0" * 64}, actor="tester"),
     )
     assert deliver(phones, KEY).sent == 8
     got = list(receiver.got)
