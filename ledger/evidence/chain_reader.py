@@ -98,7 +98,9 @@ class Reading:
         if body is None or last is None:
             return None
         known = self._replay.trail.filtered and not self._is_unbounded
-        kept_at = last.spent.epsilon_upper_or_none if known else None
+        # A void gives back what was spent when the entries before it were decided.
+        most = max(moment.spent.epsilon_upper for moment in self.moments)
+        kept_at = most if known and math.isfinite(most) else None
         return Breach(
             sequence=body.sequence,
             recorded_at=body.recorded_at,

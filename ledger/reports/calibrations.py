@@ -20,7 +20,7 @@ from shuffle_ledger.ledger.decisions.windows import views_today
 from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.policies.base import changed, slot_of
 from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, PlanPolicy, Policy, policy_of
-from shuffle_ledger.ledger.reports.rounds_left import dearest
+from shuffle_ledger.ledger.reports.rounds_left import dearest, is_over
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.local_budget import local_rounds_left
@@ -61,8 +61,7 @@ def calibrate_for(
     """
     view = store.view(checked_text("cohort", cohort))
     store.check_anchor()  # now: the connection may have been opened for this
-    if view.cohort.status != "open":
-        raise Conflict(f"cohort {cohort!r} is {view.cohort.status}: it admits no rounds")
+    _refuse_closed(view)
     books = Books(store=store, accountant=accountant, keep=False)
     policy = policy_of(store, view)
     decides = _with_local(view, policy, rounds, _decision(books, view, rounds))
@@ -97,6 +96,14 @@ def calibrate_for(
             raise
         expected = f"a number of such rounds that cohort {cohort!r} still admits with some epsilon0"
         raise InvalidParameter("rounds", rounds, expected) from error
+
+
+def _refuse_closed(view: CohortView) -> None:
+    name, status = view.cohort.name, view.cohort.status
+    if status != "open":
+        raise Conflict(f"cohort {name!r} is {status}: it admits no rounds")
+    if is_over(view):
+        raise Conflict(f"the days of {name!r} have passed: it admits no rounds")
 
 
 def _with_local(

@@ -21,6 +21,7 @@ from shuffle_ledger.ledger.reports.rounds_left import (
     Room,
     by_frequency,
     dearest,
+    is_over,
     room_for,
 )
 from shuffle_ledger.ledger.reports.schedule_days import ScheduleDays
@@ -49,6 +50,7 @@ PROMISE = (
     " forecast is no promise. Close to the end more may fit."
 )
 DAYS_OF_WINDOWS = " Each round is collected on its day of the schedule or, without a schedule, today."
+_NOTHING = Room(count=0, is_largest=True, compositions_left=0)
 _WIDTH = 2e-3  # of the epsilon0 that fits, relative
 
 
@@ -239,15 +241,16 @@ class _Asked:
 def _of_kind(asked: _Asked, kind: ShuffledRound) -> KindForecast:
     books, view, policy, days = asked.books, asked.view, asked.policy, asked.days
     windows: tuple[WindowForecast, ...] = ()
-    if view.cohort.status == "open":
+    if is_over(view):
+        room, limited_by, limit = _NOTHING, "collection_over", "The days of the period have passed."
+    elif view.cohort.status == "open":
         room = room_for(books, view, policy, kind, compositions=COMPOSITIONS, exactly=True)
         limited_by, limit = _limit(books, view, policy, kind, room.count)
         windows = of_windows(books, view, kind)
         if windows:
             room, limited_by, limit = _within_windows(asked, kind, windows, room, (limited_by, limit))
     else:
-        room = Room(count=0, is_largest=True, compositions_left=0)
-        limited_by = f"cohort_{view.cohort.status}"
+        room, limited_by = _NOTHING, f"cohort_{view.cohort.status}"
         limit = f"The cohort is {view.cohort.status}: it admits nothing any more."
     rounds = asked.wanted.fit or (days.count() if asked.wanted.round is not None else None)
     rounds = rounds if asked.searches and not (windows and days.every) else None
@@ -338,7 +341,7 @@ def _largest(books: Books, view: CohortView, kind: ShuffledRound, rounds: int) -
     nothing = LargestEpsilon0(rounds=rounds, epsilon0=None)
     randomizer = kind.randomizer.to_mapping()
     single = isinstance(randomizer.get("epsilon0"), float)
-    if view.cohort.status != "open" or not single or rounds > FIT_MAX:
+    if view.cohort.status != "open" or is_over(view) or not single or rounds > FIT_MAX:
         return nothing
     without = {name: value for name, value in randomizer.items() if name != "epsilon0"}
     described: dict[str, Any] = {**kind.to_mapping(), "randomizer": without}

@@ -54,7 +54,8 @@ def what_fits(
 
     Guarantee: if as many rounds of a kind as this says are registered, one after the other and nothing else
     in between, and no other cohort or quota that they are charged to refuses, every one is admitted. A cohort
-    that is not open admits none. Of a cohort with windows: if they are all collected today.
+    that is not open admits none, and neither does a period of a window that is over. Of a cohort with
+    windows: if they are all collected today.
 
     Raises:
         AccountingError, LedgerError: the numbers cannot be computed.
@@ -66,6 +67,12 @@ def what_fits(
         found = dict(_found(books, period, policy_of(books.store, period), counts))
         counts = {kind: min(count, found.get(kind, 0)) for kind, count in counts.items()}
     return tuple(FittingRounds(round=kind, rounds_at_least=count) for kind, count in counts.items())
+
+
+def is_over(view: CohortView) -> bool:
+    """Return whether this is a period of a window whose days have passed: no round of these is admitted."""
+    period = view.cohort.period
+    return period is not None and period.last < view.now.date()
 
 
 def by_frequency(counts: Mapping[ShuffledRound, int]) -> list[ShuffledRound]:
@@ -175,7 +182,7 @@ def _found(
 ) -> Iterator[tuple[ShuffledRound, int]]:
     left = max(_COMPOSITIONS_MIN, min(_COMPOSITIONS_MAX, _KINDS_COMPOSED_MAX // max(len(view.held), 1)))
     for kind in kinds:
-        if view.cohort.status != "open":
+        if view.cohort.status != "open" or is_over(view):
             yield kind, 0
         elif left > 0:
             room = room_for(books, view, policy, kind, compositions=left, exactly=False)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.decisions.windows import empty_view, views_today
 from shuffle_ledger.ledger.policies.registry import Books, policy_of
-from shuffle_ledger.ledger.reports.rounds_left import room_for
+from shuffle_ledger.ledger.reports.rounds_left import is_over, room_for
 from shuffle_ledger.ledger.reports.schedule_days import ScheduleDays
 from shuffle_ledger.ledger.reports.schedules_left import COMPOSITIONS, periods_for
 from shuffle_ledger.ledger.storage.rows import CohortView
@@ -98,7 +98,7 @@ def periods_within(books: Books, view: CohortView, kinds: Sequence[ShuffledRound
     Raises:
         AccountingError, LedgerError: the numbers cannot be computed.
     """
-    if view.cohort.status != "open":
+    if view.cohort.status != "open" or is_over(view):
         return 0
     count = periods_for(books, view, policy_of(books.store, view), kinds, compositions=COMPOSITIONS)
     if view.cohort.windows:

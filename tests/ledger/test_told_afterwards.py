@@ -25,6 +25,7 @@ from shuffle_ledger.ledger.decisions import (
     void,
 )
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable
+from shuffle_ledger.ledger.evidence.statement_builder import make_statement
 from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, policy_of
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
@@ -38,6 +39,7 @@ from shuffle_ledger.ledger.values.requests import (
     RoundRequest,
 )
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.desk import AnyDesk
 
 pytestmark = pytest.mark.policies
 
@@ -546,3 +548,23 @@ def test_only_under_policy_fixed_a_correction_takes_back_what_another_one_charge
         assert first < worse
         assert last == (first if policy == "fixed" else worse)
         desk.verified(policy)
+
+
+@pytest.mark.slow
+def test_the_budget_that_would_have_been_kept_covers_what_was_given_back_later(
+    sqlite_url: str, accountant: Accountant
+) -> None:
+    kind = ShuffledRound(randomizer=parse_randomizer("krr(k=4, epsilon0=1)"), reports=9_000)
+    with Store.connect(sqlite_url) as store:
+        desk = AnyDesk(store, accountant)
+        desk.open("alone", epsilon=0.3)
+        asked = [RoundRequest(round_id=desk.new_name(), cohort="alone", round=kind) for _ in range(20)]
+        assert all(isinstance(desk.decide(each), Admitted) for each in asked)
+        assert settle(store, accountant, asked[0].round_id, reports=250, actor="ada").overspent
+        largest = store.view("alone").spent.epsilon_upper
+        for each in asked[1:]:
+            void(store, accountant, each.round_id, reason="cancelled", actor="ada")
+        assert store.view("alone").spent.epsilon_upper < 0.3 < largest
+        (stated,) = make_statement(store, accountant, ["alone"], made_at=datetime.now(UTC)).cohorts
+        assert stated.breach is not None
+        assert stated.breach.kept_at_epsilon_upper == largest

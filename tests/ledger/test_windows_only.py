@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.cli.rendering.statements.document import document_from
 from shuffle_ledger.ledger.api.cohort_uses import CohortUses
-from shuffle_ledger.ledger.decisions import change_budget, record_incident
+from shuffle_ledger.ledger.decisions import change_budget, record_incident, void
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
@@ -131,6 +132,38 @@ def test_the_statement_promises_each_week_and_nothing_of_the_life(desk: Desk) ->
     statement = budget(desk.store, desk.accountant, "watches")
     assert statement.windows_only
     assert "which refuses nothing" in repr(statement)
+
+
+def test_the_budget_that_would_have_been_kept_covers_what_was_given_back_later(desk: Desk) -> None:
+    desk.open("tablets", WEEK, windows_only=True)
+    asked = [desk.request(cohort="tablets") for _ in range(3)]
+    assert all(isinstance(desk.decide(each), Admitted) for each in asked)
+    largest = desk.store.view("tablets").spent.epsilon_upper
+    for each in asked[1:]:
+        void(desk.store, desk.accountant, each.round_id, reason="cancelled", actor="ada")
+    assert desk.store.view("tablets").spent.epsilon_upper < largest
+    made = make_statement(desk.store, desk.accountant, ["tablets"], made_at=datetime.now(UTC))
+    (life,) = document_from(made, rows_max=50).cohorts
+    text = " ".join(each for one in life.chapters for each in one.paragraphs)
+    (said,) = re.findall(r"A budget for it of epsilon ([0-9.]+) would have been kept", text)
+    assert float(said) >= largest
+
+
+def test_nothing_fits_into_a_period_that_is_over(desk: Desk) -> None:
+    desk.open("tablets", WEEK)
+    day = datetime.now(UTC).date() - 21 * DAY
+    told: dict[str, Any] = {"described": KRR, "reason": "a bug", "actor": "ada", "collected_on": day}
+    record_incident(desk.store, desk.accountant, "tablets", round_id="told", **told)
+    past = f"tablets@{day:%G-W%V}"
+    (kind,) = budget(desk.store, desk.accountant, past).fits
+    assert kind.rounds_at_least == 0
+    for wanted in (ForecastWanted(round=KRR), ForecastWanted(round=KRR, every="day"), ForecastWanted()):
+        (found,) = forecast(desk.store, desk.accountant, past, wanted, today=day + 21 * DAY).kinds
+        assert (found.rounds_at_least, found.limited_by) == (0, "collection_over")
+    with pytest.raises(Conflict, match="passed"):
+        calibrate_for(
+            desk.store, desk.accountant, past, {"randomizer": {"kind": "krr", "k": 4}, "reports": 9}
+        )
 
 
 def test_its_own_budget_never_changes_and_is_in_no_alarm(desk: Desk) -> None:

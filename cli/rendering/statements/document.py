@@ -305,9 +305,11 @@ def _kept(cohort: CohortStatement, digits: Digits) -> list[str]:
 def _spent_sentence(cohort: CohortStatement, digits: Digits) -> str:
     most, budget = digits.upper(cohort.spent.epsilon_upper), plain(cohort.promise.epsilon_budget)
     if cohort.promise.windows_only:
-        if math.isinf(cohort.spent.epsilon_upper):
+        largest = max(each.spent.epsilon_upper for each in cohort.moments)
+        if math.isinf(largest):
             return "What it reveals is bounded by no finite epsilon that this chain tells."
-        return f"A budget for it of epsilon {most} would have been kept on this course of events."
+        kept_at = digits.upper(largest)
+        return f"A budget for it of epsilon {kept_at} would have been kept on this course of events."
     return (
         f"At most epsilon {most} of {budget} is spent by the reading that decides, which leaves"
         f" {digits.lower(cohort.epsilon_remaining)}."
