@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from decimal import Decimal
@@ -38,7 +39,7 @@ from shuffle_ledger.ledger.evidence.statement import (
     Verdict,
 )
 from shuffle_ledger.ledger.policies.registry import ASSUMES, Books, policy_of
-from shuffle_ledger.ledger.reports.budgets import Head
+from shuffle_ledger.ledger.reports.budgets import Head, unknown_readings
 from shuffle_ledger.ledger.reports.rounds_left import FittingRounds, by_frequency, what_fits
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
@@ -75,7 +76,8 @@ def make_statement(
 
     Args:
         made_at: when; a statement never asks a clock.
-        as_of: it says what stood after the last entry that is not later; every entry when None.
+        as_of: it says what stood after the last entry that is not later; every entry when None. Where entries
+            behind that one were lost, it goes on to the freeze that says so.
         since: by cohort, the entry after which changes are counted.
         kept_heads: heads that somebody kept elsewhere; a chain that does not contain one of them is damaged.
         checkpoint: signed heads to state with it.
@@ -109,7 +111,7 @@ def make_statement(
         )
         for name in cohorts
     )
-    made = tuple(_with_siblings(store, each, chains) for each in made)
+    made = tuple(_of_lost(_with_siblings(store, each, chains)) for each in made)
     return Statement(
         made_at=made_at,
         software=f"shuffle-ledger {version('shuffle-ledger')}",
@@ -252,6 +254,22 @@ def _cohort_statement(
     )
 
 
+def _of_lost(found: CohortStatement) -> CohortStatement:
+    """Return the statement of a cohort that lost entries: no number that leaves out what was lost is a
+    bound."""
+    if not found.lost:
+        return found
+    return dataclasses.replace(
+        found,
+        filters=unknown_readings(found.filters),
+        delta_accounts=None,
+        composition=dataclasses.replace(found.composition, epsilon_upper=math.inf),
+        profile=tuple(dataclasses.replace(each, epsilon_upper=math.inf) for each in found.profile),
+        local_epsilon_upper=math.inf,
+        local_delta_upper=1.0,
+    )
+
+
 def _check_since(since: int | None, last: int) -> None:
     if since is not None and not FIRST_SEQUENCE <= since <= last:
         raise InvalidValue(field="since", value=since, expected=f"an entry from {FIRST_SEQUENCE} to {last}")
@@ -276,11 +294,17 @@ def _last_sequence(store: Store, cohort: Cohort, as_of: AsOf, head: int) -> int:
             )
         return as_of
     # All entries are read, for a clock may have been put back between two of them.
-    early = [e.sequence for e in store.entries_of(cohort.name) if e.content().recorded_at <= as_of]
+    early, freezes = list[int](), set[int]()
+    for body in (entry.content() for entry in store.entries_of(cohort.name)):
+        if body.recorded_at <= as_of:
+            early.append(body.sequence)
+        if body.kind is EntryKind.FROZEN:
+            freezes.add(body.sequence)
     if not early:
         expected = f"a moment from {cohort.opened_at} on, when {cohort.name!r} was opened"
         raise InvalidValue(field="as_of", value=as_of.isoformat(), expected=expected)
-    return early[-1]
+    # Entries that a freeze says were lost may have been written by then.
+    return early[-1] + 1 if early[-1] + 1 in freezes else early[-1]
 
 
 def _compare_kept(replay: Replay, kept: list[Head], digests: Mapping[int, str]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Any
 
@@ -165,7 +166,7 @@ def budget(store: Store, accountant: Accountant, cohort_name: str) -> BudgetStat
     policy = registry.policy_of(store, view)
     books = Books(store=store, accountant=accountant, keep=False)
     composed = policy.composition(books, view)
-    return BudgetStatement(
+    found = BudgetStatement(
         cohort=cohort.name,
         population=cohort.population,
         policy=cohort.policy,
@@ -201,6 +202,24 @@ def budget(store: Store, accountant: Accountant, cohort_name: str) -> BudgetStat
         opened_at=_opened(cohort.opened_at),
         head=Head(sequence=view.head_sequence, digest=view.head_digest.hex()),
     )
+    return _of_lost(found) if cohort.status == "frozen" else found
+
+
+def _of_lost(found: BudgetStatement) -> BudgetStatement:
+    """Return the budget of a cohort that lost entries: no number that leaves out what was lost is a bound."""
+    return replace(
+        found,
+        filters=unknown_readings(found.filters),
+        delta_accounts=None,
+        composition_epsilon_upper=math.inf,
+        local_epsilon_upper=math.inf,
+        local_delta_upper=1.0,
+    )
+
+
+def unknown_readings(filters: Iterable[FilterReading]) -> tuple[FilterReading, ...]:
+    """Return what filters say of a chain that lost entries: they hold at no epsilon that is known."""
+    return tuple(replace(each, epsilon_upper=math.inf) for each in filters)
 
 
 def windows_today(store: Store, view: CohortView) -> tuple[WindowReading, ...]:

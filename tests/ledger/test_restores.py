@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +279,16 @@ def test_what_may_have_lost_entries_admits_nothing_any_more(
         stated = budget(store, accountant, "phones")
         assert (stated.status, stated.epsilon_remaining) == ("frozen", 0.0)
         assert stated.epsilon_spent_upper == float("inf")
+        assert (stated.composition_epsilon_upper, stated.local_epsilon_upper) == (float("inf"),) * 2
+        assert all(each.epsilon_upper == float("inf") for each in stated.filters)
+        (made,) = make_statement(store, accountant, ["phones"], made_at=datetime.now(UTC)).cohorts
+        bounds: list[float] = [made.composition.epsilon_upper, made.local_epsilon_upper]
+        bounds += [each.epsilon_upper for each in made.profile]
+        bounds += [each.epsilon_upper for each in made.filters]
+        assert set(bounds) == {float("inf")}
+        then = made.lost[0].recorded_at - timedelta(microseconds=1)  # what was lost had been written by then
+        (made,) = make_statement(store, accountant, ["phones"], made_at=datetime.now(UTC), as_of=then).cohorts
+        assert (made.verdict, made.spent.epsilon_upper) == ("unknown", float("inf"))
         entry = next(point for point in history(store, "phones") if point.kind == "frozen")
         assert (entry.actor, entry.reason) == ("operator", "disk")
         report = verify(store, accountant, numbers="all")

@@ -149,6 +149,20 @@ def test_the_budget_that_would_have_been_kept_covers_what_was_given_back_later(d
     assert float(said) >= largest
 
 
+def test_a_voided_round_that_was_released_all_the_same_is_not_called_unreleased(desk: Desk) -> None:
+    desk.open("tablets", epsilon=1.0)
+    asked = [desk.request(cohort="tablets") for _ in range(2)]
+    for each in asked:
+        desk.decide(each)
+        void(desk.store, desk.accountant, each.round_id, reason="cancelled", actor="ada")
+    told: dict[str, Any] = {"described": KRR, "reason": "a bug", "actor": "ada"}
+    record_incident(desk.store, desk.accountant, "tablets", round_id=asked[0].round_id, **told)
+    made = make_statement(desk.store, desk.accountant, ["tablets"], made_at=datetime.now(UTC))
+    (life,) = document_from(made, rows_max=50).cohorts
+    text = " ".join(each for one in life.chapters for each in one.paragraphs)
+    assert "(1 of them voided, and never released; 1 voided, and released all the same)" in text
+
+
 def test_nothing_fits_into_a_period_that_is_over(desk: Desk) -> None:
     desk.open("tablets", WEEK)
     day = datetime.now(UTC).date() - 21 * DAY

@@ -266,7 +266,11 @@ def _promised_of_window(window: Window, *, alone: bool = False) -> str:
 
 def _kept(cohort: CohortStatement, digits: Digits) -> list[str]:
     admitted, refused = len(cohort.rounds), len(cohort.refusals)
-    voided = sum(1 for each in cohort.rounds if each.closing and each.closing.kind == "voided")
+    voided = [each.round_id for each in cohort.rounds if each.closing and each.closing.kind == "voided"]
+    leaked = len({each.round_id for each in cohort.told if each.kind == "incident"} & set(voided))
+    unreleased = f"{len(voided) - leaked:,} of them voided, and never released"
+    if leaked:
+        unreleased += f"; {leaked:,} voided, and released all the same"
     answer = {
         "kept": "Yes. ",
         "broken": "No. ",
@@ -276,7 +280,7 @@ def _kept(cohort: CohortStatement, digits: Digits) -> list[str]:
     found = [
         f"{answer[cohort.verdict]}{_fits_sentence(cohort)}{_spent_sentence(cohort, digits)}"
         f" {admitted:,} rounds⁵ were admitted"
-        + (f" ({voided:,} of them voided, and never released)" if voided else "")
+        + (f" ({unreleased})" if voided else "")
         + f" and {refused:,} refused. A refused round must not be collected, and costs nothing."
     ]
     if cohort.overspends:
