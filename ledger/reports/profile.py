@@ -25,12 +25,12 @@ def profile_of(store: Store, accountant: Accountant, view: CohortView) -> tuple[
     """Return the certified profile of the composition of everything held, up to beyond budget and spending.
 
     Under every policy this is the exact composition of the rounds held now. It is valid only for rounds fixed
-    in advance.
+    in advance. Of a frozen cohort nothing is known: there are no points.
 
     Raises:
         AccountingError, LedgerError: the numbers cannot be computed.
     """
-    if not view.held:
+    if not view.held or view.cohort.status == "frozen":  # what was lost is in no such composition
         return ()
     loss_cache.recall(store, accountant, view.held)
     end = 1.25 * view.cohort.epsilon_budget

@@ -40,6 +40,7 @@ from shuffle_ledger.ledger.reports.budgets import budget, history
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
 from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
 from shuffle_ledger.ledger.reports.joint_forecasts import joint_forecast
+from shuffle_ledger.ledger.reports.profile import profile_of
 from shuffle_ledger.ledger.storage import anchor as anchor_module
 from shuffle_ledger.ledger.storage.anchor import Anchor
 from shuffle_ledger.ledger.storage.schema import initialise
@@ -286,6 +287,7 @@ def test_what_may_have_lost_entries_admits_nothing_any_more(
         bounds += [each.epsilon_upper for each in made.profile]
         bounds += [each.epsilon_upper for each in made.filters]
         assert set(bounds) == {float("inf")}
+        assert profile_of(store, accountant, store.view("phones")) == ()
         then = made.lost[0].recorded_at - timedelta(microseconds=1)  # what was lost had been written by then
         (made,) = make_statement(store, accountant, ["phones"], made_at=datetime.now(UTC), as_of=then).cohorts
         assert (made.verdict, made.spent.epsilon_upper) == ("unknown", float("inf"))
