@@ -11,7 +11,7 @@ import numpy as np
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.accountant import Accountant
 from shuffle_ledger.accounting.errors import AccountingError, InvalidParameter
-from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF
+from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray
 from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers import (
     CentralLaplace,
@@ -73,7 +73,9 @@ def to_dp_accounting(
             compose.
 
     Guarantee: losses are rounded up, and the estimates are marked pessimistic. The two directions are the
-    same. It is for datasets that differ in one user's data (substitution).
+    same. It is for datasets that differ in one user's data (substitution). A round's slack (of `generic` with
+    a local delta, of `distinct_elements`) is included: largest losses count as infinite, in return for what
+    it costs at the others.
 
     Raises:
         InvalidParameter: the spacing is out of range.
@@ -92,12 +94,13 @@ def to_dp_accounting(
     losses = np.concatenate([-pair.losses[::-1], [0.0], pair.losses])
     room = 1 + (64 + 16 * pair.largest_loss) * UNIT_ROUND_OFF
     masses = np.concatenate([pair.q[::-1], [pair.zero], pair.p * room])
+    masses, infinity = _with_slack(losses, masses, pair.infinity * room, single.slack)
     places = np.ceil(losses / spacing * (1 + 4 * UNIT_ROUND_OFF * np.sign(losses))).astype(np.int64)
     rounded: dict[int, float] = {}
     for place, mass in zip(places.tolist(), masses.tolist(), strict=True):
         rounded[place] = rounded.get(place, 0.0) + mass
     found = privacy_loss_distribution.PrivacyLossDistribution.create_from_rounded_probability(
-        rounded, pair.infinity * room, spacing, pessimistic_estimate=True
+        rounded, infinity, spacing, pessimistic_estimate=True
     )
     return found if count == 1 else found.self_compose(count)
 
@@ -162,6 +165,26 @@ _RELEASES: Mapping[str, Callable[[Any, str], LocalRandomizer]] = {
     "LaplaceDpEvent": lambda event, relation: CentralLaplace(scale=event.noise_multiplier, relation=relation),
     "ZCDpEvent": _zero_concentrated,
 }
+
+
+def _with_slack(
+    losses: FloatArray, masses: FloatArray, infinity: float, slack: float
+) -> tuple[FloatArray, float]:
+    """Returns the masses at ascending losses, and at infinity, of a pair above all pairs whose laws are each
+    within a total variation distance of `slack` of those of the given pair.
+
+    At the order a these have at most `slack (1 + a)` more. So much more has the pair whose largest losses, of
+    a probability of at least `slack` under Q, are infinite, together with a mass of `slack`, up to the order
+    of these losses. From there on it is constant, while a profile falls.
+    """
+    if slack == 0:
+        return masses, infinity
+    q = masses * np.exp(-losses)
+    beyond = np.append(np.cumsum(q[::-1])[::-1][1:], 0.0)  # mass under Q above each loss
+    taken = np.clip(slack * (1 + 1e-9) - beyond, 0.0, q)
+    moved = masses * np.divide(taken, q, out=np.ones_like(q), where=q > 0)
+    infinity = min(math.fsum([infinity, slack, *moved.tolist()]) * (1 + 1e-12), 1.0)
+    return np.maximum(masses - moved, 0.0), infinity
 
 
 def _direction(pmf: Any) -> tuple[tuple[float, ...], tuple[float, ...], float]:

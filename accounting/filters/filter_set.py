@@ -160,8 +160,8 @@ class FilterSet:
                 for its round's slack.
 
         Raises:
-            InvalidParameter: epsilon is not finite or below 1e-9, or delta is not between 0 and 1 or below
-                1e-60.
+            InvalidParameter: epsilon is not finite or below 1e-9, delta is not between 0 and 1 or below
+                1e-60, or the accounts are not two parts that leave some of delta to the filters.
         """
         expected = f"a finite number, at least {exact_text(_LEAST_EPSILON)}"
         given = validation.real("epsilon", epsilon, expected)
@@ -170,6 +170,8 @@ class FilterSet:
         delta = validation.probability("delta", delta)
         if delta < LEAST_DELTA:
             raise InvalidParameter("delta", delta, f"at least {exact_text(LEAST_DELTA)}, which filters share")
+        if accounts is not None:
+            accounts = _checked_parts(accounts)
         return _for_budget(given, delta, accounts)
 
     def to_mapping(self) -> dict[str, object]:
@@ -416,6 +418,16 @@ class FilterSet:
         """Returns the Gaussian filter's reading at the sliding reserve's limit, valid while that reserve
         holds."""
         return self.gaussian.epsilon(self.sliding_limit or 0.0)
+
+
+def _checked_parts(accounts: object) -> tuple[float, float]:
+    expected = "two parts of delta, for certain loss and for slack, that sum to less than 1"
+    if not isinstance(accounts, list | tuple) or len(accounts) != 2:
+        raise InvalidParameter("accounts", accounts, expected)
+    certain, slack = (validation.share("accounts", part, zero=True) for part in accounts)
+    if certain + slack >= 1:
+        raise InvalidParameter("accounts", accounts, expected)
+    return certain, slack
 
 
 @functools.lru_cache(maxsize=1024)

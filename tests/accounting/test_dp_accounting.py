@@ -61,6 +61,33 @@ def test_a_round_composes_with_a_mechanism_that_only_it_knows() -> None:
     assert known.epsilon_lower <= together <= known.epsilon_upper + 5 * SPACING
 
 
+@pytest.mark.parametrize(
+    "described",
+    [
+        ShuffledRound(
+            randomizer=parse_randomizer("generic(epsilon0=1)"), reports=1000, delta0=1e-9, analysis="clone"
+        ),
+        ShuffledRound(randomizer=parse_randomizer("local_gaussian(sigma=4, delta0=1e-7)"), reports=300),
+        ShuffledRound(randomizer=parse_randomizer("distinct_elements(p=0.01, security=10)"), reports=1000),
+        ShuffledRound(randomizer=parse_randomizer("distinct_elements(p=0.01)"), reports=1000),
+        ShuffledRound(
+            randomizer=parse_randomizer("generic(epsilon0=1)"), reports=10, delta0=0.2, analysis="clone"
+        ),
+    ],
+)
+def test_what_a_round_has_beyond_its_pure_version_is_in_the_distribution(described: ShuffledRound) -> None:
+    accountant = Accountant()
+    ours = to_dp_accounting(described, accountant=accountant, discretization=SPACING)
+    least = 1.0  # a delta that holds at an epsilon holds at every larger one; losses are rounded up
+    for epsilon in (0.0, 0.05, 0.1, 0.2, 0.5, 1.0, 3.0):
+        known = accountant.certify_delta({described: 1}, epsilon=epsilon)
+        before = accountant.certify_delta({described: 1}, epsilon=max(epsilon - SPACING, 0.0))
+        least = min(least, before.delta_upper)
+        found = ours.get_delta_for_epsilon(epsilon)
+        assert min(known.delta_lower, least) * (1 - 1e-6) <= found
+        assert found <= max(1.1 * least, 1e-30) + (0.0 if epsilon else SPACING)
+
+
 def test_its_events_become_rounds() -> None:
     event = dp_accounting.ComposedDpEvent(
         [

@@ -172,6 +172,12 @@ def test_what_is_no_budget_is_refused() -> None:
             FilterSet.for_budget(epsilon=epsilon, delta=delta)
 
 
+@pytest.mark.parametrize("parts", [(math.nan, 0.1), (0.9, 0.9), (0.5, 0.5), (-0.1, 0.1), (0.1,), 0.1])
+def test_parts_of_delta_that_leave_nothing_are_refused(parts: object) -> None:
+    with pytest.raises(InvalidParameter, match="accounts"):
+        FilterSet.for_budget(epsilon=1, delta=1e-6, accounts=parts)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "mapping", [{}, {"gaussian": ["1/0"], "renyi": []}, {"gaussian": "1", "renyi": []}, {"gaussian": ["x"]}]
 )

@@ -117,6 +117,8 @@ def test_bad_parameters_are_refused() -> None:
         ({"q": float("nan")}, "q: got nan"),
         ({"reports": -1}, "reports: got -1"),
         ({"reports": [1, 0.5]}, "reports: got 0.5"),
+        ({"reports": 1.5}, "reports: got 1.5"),
+        ({"reports": "12"}, "reports: got '12'"),
         ({"hashes": 9}, "hashes: got 9"),
     ):
         with pytest.raises(InvalidParameter, match=message):
