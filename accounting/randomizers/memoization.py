@@ -48,8 +48,8 @@ def memoized_epsilon(
     if reports is None:
         counts = [math.inf]
     else:
-        several = isinstance(reports, Iterable) and not isinstance(reports, str | bytes)
-        listed: list[object] = list(reports) if several else [reports]  # type: ignore[arg-type]
+        is_text = isinstance(reports, str | bytes)
+        listed = [*reports] if isinstance(reports, Iterable) and not is_text else [reports]
         counts = [float(validation.whole("reports", one, 0, _MAXIMUM_REPORTS)) for one in listed]
     # Logarithms of the ratios of a reported 1, and of a reported 0, of one bit.
     of_one = math.log1p((q - p) / p) if p else math.inf
