@@ -17,6 +17,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.cli.rendering.statements.document import document_from
 from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
 from shuffle_ledger.ledger.checkpoints.schedule import ScheduledCheckpoints
 from shuffle_ledger.ledger.decisions import (
@@ -322,7 +323,9 @@ def test_a_period_that_a_frozen_cohort_opens_later_knows_nothing_of_what_was_los
         actor="tester",
         collected_on=window.period.first,
     )
-    (stated,) = make_statement(store, accountant, [window.period.name], made_at=datetime.now(UTC)).cohorts
+    statement = make_statement(store, accountant, [window.period.name], made_at=datetime.now(UTC))
+    (stated,), (shown,) = statement.cohorts, document_from(statement, rows_max=50).cohorts
+    assert ("The larger end decided every round." in str(shown.chapters)) == nothing_later
     known = (stated.verdict, stated.status, stated.spent.epsilon_upper < 1)
     assert known == (("kept", "open", True) if nothing_later else ("unknown", "frozen", False))
     assert (window.status, window.epsilon_remaining) == (("open", 1.0) if nothing_later else ("frozen", 0.0))

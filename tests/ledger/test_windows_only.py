@@ -127,6 +127,10 @@ def test_the_statement_promises_each_week_and_nothing_of_the_life(desk: Desk) ->
         "says whether that was kept", ""
     )
     assert "A budget for it of epsilon" in text
+    assert (
+        "if nothing else is registered, all are collected on the day of this statement and no other" in text
+    )
+    assert "the day of this statement" not in str(week.chapters), "its days are said: it is their period"
     assert not any(word in text for word in ("which leaves", "The promise of", "larger end decided"))
     assert "The promise of epsilon¹ 0.2 at delta² 1e-07 was kept" in week.verdict_sentence
     statement = budget(desk.store, desk.accountant, "watches")

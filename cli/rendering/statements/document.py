@@ -327,7 +327,8 @@ def _fits_sentence(cohort: CohortStatement) -> str:
         f"at least {one.rounds_at_least:,} of {one.round.describe()}, {one.round.reports:,} reports"
         for one in cohort.fits
     ]
-    condition = "if nothing else is registered and no other cohort or quota refuses"
+    today = ", all are collected on the day of this statement" if cohort.promise.windows else ""
+    condition = f"if nothing else is registered{today} and no other cohort or quota refuses"
     return f"Of each kind by itself, so many more rounds still fit, {condition}: {'; '.join(kinds)}. "
 
 
@@ -355,6 +356,8 @@ def _since_sentence(cohort: CohortStatement, digits: Digits) -> str:
 
 
 def _sure(cohort: CohortStatement, statement: Statement, digits: Digits) -> list[str]:
+    decides = not cohort.promise.windows_only and math.isfinite(cohort.spent.epsilon_upper)
+    decided = " The larger end decided every round." if decides else ""
     signed = (
         "A signature binds the last entry’s digest⁷ to a key; compare the key with one you were"
         " given another way."
@@ -367,7 +370,7 @@ def _sure(cohort: CohortStatement, statement: Statement, digits: Digits) -> list
             f"The number is a proven interval⁶, not an estimate: from"
             f" {digits.lower(cohort.spent.epsilon_lower)} to"
             f" {digits.upper(cohort.spent.epsilon_upper)}, rounding errors of the computer included."
-            f"{'' if cohort.promise.windows_only else ' The larger end decided every round.'}"
+            f"{decided}"
             " Whoever has the evidence bundle can check the record and compute"
             " every number"
             " again on another computer: shuffle-ledger audit verify BUNDLE --public-key KEY."
