@@ -7,7 +7,7 @@ section 12, and docs/decisions/0014-corrections-and-incidents.md.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
@@ -92,10 +92,8 @@ def correct_everywhere(
     by: dict[str, str] = {"reason": reason, "actor": actor}
     answer = correct(store, accountant, round_id, changes, **by, may_be_same=bool(collected))
     told_of = record.request.round_id
-    unstated = (
-        () if "sampled_from" in changes else tuple(set(collected.cohorts) - set(record.request.members))
-    )
-    places = _Places(lacking=lacking, unstated=unstated)
+    others = frozenset(collected.cohorts) - set(record.request.members)
+    places = _Places(lacking=lacking, further=others, sampled_from=changes.get("sampled_from"))
     elsewhere = _told_elsewhere(store, accountant, told_of, wider=wider, places=places, by=by)
     overspent = answer.overspent or any(one.overspent for one in elsewhere)
     return replace(answer, overspent=overspent, elsewhere=elsewhere)
@@ -106,17 +104,19 @@ class _Places:
     """The chains that lack a round, and whose users they are of, by the names of the incidents."""
 
     lacking: Mapping[str, tuple[str, Cohort]]
-    unstated: tuple[str, ...]  # cohorts of which nobody says at which rate they were sampled
+    further: Collection[str]  # the cohorts that the registration does not name
+    sampled_from: object  # the population that the correction names for them, too; None: it names none
 
     def described(self, store: Store, name: str, truth: ShuffledRound) -> ShuffledRound:
         """Return a round as it is told to one of these chains.
 
-        Another person may have corrected it to a sample since, and knew nothing of this cohort: the rate may
-        not be that of its users, who count as asked for certain unless somebody told them this rate.
+        Another person may have corrected it to another sample since, and knew nothing of a further cohort:
+        the rate may not be that of its users. They count as asked for certain, unless it was told there.
         """
         _, cohort = self.lacking[name]
         told = _within(truth, cohort)
-        if truth.sampled_from is None or truth.reports_per_user > 1 or cohort.name not in self.unstated:
+        is_stated = truth.sampled_from in (None, self.sampled_from) or truth.reports_per_user > 1
+        if is_stated or cohort.name not in self.further:
             return told
         with contextlib.suppress(NotFound):
             if described_now(round_record(store, name)) == told:

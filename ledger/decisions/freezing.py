@@ -5,9 +5,7 @@ Source: docs/operations.md, "Restore".
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY
@@ -15,7 +13,7 @@ from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
-from shuffle_ledger.ledger.values.entries import EntryKind, Spending
+from shuffle_ledger.ledger.values.entries import EntryKind
 from shuffle_ledger.ledger.values.requests import Cohort
 
 _SAID: Final = ("reason", "checkpoint", "nothing_later")
@@ -39,21 +37,9 @@ def freezing(
         round_id=None,
         actor=actor,
         numerical_policy=NUMERICAL_POLICY,
-        spent=unknown_spending(view),
+        spent=view.spent.unknown_after(view.head_sequence),
         details={**said, "last_known": last_known, **registry.policy_of(store, view).unchanged(view)},
         status="frozen",
-    )
-
-
-def unknown_spending(view: CohortView) -> Spending:
-    """Return what is known of the spending of a chain that may have lost entries: no upper bound."""
-    return replace(
-        view.spent,
-        epsilon_upper=math.inf,
-        discretization=0.0,
-        truncation=0.0,
-        round_off=0.0,
-        method=f"unknown: entries after {view.head_sequence} may have been lost",
     )
 
 

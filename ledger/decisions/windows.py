@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY
 from shuffle_ledger.ledger.decisions import optimistic_append
-from shuffle_ledger.ledger.decisions.freezing import freezing, loss_of, unknown_spending
+from shuffle_ledger.ledger.decisions.freezing import freezing, loss_of
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft
@@ -134,10 +134,11 @@ def open_periods(store: Store, request: RoundRequest, *, actor: str) -> None:
         given = [(cohort, registry.policy_for(cohort).opening()) for cohort in missing]
         store.open_cohorts(given, actor=actor, numerical_policy=NUMERICAL_POLICY)
     for cohort in cohorts:
-        said = loss_of(store, cohort)
-        for period in cohort.periods(request) if said is not None else ():
+        if (said := loss_of(store, cohort)) is None:
+            continue
+        for period in cohort.periods(request):
             if period.name in request.windows:
-                _freeze(store, period.name, said or {}, actor=actor)
+                _freeze(store, period.name, said, actor=actor)
 
 
 def views_of(store: Store, request: RoundRequest) -> list[CohortView]:
@@ -236,4 +237,4 @@ def _unopened(cohort: Cohort, at: datetime, *, of_lost: Collection[str] = ()) ->
     if cohort.period is None or cohort.period.cohort not in of_lost:
         return view
     frozen = dataclasses.replace(cohort, status="frozen")
-    return dataclasses.replace(view, cohort=frozen, spent=unknown_spending(view))
+    return dataclasses.replace(view, cohort=frozen, spent=view.spent.unknown_after(view.head_sequence))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -62,6 +62,17 @@ class Spending:
         zero = {"discretization": 0.0, "truncation": 0.0, "round_off": 0.0}
         return cls(
             epsilon_upper=0.0, epsilon_lower=0.0, delta=delta, rounds=0, method="nothing admitted", **zero
+        )
+
+    def unknown_after(self, sequence: int) -> Spending:
+        """Return what is known of a chain that may have lost what came after an entry: no upper bound."""
+        return replace(
+            self,
+            epsilon_upper=math.inf,
+            discretization=0.0,
+            truncation=0.0,
+            round_off=0.0,
+            method=f"unknown: entries after {sequence} may have been lost",
         )
 
     @classmethod

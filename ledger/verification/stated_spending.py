@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 
@@ -23,7 +22,7 @@ def unfounded(body: EntryBody, previous: EntryBody, filters: Mapping[str, float]
         yield "it follows a freeze, after which a cohort only refuses, and records what it is told"
     if body.kind is EntryKind.BUDGET_CHANGED and body.epsilon_budget == previous.epsilon_budget:
         yield "it changes the budget to what it was"
-    if body.kind is EntryKind.FROZEN and body.spent != _unknown(previous):
+    if body.kind is EntryKind.FROZEN and body.spent != previous.spent.unknown_after(previous.sequence):
         yield "what it says of the spending is not what a freeze leaves of it"
     is_computed = body.kind in (EntryKind.ADMITTED, *_CLOSINGS, *CORRECTED_OR_INCIDENT)
     if filters and (is_computed or body.kind is EntryKind.BUDGET_CHANGED) and body.spent != previous.spent:
@@ -69,14 +68,3 @@ def _is_written(text: str, number: float) -> bool:
         return math.isclose(float(text), number, rel_tol=_SIX_DIGITS)
     except ValueError:
         return False
-
-
-def _unknown(previous: EntryBody) -> Spending:
-    return dataclasses.replace(
-        previous.spent,
-        epsilon_upper=math.inf,
-        discretization=0.0,
-        truncation=0.0,
-        round_off=0.0,
-        method=f"unknown: entries after {previous.sequence} may have been lost",
-    )

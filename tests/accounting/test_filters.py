@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import mpmath as mp
 import numpy as np
@@ -173,9 +174,9 @@ def test_what_is_no_budget_is_refused() -> None:
 
 
 @pytest.mark.parametrize("parts", [(math.nan, 0.1), (0.9, 0.9), (0.5, 0.5), (-0.1, 0.1), (0.1,), 0.1])
-def test_parts_of_delta_that_leave_nothing_are_refused(parts: object) -> None:
+def test_parts_of_delta_that_leave_nothing_are_refused(parts: Any) -> None:
     with pytest.raises(InvalidParameter, match="accounts"):
-        FilterSet.for_budget(epsilon=1, delta=1e-6, accounts=parts)  # type: ignore[arg-type]
+        FilterSet.for_budget(epsilon=1, delta=1e-6, accounts=parts)
 
 
 @pytest.mark.parametrize(

@@ -247,6 +247,24 @@ def test_a_rate_that_another_person_tells_meanwhile_is_not_taken_for_that_of_a_f
     desk.check()
 
 
+@pytest.mark.parametrize("stated", [None, 90_000])
+def test_a_rate_that_was_stated_for_a_further_cohort_is_not_replaced_by_one_that_was_not(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, stated: int | None
+) -> None:
+    def then_another(*words: Any, **more: Any) -> Corrected:
+        monkeypatch.setattr(elsewhere, "correct", correct)
+        answer = correct(*words, **more)
+        larger: dict[str, object] = {"sampled_from": 100_000}
+        correct(desk.store, desk.accountant, "one", larger, reason="a larger sample", actor="bob")
+        return answer
+
+    monkeypatch.setattr(elsewhere, "correct", then_another)
+    tell(desk, {"sampled_from": stated}, cohorts=("tablets",))
+    (kind,) = desk.store.view("tablets").held
+    assert kind.sampled_from is None
+    desk.check()
+
+
 def test_what_is_told_in_the_words_of_the_incident_is_told_after_another_correction(desk: Desk) -> None:
     """The incident itself was found to say the same, and its correction in between stayed charged."""
     desk.open("laptops", policy="fixed", epsilon=9.0, delta=1e-6)
