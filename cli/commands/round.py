@@ -29,7 +29,13 @@ from shuffle_ledger.cli.options import (
     team_option,
 )
 from shuffle_ledger.cli.rendering.messages import at_terminal, say
-from shuffle_ledger.cli.rendering.present import document_of, present, present_decision, tell_overspent
+from shuffle_ledger.cli.rendering.present import (
+    document_of,
+    present,
+    present_decision,
+    tell_not_told,
+    tell_overspent,
+)
 from shuffle_ledger.ledger.decisions import Collected, request_of
 from shuffle_ledger.ledger.values import (
     Admitted,
@@ -288,7 +294,10 @@ def _close(close: Callable[[Ledger], Closed], where: Mapping[str, Any], *, as_js
 
 
 def code_of_charge(answer: Settled | Corrected | Incident) -> ExitCode:
-    """Returns how a command exits that charged what was released, after telling who overspent."""
+    """Returns how a command exits that charged what was released, after telling who overspent, and who was
+    told less."""
+    for chain in getattr(answer, "not_told", ()):
+        tell_not_told(answer.round_id, chain)
     if not answer.overspent:
         return ExitCode.DONE
     members = (*answer.audience, *getattr(answer, "elsewhere", ()))

@@ -26,7 +26,8 @@ REFUSED_SHOWN_MAX = 20
 
 def decision_facts(decision: Decision) -> Table:
     """Returns the decision as a table for people."""
-    return facts(f"Round {decision.round_id}: {_outcome(decision)}", _rows(decision, leave_out=("round_id",)))
+    rows = _rows(decision, leave_out=("round_id", "not_told"))
+    return facts(f"Round {decision.round_id}: {_outcome(decision)}", rows)
 
 
 def quote_facts(quote: Quote, fits: Fits | None = None) -> Table:

@@ -61,7 +61,8 @@ def correct_everywhere(
     Where such an incident says otherwise, it is corrected, and is told on the days that it lacks. Days that
     were declared too many change nothing: what was charged stays charged. Each chain is one commit: after a
     failure, the same again records what is missing; if another correction or a settlement came between, it
-    is a new correction.
+    is a new correction. `not_told` names the chains that an earlier correction told, this one does not, and
+    that may be charged too little.
 
     Args:
         store, accountant, round_id, changes, reason, actor: as of `correct`; `changes` may be empty.
@@ -96,7 +97,32 @@ def correct_everywhere(
     places = _Places(lacking=lacking, further=others, sampled_from=changes.get("sampled_from"))
     elsewhere = _told_elsewhere(store, accountant, told_of, wider=wider, places=places, by=by)
     overspent = answer.overspent or any(one.overspent for one in elsewhere)
-    return replace(answer, overspent=overspent, elsewhere=elsewhere)
+    missed = not_told(store, told_of)
+    return replace(answer, overspent=overspent, elsewhere=elsewhere, not_told=missed)
+
+
+def not_told(store: Store, round_id: str) -> tuple[str, ...]:
+    """Return the chains whose incident `ID+CHAIN` of a round may be charged too little for what it is now.
+
+    They were told of it by an earlier correction, which a later one or a settlement does not reach unless it
+    names their cohorts and days again.
+
+    Raises:
+        NotFound: no such round.
+    """
+    chains = store.incidents_elsewhere(round_id)
+    if not chains:
+        return ()
+    truth = described_now(round_record(store, round_id))
+    return tuple(one.name for one in store.cohorts_named(chains) if not _covers(store, round_id, truth, one))
+
+
+def _covers(store: Store, round_id: str, truth: ShuffledRound, chain: Cohort) -> bool:
+    """Return whether a chain's incident is known to cost no less than the round does."""
+    with contextlib.suppress(InvalidValue):
+        told = described_now(round_record(store, f"{round_id}+{chain.name}"))
+        return any(fits(_within(each, chain), told) for each in (truth, replace(truth, sampled_from=None)))
+    return False
 
 
 @dataclass(frozen=True, kw_only=True)

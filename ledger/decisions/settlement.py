@@ -8,6 +8,7 @@ from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRoun
 from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.decisions import optimistic_append
 from shuffle_ledger.ledger.decisions.courses import changes_of, course_of, described_now
+from shuffle_ledger.ledger.decisions.elsewhere import not_told
 from shuffle_ledger.ledger.decisions.outcomes import (
     closing_from,
     cohorts_of,
@@ -52,7 +53,8 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
     none is left, the cohort is overspent. Settling again with the same number gives the same answer.
 
     A round of several cohorts is settled in all of them, in one commit, by the rules of each: some may be
-    overspent with it and others not.
+    overspent with it and others not. An incident of the round in another chain stays as it is told:
+    `not_told` names the chains that may be charged too little.
 
     Raises:
         NotFound: no such round.
@@ -68,7 +70,8 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
     if not isinstance(settled, Settled):
         raise Conflict(f"round {telling.stored.round_id!r} is voided")
     overspent = settled.overspent or any(member.overspent for member in audience)
-    return replace(settled, overspent=overspent, audience=audience)
+    missed = not_told(store, telling.stored.round_id)
+    return replace(settled, overspent=overspent, audience=audience, not_told=missed)
 
 
 def settling(store: Store, accountant: Accountant, round_id: str, *, reports: int, actor: str) -> Telling:

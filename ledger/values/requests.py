@@ -520,6 +520,7 @@ class Settled:
     epsilon_spent_lower: float
     epsilon_remaining: float
     audience: tuple[Member, ...] = ()  # of a round of several cohorts: the numbers of each
+    not_told: tuple[str, ...] = ()  # chains with an incident of this round that may be charged too little
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -609,6 +610,7 @@ class Corrected:
     epsilon_remaining: float
     audience: tuple[Member, ...] = ()  # of a round of several cohorts: the numbers of each
     elsewhere: tuple[Member, ...] = ()  # of chains that lacked it, where it was collected too
+    not_told: tuple[str, ...] = ()  # chains with an incident of this round that may be charged too little
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -516,6 +516,17 @@ def test_what_is_told_of_a_release_reaches_no_cohort_that_the_token_does_not_see
     answer = server.ask("POST", "/v1/rounds/ours/corrections", bearer="limited", json=named)
     assert [each["cohort"] for each in answer.json()["elsewhere"]] == ["a%70b"], "a name is not a path"
 
+    server.register("both")
+    named = {"also_cohorts": ["secret", "apb"], "reason": "a bug"}
+    assert server.ask("POST", "/v1/rounds/both/corrections", json=named).status_code == 200
+    for path, told in (("corrections", {"reports": 70, "reason": "a log"}), ("settle", {"reports": 60})):
+        answer = server.ask("POST", f"/v1/rounds/both/{path}", bearer="limited", json=told)
+        assert answer.json()["not_told"] == ["apb"], "these incidents keep what they were told"
+        assert server.ask("POST", f"/v1/rounds/both/{path}", json=told).json()["not_told"] == [
+            "apb",
+            "secret",
+        ]
+
 
 def test_a_release_is_not_told_to_others_under_an_identifier_that_they_take_at_this_moment(
     serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch

@@ -130,4 +130,9 @@ def test_a_round_of_more_days_and_cohorts_is_corrected_by_one_command(tablets: R
     assert f"in {week}" in tablets(*told, "--reason", "devices were offline").stdout
     assert tablets("round", "show", f"one+{week}", "--json").json["state"] == "incident"
     assert tablets("round", "correct", "one", "--reason", "why").code == 2
+    less = tablets("round", "settle", "one", "--reports", "900", "--yes")
+    for chain in (week, "watches"):
+        assert f"'{chain}' was told of this round by an earlier correction, as one+{chain}" in less.stderr
+    last = tablets(*told, "--reason", "the settlement")
+    assert "earlier correction" not in last.stderr
     assert tablets("audit", "verify").code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from shuffle_ledger.ledger.decisions import (
     record_incident,
     register_and_admit,
     request_of,
+    settle,
 )
 from shuffle_ledger.ledger.decisions.courses import described_now
 from shuffle_ledger.ledger.decisions.outcomes import round_record
@@ -126,6 +128,30 @@ def test_a_single_report_of_each_user_is_told_everywhere(desk: Desk) -> None:
     assert isinstance(first, Corrected)
     assert isinstance(other, Corrected)
     assert first.round == other.round
+    desk.check()
+
+
+def test_what_a_later_correction_or_settlement_does_not_reach_is_named(each_desk: Desk) -> None:
+    """The further cohort keeps what it was told, and what it was charged for may be too little now."""
+    desk, today = each_desk, datetime.now(UTC).date()
+    later, next_week = today + 7 * DAY, f"phones@{today + 7 * DAY:%G-W%V}"
+    weaker: dict[str, object] = {"randomizer": {"kind": "krr", "k": 10, "epsilon0": 0.5}}
+    stronger: dict[str, object] = {"randomizer": {"kind": "krr", "k": 10, "epsilon0": 3.0}}
+    assert isinstance(desk.ask(today, round_id="now"), Admitted)
+    assert isinstance(desk.ask(today, round_id="now+phones", cohort="tablets"), Admitted)
+    told: dict[str, Any] = {"name": "now"}
+    assert tell(desk, **told, cohorts=("tablets",), until=later).not_told == ()
+    assert tell(desk, stronger, **told, reason="a log").not_told == (next_week, "tablets")
+    assert tell(desk, **told, cohorts=("tablets",), reason="there, too").not_told == (next_week,)
+    assert tell(desk, **told, until=later, reason="then, too").not_told == ()
+    assert tell(desk, weaker, **told, reason="less").not_told == (), "they are charged for more than it is"
+
+    def settled() -> tuple[str, ...]:
+        return settle(desk.store, desk.accountant, "now", reports=700, actor="ada").not_told
+
+    assert [settled() for _ in range(2)] == [(next_week, "tablets")] * 2
+    tell(desk, **told, cohorts=("tablets",), until=later, reason="the settlement")
+    assert settled() == ()
     desk.check()
 
 

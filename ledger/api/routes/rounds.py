@@ -11,6 +11,7 @@ from urllib.parse import quote as quoted
 from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 
+from shuffle_ledger.ledger.access import AccessToken
 from shuffle_ledger.ledger.api.dependencies import (
     Asked,
     CohortName,
@@ -52,7 +53,15 @@ from shuffle_ledger.ledger.health import retry
 from shuffle_ledger.ledger.reports.joint_forecasts import joint_forecast
 from shuffle_ledger.ledger.reports.round_lists import RoundFilter, list_rounds, without_audience
 from shuffle_ledger.ledger.values.documents import decision_document, document_of, record_document
-from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Pending, RoundRequest, RoundState
+from shuffle_ledger.ledger.values.requests import (
+    Admitted,
+    Corrected,
+    Outcome,
+    Pending,
+    RoundRequest,
+    RoundState,
+    Settled,
+)
 
 router = APIRouter(prefix="/v1", tags=["rounds"], route_class=StrictRoute)
 
@@ -172,12 +181,13 @@ async def retry_(round_id: RoundId, token: Registrar, service: Asked, prefer: Pr
 
 @router.post("/rounds/{round_id}/settle", responses=answers(200, ANSWERS.settled, "Settled, now or before."))
 async def settle_(round_id: RoundId, body: SettleRound, token: Registrar, service: Asked) -> JSONResponse:
-    """Record what a round really collected; fewer reports than planned cost more."""
+    """Record what a round really collected; fewer reports than planned cost more. `not_told` names budgets
+    where a correction recorded the round, which a settlement does not reach."""
     name = await in_thread(seen_round, service.store, token, round_id)
     answer = await service.deciding.run(
         lambda accountant: settle(service.store, accountant, name, reports=body.reports, actor=token.name)
     )
-    return JSONResponse(decision_document(answer))
+    return _closed(answer, token)
 
 
 @router.post("/rounds/{round_id}/void", responses=answers(200, ANSWERS.voided, "Voided, now or before."))
@@ -207,7 +217,7 @@ async def correct_(round_id: RoundId, body: CorrectRound, token: Registrar, serv
             service.store, accountant, name, changes, collected=collected, **told
         )
     )
-    return JSONResponse(decision_document(answer))
+    return _closed(answer, token)
 
 
 @router.post(
@@ -245,6 +255,12 @@ async def record_incident_(
         await refuse_foreign(service, token, body.round_id)
         raise
     return JSONResponse(decision_document(answer))
+
+
+def _closed(answer: Settled | Corrected, token: AccessToken) -> JSONResponse:
+    """Answer what was told of a release; of what it did not reach, only what the token sees."""
+    seen = tuple(filter(token.sees, answer.not_told))
+    return JSONResponse(decision_document(replace(answer, not_told=seen)))
 
 
 async def _decision(
