@@ -25,7 +25,7 @@ _LOG_NEGLIGIBLE = math.log(NEGLIGIBLE_DELTA)
 # transforms of a composition have arrays of about this size.
 _MOST_UNITS = 1 << 22
 # Spacing of the first lattice, in deviations of the loss times the root of the precision, and the power of
-# two by which it may be smaller; and the same if orders are cheap.
+# two by which it may be smaller; and the same if orders are cheap. Fewer if the units would be too many.
 _FIRST_SPACING = (0.42, 1)
 _CHEAP_SPACING = (0.12, 3)
 # Relative room for the round-off of turning a profile into masses and back.
@@ -217,6 +217,7 @@ def _first_lattice(sketch: Sketch, stop: float, spacing: float, finest: float, *
     seen = Sketch(losses, np.minimum.accumulate(values))
     deviation = max(_deviation(seen), _RESOLVED_SHARE * stop)
     spacing = max(spacing * deviation, finest, stop / _MOST_UNITS)
+    bits = min(bits, math.floor(math.log2(_MOST_UNITS * spacing / stop)))
     return graded(seen, deviation, spacing, bits=bits).divisible(finest)
 
 

@@ -225,3 +225,15 @@ def test_bounds_that_are_close_enough_are_not_sharpened(monkeypatch: pytest.Monk
     )
     assert loss.upper.index.size > 100
     assert not sharpened
+
+
+@pytest.mark.parametrize("curve", ["[[3, 2.5e-7]]", "[[3, 2.5e-8]]", "[[2, 1e-9]]"])
+def test_a_composition_of_tiny_divergences_fits_into_memory(curve: str) -> None:
+    """The largest losses were millions of times the spacing, and a composition took gigabytes."""
+    accountant = Accountant(precision=4e-3)
+    release = ShuffledRound(randomizer=parse_randomizer(f"declared(renyi={curve})"), reports=1)
+    loss = accountant.privacy_loss(release)
+    for pair in (loss.upper, loss.lower):
+        assert pair.index[-1] <= 1 << 22
+    once = accountant.certify({release: 1}, delta=1e-9)
+    assert 0 < once.epsilon_lower <= once.epsilon_upper <= 1.005 * once.epsilon_lower
