@@ -15,7 +15,7 @@ from typing import Any
 from shuffle_ledger.accounting import Accountant, ShuffledRound, fits
 from shuffle_ledger.ledger.decisions.corrections import CORRECTABLE, correct
 from shuffle_ledger.ledger.decisions.courses import described_now
-from shuffle_ledger.ledger.decisions.incidents import check_begun, record_incident
+from shuffle_ledger.ledger.decisions.incidents import check_begun, record_incident, whose
 from shuffle_ledger.ledger.decisions.outcomes import round_record, without_lost
 from shuffle_ledger.ledger.decisions.strata import refuse_unstated_rate
 from shuffle_ledger.ledger.decisions.truths import restated, truth_of
@@ -178,7 +178,7 @@ def _told_elsewhere(
         truth = described_now(record)
         if truth == told:
             break
-        telling = _Telling(round_id, wider, _released(store, record), by)
+        telling = _Telling(record, wider, by)
         for name, (chain, _) in places.lacking.items():
             described = places.described(store, name, truth)
             for member in telling.tell(store, accountant, name, chain, described):
@@ -191,9 +191,8 @@ def _told_elsewhere(
 class _Telling:
     """What is told of one round to the chains that lack it."""
 
-    round_id: str
+    record: RoundRecord
     wider: RoundRequest  # with all its days
-    released: ReleaseTimes
     by: Mapping[str, str]  # the reason and the actor
 
     def tell(
@@ -205,7 +204,7 @@ class _Telling:
         """
         first, last = self.wider.collected_on, self.wider.collected_until
         told: dict[str, Any] = {"collected_on": first, "collected_until": last, **self.by}
-        told |= {"described": described, "released": self.released}
+        told |= {"described": described, "released": self._released(store, name, chain)}
         # No other cohort, if somebody registers a round of several under this name at this moment.
         told |= {"reaches": lambda each: each == chain or each.startswith(f"{chain}@")}
         found: Incident | Corrected | None = None
@@ -222,8 +221,24 @@ class _Telling:
                 fields["reports_per_user"] = described.reports_per_user
             found = correct(store, accountant, name, fields, **self.by, may_be_same=True)
         yield from found.audience or (_member(found),)
-        for further, period in _untold(store, self.round_id, name, self.wider):
+        for further, period in _untold(store, self.record.request.round_id, name, self.wider):
             yield from self.tell(store, accountant, further, period, described)
+
+    def _released(self, store: Store, name: str, chain: str) -> ReleaseTimes:
+        """Return when the round was released, as it is told to a chain: as it was told before; else no later
+        than the clocks of the chain and its periods, one of which may have been set back.
+        """
+        with contextlib.suppress(NotFound):
+            if (incident := round_record(store, name).incident) is not None:
+                return incident.released
+        owner = whose(store, chain)
+        charged = {chain} | {each.name for each in owner.periods(self.wider) if owner.name == chain}
+        known = [cohort.name for cohort in store.cohorts(only=charged)]
+        clocks = [view.now for view in store.views(known)] if known else []
+        now = min(clocks if len(known) == len(charged) else [*clocks, store.now()])  # the others are opened
+        released = _released(store, self.record, known)
+        before = released.before if released.before is None or released.before <= now else None
+        return ReleaseTimes(after=released.after and min(released.after, now), before=before)
 
 
 def _untold(store: Store, round_id: str, name: str, wider: RoundRequest) -> Iterator[tuple[str, str]]:
@@ -323,11 +338,19 @@ def _within(truth: ShuffledRound, cohort: Cohort) -> ShuffledRound:
     return smaller
 
 
-def _released(store: Store, record: RoundRecord) -> ReleaseTimes:
-    """Return when a round was released: as an incident attests, or after the admission that permitted it."""
+def _released(store: Store, record: RoundRecord, chains: Sequence[str]) -> ReleaseTimes:
+    """Return when a round was released: as an incident attests, or after the admission that permitted it.
+
+    The moment of the admission says nothing if a clock was set back: if it is not before that of the first
+    round of one of the chains, which was decided later.
+    """
     if record.incident is not None:
         return record.incident.released
     if record.outcome is None:
         return ReleaseTimes()
-    admitted = store.entry(record.outcome.cohort, record.outcome.sequence).content()
-    return ReleaseTimes(after=admitted.recorded_at)
+    admitted = store.entry(record.outcome.cohort, record.outcome.sequence)
+    after = admitted.content().recorded_at
+    for first in filter(None, map(store.first_released, chains)):
+        if store.is_earlier(admitted, first) and after >= first.content().recorded_at:
+            return ReleaseTimes()
+    return ReleaseTimes(after=after)

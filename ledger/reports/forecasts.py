@@ -31,6 +31,7 @@ from shuffle_ledger.ledger.reports.window_forecasts import (
     SCHEDULED_MAX,
     WindowForecast,
     blocked,
+    first_day,
     of_windows,
     periods_within,
 )
@@ -177,7 +178,7 @@ def view_forecast(
 
     It `searches` for an epsilon0 if that is asked for.
     """
-    store = books.store
+    store, today = books.store, first_day([view], today)
     if view.cohort.windows and wanted.first_on is not None and wanted.first_on < today:
         expected = (
             f"a day from {today.isoformat()}: of a cohort with windows, no round of earlier days is admitted"

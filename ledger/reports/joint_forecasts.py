@@ -23,6 +23,7 @@ from shuffle_ledger.ledger.reports.forecasts import (
     view_forecast,
 )
 from shuffle_ledger.ledger.reports.glimpses import Every
+from shuffle_ledger.ledger.reports.window_forecasts import first_day
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 
@@ -102,6 +103,7 @@ def joint_forecast(
     check_request(request, [view.cohort for view in views])
     books = Books(store=store, accountant=accountant, keep=False)
     charged = [view for view in views if view.cohort.period is None]  # a cohort's forecast has its windows
+    today = first_day(charged, today)
     is_searched = len(charged) <= SEARCHED_MAX
     if wanted.fit is not None and not is_searched:
         expected = f"it left out for more than {SEARCHED_MAX} budgets, and these are {len(charged)}"

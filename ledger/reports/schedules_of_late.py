@@ -13,7 +13,7 @@ from shuffle_ledger.ledger.reports.glimpses import Every, Schedule, glimpses
 from shuffle_ledger.ledger.reports.rounds_left import KINDS_MAX
 from shuffle_ledger.ledger.reports.schedule_days import ScheduleDays
 from shuffle_ledger.ledger.reports.schedules_left import spent_after
-from shuffle_ledger.ledger.reports.window_forecasts import periods_within
+from shuffle_ledger.ledger.reports.window_forecasts import first_day, periods_within
 from shuffle_ledger.ledger.storage.rows import CohortView
 
 COURSE_POINTS: Final = 12  # at which the spending of a schedule is computed
@@ -53,7 +53,7 @@ def schedule_forecast(
     """
     if len(schedule.kinds) > KINDS_MAX:
         return None
-    days = ScheduleDays(every=schedule.every, first=today, until=None)
+    days = ScheduleDays(every=schedule.every, first=first_day([view], today), until=None)
     count = periods_within(books, view, schedule.kinds, days)
     return ScheduleOfLate(
         every=schedule.every,
@@ -78,7 +78,7 @@ def schedule_course(
     Raises:
         AccountingError, LedgerError: the numbers cannot be computed.
     """
-    days = ScheduleDays(every=late.every, first=today, until=until)
+    days = ScheduleDays(every=late.every, first=first_day([view], today), until=until)
     periods = min(late.periods_at_least, days.count() or 0)
     counts = sorted({math.ceil(periods * step / COURSE_POINTS) for step in range(1, COURSE_POINTS + 1)} - {0})
     spent = spent_after(books, view, policy_of(books.store, view), late.kinds, counts)

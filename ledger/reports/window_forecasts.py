@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import date
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.decisions.windows import empty_view, views_today
@@ -33,6 +34,13 @@ class Blocked:
 
     days: int  # whose rounds fit before it
     window: Window | None  # None: none of the windows refuses any
+
+
+def first_day(views: Iterable[CohortView], today: date) -> date:
+    """Return the first day of collection that cohorts take now: today, or a later one where a chain with
+    windows has an entry of it, since the database's clock was set back or is ahead of ours.
+    """
+    return max([today, *(view.now.date() for view in views if view.cohort.windows)])
 
 
 def of_windows(books: Books, view: CohortView, kind: ShuffledRound) -> tuple[WindowForecast, ...]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, fits, parse_randomizer
 from shuffle_ledger.ledger.decisions import (
@@ -303,6 +304,55 @@ def test_what_is_told_in_the_words_of_the_incident_is_told_after_another_correct
     assert fits(described_now(round_record(desk.store, "one")), kind)
     assert spent(desk, "laptops") >= 0.49, "what the round is charged that was told last"
     desk.check()
+
+
+@pytest.mark.parametrize("said_later", [False, True])
+def test_a_round_of_before_is_not_said_to_be_later_if_the_clock_was_set_back(
+    desk: Desk, *, said_later: bool
+) -> None:
+    """Its chain kept the moment that was ahead, so it seemed to come after the first round of the other."""
+    ahead = _clock_of(desk)
+    desk.open("laptops")
+    ahead.append(DAY)
+    assert isinstance(desk.ask(MONDAY + DAY), Admitted)
+    ahead.append(0 * DAY)
+    assert isinstance(desk.ask(MONDAY + DAY, round_id="two"), Admitted)
+    assert isinstance(desk.ask(cohort="laptops"), Admitted)  # perhaps chosen after the output of "two"
+    ahead.append(said_later * 2 * DAY)
+    answers = [tell(desk, name="two", cohorts=("laptops", "tablets")) for _ in range(2)]
+    assert answers[0] == answers[1]
+    assert {member.cohort: member.overspent for member in answers[0].elsewhere} == {
+        "laptops": True,
+        "tablets": False,
+    }
+    desk.check()
+
+
+def test_a_round_of_later_is_said_to_be_later_though_the_clock_was_set_back(desk: Desk) -> None:
+    ahead = _clock_of(desk)
+    desk.open("laptops")
+    assert isinstance(desk.ask(cohort="laptops"), Admitted)
+    ahead.append(DAY)
+    assert isinstance(desk.ask(MONDAY + DAY, round_id="two"), Admitted)
+    ahead.append(0 * DAY)
+    answers = [tell(desk, name="two", cohorts=("laptops",)) for _ in range(2)]
+    assert answers[0] == answers[1]
+    assert [member.overspent for member in answers[0].elsewhere] == [False]
+    desk.check()
+
+
+def _clock_of(desk: Desk) -> list[timedelta]:
+    """Return by how much SQLite's clock is ahead of the true one: the last of these."""
+    ahead = [timedelta()]
+
+    def clock(form: str, _moment: str) -> str:
+        return (datetime.now(UTC) + ahead[-1]).strftime(form.replace("%f", "%S.%f"))[:-3]
+
+    def put_clock(connection: Any, *_: object) -> None:
+        connection.create_function("strftime", 2, clock)
+
+    event.listen(desk.store.engine, "checkout", put_clock)
+    return ahead
 
 
 def test_a_week_that_has_no_room_left_is_overspent_and_the_cohort_is_not(desk: Desk) -> None:

@@ -43,6 +43,7 @@ from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
 from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
+from shuffle_ledger.ledger.reports.joint_forecasts import joint_forecast
 from shuffle_ledger.ledger.storage.rows import CohortView, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind
@@ -510,6 +511,24 @@ def test_quotes_and_forecasts_agree_with_what_is_admitted_and_leave_no_trace(des
     weekly = ForecastWanted(round=KRR, every="week", first_on=monday + 7 * DAY)
     (long,) = forecast(desk.store, desk.accountant, "phones", weekly, today=today()).kinds
     assert long.limited_by.startswith("filter")
+
+
+def test_a_schedule_begins_on_the_first_day_that_is_taken_though_the_clock_was_set_back(desk: Desk) -> None:
+    """It began on the true day, of which a chain that is ahead takes no round any more."""
+    desk.open("phones", Window(unit="day", epsilon=0.2, delta=1e-7))
+    assert isinstance(desk.ask(), Admitted)
+    yesterday, wanted = today() - DAY, ForecastWanted(round=KRR, every="day")
+    for found in (
+        forecast(desk.store, desk.accountant, "phones", wanted, today=yesterday),
+        joint_forecast(desk.store, desk.accountant, ["phones"], wanted, today=yesterday).budgets[0],
+    ):
+        assert found.first_on == today()
+        assert found.kinds[0].ends_on == today() + (found.kinds[0].rounds_at_least - 1) * DAY
+    joint = joint_forecast(desk.store, desk.accountant, ["phones"], wanted, today=yesterday)
+    assert (joint.first_on, joint.ends_on) == (today(), found.kinds[0].ends_on)
+    early = dataclasses.replace(wanted, first_on=yesterday)
+    with pytest.raises(InvalidValue, match="no round of earlier days"):
+        forecast(desk.store, desk.accountant, "phones", early, today=yesterday)
 
 
 @pytest.mark.slow
