@@ -281,7 +281,7 @@ def _kept(cohort: CohortStatement, digits: Digits) -> list[str]:
         f"{answer[cohort.verdict]}{_fits_sentence(cohort)}{_spent_sentence(cohort, digits)}"
         f" {admitted:,} rounds⁵ were admitted"
         + (f" ({unreleased})" if voided else "")
-        + f" and {refused:,} refused. A refused round must not be collected, and costs nothing."
+        + f" and {refused:,} refused. A refused round must not be collected, and its refusal costs nothing."
     ]
     if cohort.overspends:
         found.append(
