@@ -93,6 +93,10 @@ def moment(text: str) -> datetime:
     found = datetime.fromisoformat(text)
     if found.tzinfo is None:
         raise ValueError(text)
+    try:
+        found.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(text) from None
     return found
 
 

@@ -78,6 +78,7 @@ class Reading:
             self._closings[str(body.round_id)] = self._closing(body)
         elif body.kind in CORRECTED_OR_INCIDENT:
             self.told.append(_told(body))
+            self._charge(body.details["accounted"])
             self._is_unbounded = self._is_unbounded or bool(body.details.get("chosen_after"))
         elif body.kind is EntryKind.FROZEN:
             self.lost.append(

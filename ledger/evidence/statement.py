@@ -93,8 +93,18 @@ class StatedRound:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StatedKind:
+    """Rounds that are charged alike: admitted ones as they are told last, voided ones that keep what they
+    reserved, and incidents."""
+
+    round: ShuffledRound  # as it is charged
+    rounds: int
+    alone: EpsilonBounds  # of one of them, if it were the only round
+
+
+@dataclass(frozen=True, kw_only=True)
 class StatedRefusal:
-    """A round that was refused; it must not have been released, and costs nothing."""
+    """A round that was refused; it must not have been released, and its refusal costs nothing."""
 
     round_id: str
     use_case: str | None
@@ -251,6 +261,7 @@ class CohortStatement:
     told: tuple[StatedTold, ...] = ()  # afterwards, of releases
     breach: Breach | None = None  # None: none that the chain tells
     fits: tuple[FittingRounds, ...] | None = None  # what may still be admitted; None: likewise
+    charged: tuple[StatedKind, ...] | None = None  # None: a server of before does not say it
     as_of: datetime  # when the last entry was recorded
     head: Head
     head_now: Head  # the chain's, when the statement was made

@@ -35,6 +35,7 @@ from shuffle_ledger.ledger.evidence.statement import (
     ProfilePoint,
     Promise,
     Since,
+    StatedKind,
     Statement,
     Verdict,
 )
@@ -211,9 +212,8 @@ def _cohort_statement(
         raise Damaged(f"cohort {cohort.name!r}: nothing can be stated about its chain; {where}")
     chains[cohort.name] = replay.joint
     held, delta = dict(+replay.held), body.delta_budget
-    alone = _alone(
-        store, accountant, reading.kinds(), delta, lambda n, of: tell(f"{cohort.name}: rounds alone", n, of)
-    )
+    kinds = list(dict.fromkeys([*reading.kinds(), *held]))
+    alone = _alone(store, accountant, kinds, delta, lambda n, of: tell(f"{cohort.name}: rounds alone", n, of))
     profile = _profile(store, accountant, held, delta, lambda n, of: tell(f"{cohort.name}: profile", n, of))
     local_epsilon_upper, local_delta_upper = local_bounds(replay.local.items())
     return CohortStatement(
@@ -248,6 +248,7 @@ def _cohort_statement(
         since=_since(reading, since, kept, beginning.digests) if since else None,
         rounds_pending=store.count_pending(cohort.name) if last == now.sequence else None,
         fits=_fits(store, accountant, view, replay) if last == now.sequence else None,
+        charged=tuple(StatedKind(round=each, rounds=held[each], alone=alone[each]) for each in held),
         as_of=body.recorded_at,
         head=Head(sequence=replay.head_sequence, digest=replay.head_digest.hex()),
         head_now=now,

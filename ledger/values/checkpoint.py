@@ -9,7 +9,7 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 from shuffle_ledger.ledger.errors import BadSignature, InvalidValue
@@ -166,7 +166,7 @@ def _moment(value: object) -> datetime:
         moment = datetime.fromisoformat(_text("created_at", value))
     except ValueError:
         moment = None
-    if moment is None or moment.tzinfo is None:
+    if moment is None or moment.utcoffset() != timedelta():  # others may have no moment in UTC
         _refuse("created_at", value, "a moment in UTC, as 2026-01-31T12:00:00.000000+00:00")
     return moment
 

@@ -255,3 +255,8 @@ def test_a_randomizer_may_be_given_in_the_form_of_answers(run: Run, tmp_path: Pa
     assert run("amplify", "--randomizer", written, *asked).json == call
     doubled = '{"kind": "krr", "k": 10, "k": 11, "epsilon0": 1.15}'
     assert run("amplify", "--randomizer", doubled, *asked).code == 2
+
+
+def test_a_moment_that_there_is_not_in_utc_is_a_bad_value(phones: Run) -> None:
+    for moment in ("0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"):
+        assert phones("round", "list", "phones", "--since", moment).code == 2

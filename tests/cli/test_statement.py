@@ -173,6 +173,43 @@ def agree(again: Any, told: Any) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("policy", ["fixed", "adaptive"])
+def test_what_was_told_afterwards_is_among_what_is_charged(directory: Path, run: Run, policy: str) -> None:
+    opened(run, "phones", policy=policy)
+    for name, epsilon0 in (("w1", 1.0), ("w2", 0.9), ("w3", 0.5)):
+        registered(run, name, epsilon0=epsilon0)
+    registered(run, "refused", epsilon0=8, reports=20)
+    assert run("round", "correct", "w1", "--reports", "150", "--reason", "fewer came").code == 0
+    for name in ("w2", "w3"):
+        assert run("round", "void", name, "--reason", "never sent").code == 0
+    later = ("--released-after", datetime.now(UTC).isoformat(), "--reason", "it was sent")
+    for name, epsilon0 in (("w2", 0.9), ("refused", 0.3)):
+        sent = ("--id", name, "--randomizer", f"krr(k=2, epsilon0={epsilon0})", "--reports", "500")
+        assert run("incident", "record", "phones", *sent, *later).code == 0
+    cohort = stated(run, "phones")["cohorts"][0]
+    kinds = {
+        (each["round"]["randomizer"]["epsilon0"], each["round"]["reports"]) for each in cohort["charged"]
+    }
+    kept = {(0.9, 995), (0.5, 995)} if policy == "fixed" else set()  # voided rounds keep what they reserved
+    assert kinds == {(1.0, 150), (0.9, 496), (0.3, 496)} | kept
+    accountant = Accountant(precision=1e-4)
+    for each in cohort["charged"]:
+        described = ShuffledRound.from_mapping(each["round"])
+        again = accountant.certify({described: each["rounds"]}, delta=1e-6)
+        assert each["alone"]["epsilon_upper"] >= again.epsilon_lower > 0
+    page = run("audit", "statement", "phones", "--format", "html").stdout
+    assert f"What is charged, by kind ({len(kinds)})" in page
+    [corrected] = [each for each in cohort["charged"] if each["round"]["reports"] == 150]
+    assert f"corrected {Digits.for_budget(1.0).upper(corrected['alone']['epsilon_upper'])}" in page
+    for false in (
+        "and then never released.",
+        "They were not to be collected, and cost nothing",
+        "than the sum",
+    ):
+        assert false not in page
+
+
+@pytest.mark.slow
 def test_where_filters_decide_the_statement_says_what_they_say(lived: Run) -> None:
     opened(lived, "tablets", policy="adaptive")
     for name in ("t1", "t2"):

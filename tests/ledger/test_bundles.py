@@ -354,6 +354,14 @@ def test_a_signature_over_other_heads_is_refused(made: BundleMade, key: SigningK
     assert (bundle.HEADS, None) in named(verified(repacked(members)))
 
 
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59.999999-23:59"])
+def test_heads_of_a_moment_that_there_is_not_in_utc_are_refused(made: BundleMade, moment: str) -> None:
+    members = members_of(made.data)
+    content = {**json.loads(members[bundle.HEADS]), "created_at": moment}
+    members[bundle.HEADS] = bundle.json_bytes(content)
+    assert (bundle.HEADS, None) in named(verified(repacked(members), numbers="none"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "sequence"),

@@ -24,7 +24,7 @@ from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryBody
 from shuffle_ledger.ledger.values.quotas import Quota
-from shuffle_ledger.ledger.values.requests import Admitted, Refused
+from shuffle_ledger.ledger.values.requests import Admitted, Refused, ReleaseTimes
 from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.test_adaptive import rewrite
@@ -151,6 +151,22 @@ def test_the_budget_that_would_have_been_kept_covers_what_was_given_back_later(d
     text = " ".join(each for one in life.chapters for each in one.paragraphs)
     (said,) = re.findall(r"A budget for it of epsilon ([0-9.]+) would have been kept", text)
     assert float(said) >= largest
+
+
+def test_a_release_that_may_have_chosen_the_filters_has_no_bound(desk: Desk) -> None:
+    told: dict[str, Any] = {"described": KRR, "reason": "a bug", "actor": "ada"}
+    told["collected_on"] = datetime.now(UTC).date()
+    for name, released in (("later", True), ("unknown", False)):
+        desk.open(name, WEEK, windows_only=True)
+        desk.decide(desk.request(cohort=name))
+        times = ReleaseTimes(after=desk.store.now()) if released else None
+        record_incident(desk.store, desk.accountant, name, round_id=f"{name}-told", released=times, **told)
+        made = make_statement(desk.store, desk.accountant, [name], made_at=datetime.now(UTC))
+        (life,) = document_from(made, rows_max=50).cohorts
+        text = " ".join([life.used_text, *(each for one in life.chapters for each in one.paragraphs)])
+        assert ("would have been kept on this course of events" in text) is released
+        assert ("is bounded by no finite epsilon that this chain tells" in text) is not released
+        assert ("to unbounded, rounding errors" in text and "at most unbounded of" in text) is not released
 
 
 def test_a_voided_round_that_was_released_all_the_same_is_not_called_unreleased(desk: Desk) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.cli.rendering.statements.numbers import Digits, day, moment, percent, plain
-from shuffle_ledger.ledger.evidence import CohortStatement, Condition, EpsilonBounds, StatedRound, Verdict
+from shuffle_ledger.ledger.evidence import (
+    CohortStatement,
+    Condition,
+    EpsilonBounds,
+    StatedKind,
+    StatedRound,
+    StatedTold,
+    Verdict,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +96,8 @@ def of_cohort(cohort: CohortStatement, digits: Digits, rows_max: int) -> Iterabl
         yield _told(cohort, digits, rows_max)
     if cohort.budget_changes:
         yield _budget_changes(cohort, rows_max)
-    yield _kinds(cohort, digits, rows_max)
+    if cohort.charged is not None:
+        yield _kinds(cohort.charged, digits, rows_max)
     yield _rounds(cohort, digits, rows_max)
     if any(each.closing and each.closing.kind == "voided" for each in cohort.rounds):
         yield _voids(cohort, rows_max)
@@ -210,30 +218,21 @@ def _budget_changes(cohort: CohortStatement, rows_max: int) -> Table:
     )
 
 
-def _kinds(cohort: CohortStatement, digits: Digits, rows_max: int) -> Table:
-    found: Counter[ShuffledRound] = Counter()
-    alone: dict[ShuffledRound, EpsilonBounds] = {}
-    for each in cohort.rounds:
-        charged = _charged(each)
-        if charged is not None:
-            found[charged[0]] += 1
-            alone[charged[0]] = charged[1]
-    ordered = sorted(found, key=lambda kind: (-found[kind], -alone[kind].epsilon_upper))
+def _kinds(charged: Iterable[StatedKind], digits: Digits, rows_max: int) -> Table:
     rows = [
         (
-            mechanism(kind).replace("\n", ", "),
-            f"{kind.reports:,}",
-            f"{found[kind]:,}",
-            digits.lower(alone[kind].epsilon_lower),
-            digits.upper(alone[kind].epsilon_upper),
+            mechanism(each.round).replace("\n", ", "),
+            f"{each.round.reports:,}",
+            f"{each.rounds:,}",
+            digits.lower(each.alone.epsilon_lower),
+            digits.upper(each.alone.epsilon_upper),
         )
-        for kind in ordered
+        for each in sorted(charged, key=lambda each: (-each.rounds, -each.alone.epsilon_upper))
     ]
     return _table(
         "What is charged, by kind",
-        "Rounds that are charged alike. What a round reveals alone is an interval; the rounds"
-        " together reveal less"
-        " than the sum.",
+        "Rounds that are charged alike, incidents among them. What a round reveals alone is an interval. The"
+        " epsilons of several do not add up: what all rounds together reveal stands in the account.",
         (
             Column(name="Mechanism", width=48),
             Column(name="Reports", width=14, numeric=True),
@@ -246,21 +245,14 @@ def _kinds(cohort: CohortStatement, digits: Digits, rows_max: int) -> Table:
     )
 
 
-def _charged(stated: StatedRound) -> tuple[ShuffledRound, EpsilonBounds] | None:
-    closing = stated.closing
-    if closing is None:
-        return stated.accounted, stated.alone
-    if closing.accounted is None or closing.alone is None:
-        return None
-    return closing.accounted, closing.alone
-
-
 def _rounds(cohort: CohortStatement, digits: Digits, rows_max: int) -> Table:
+    last = {each.round_id: each for each in cohort.told}
+    alone = {each.round: each.alone for each in cohort.charged or ()}
     return _table(
         "Rounds admitted",
-        "In the order of decision. Reports: as declared, as charged (the slot⁹), and as settled. ε"
-        " alone: what the"
-        " round would reveal by itself. ε total: what all rounds together reveal, after this one.",
+        "In the order of decision. Reports: as declared, as charged (the slot⁹), and as settled or told"
+        " afterwards. ε alone: what the round would reveal by itself. ε total: what all rounds together"
+        " reveal, after this one.",
         (
             Column(name="Entry", width=8, numeric=True),
             Column(name="Round", width=27),
@@ -271,12 +263,18 @@ def _rounds(cohort: CohortStatement, digits: Digits, rows_max: int) -> Table:
             Column(name="at most", width=11, numeric=True),
             Column(name="Closed", width=16),
         ),
-        [_round_row(each, digits) for each in cohort.rounds],
+        [_round_row(each, digits, last.get(each.round_id), alone) for each in cohort.rounds],
         rows_max,
     )
 
 
-def _round_row(stated: StatedRound, digits: Digits) -> tuple[str, ...]:
+def _round_row(
+    stated: StatedRound,
+    digits: Digits,
+    told: StatedTold | None,
+    charged: Mapping[ShuffledRound, EpsilonBounds],
+) -> tuple[str, ...]:
+    """Returns the row of a round; `told`: what was said of it last, `charged`: what kinds reveal alone."""
     closing = stated.closing
     reports = [f"{stated.declared.reports:,}"]
     if stated.accounted.reports != stated.declared.reports:
@@ -290,6 +288,12 @@ def _round_row(stated: StatedRound, digits: Digits) -> tuple[str, ...]:
             alone.append(f"settled {digits.upper(closing.alone.epsilon_upper)}")
         if closing.overspent:
             closed += "\noverspent"
+    if told is not None:
+        word = "corrected" if told.kind == "corrected" else "released"
+        reports += [f"{word} {told.round.reports:,}"] if told.round else []
+        if told.accounted in charged:
+            alone.append(f"{word} {digits.upper(charged[told.accounted].epsilon_upper)}")
+        closed += f"\n{word}, entry {told.sequence:,}"
     whose = ", ".join(each for each in (stated.use_case, stated.actor) if each)
     when = f"for {day(stated.collected_on)}, " if stated.collected_on else ""
     return (
@@ -318,8 +322,9 @@ def _voids(cohort: CohortStatement, rows_max: int) -> Table:
     ]
     return _table(
         "Rounds voided",
-        "Admitted, and then never released. Under policy fixed they keep what they reserved, unless every"
-        " round was voided; under other policies they gave it back. Without the shuffler they count.",
+        "Admitted, and then never released, as was attested; an incident of the same round says otherwise."
+        " Under policy fixed they keep what they reserved, unless every round was voided; under other"
+        " policies they gave it back. Without the shuffler they count.",
         (
             Column(name="Entry", width=8, numeric=True),
             Column(name="Round", width=22),
@@ -345,7 +350,8 @@ def _refusals(cohort: CohortStatement, digits: Digits, rows_max: int) -> Table:
     ]
     return _table(
         "Rounds refused",
-        "They were not to be collected, and cost nothing. What they asked for is the total with them.",
+        "They were not to be collected, and the refusals cost nothing; an incident of the same round is"
+        " charged. What they asked for is the total with them.",
         (
             Column(name="Entry", width=8, numeric=True),
             Column(name="Round", width=26),
