@@ -10,10 +10,10 @@ from shuffle_ledger.accounting.certificate import Certificate
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.randomizers import Generic
 from shuffle_ledger.accounting.randomizers.local_gaussian import gaussian_distance, gaussian_local_epsilon
-from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
+from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, honest_share
 
-# Shares of delta that the local deltas of all reports may take, from the most on: each a factor below the one
-# before. Their delta is multiplied by 1 + exp(epsilon) at least twice.
+# Shares of delta that the local deltas of all honest reports may take, from the most on: each a factor below
+# the one before. Their delta is multiplied by 1 + exp(epsilon) at least twice.
 _LARGEST_SHARE, _FACTOR, _SHARES = 0.4, 0.6, 22
 
 
@@ -55,14 +55,15 @@ def best_local_gaussian(
 
     Raises:
         InvalidParameter: a value is out of range, or at none of these local deltas an epsilon0 of at most
-            30 holds.
+            30 holds, or all of them are below 1e-200.
     """
     delta = validation.probability("delta", delta)
     reports = validation.whole("reports", reports, 1, validation.MAXIMUM_REPORTS)
+    honest = honest_share(validation.share("honest_fraction", honest_fraction), reports)
     mu = gaussian_distance(sigma, width)
     found: LocalGaussianRound | None = None
     for step in range(_SHARES):
-        delta0 = _LARGEST_SHARE * _FACTOR**step * delta / (2 * reports)
+        delta0 = _LARGEST_SHARE * _FACTOR**step * delta / (2 * max(honest, 1))
         epsilon0 = gaussian_local_epsilon(mu, delta0)
         if epsilon0 is None or delta0 < validation.MINIMUM_PROBABILITY:
             continue
@@ -76,5 +77,6 @@ def best_local_gaussian(
         if found is None or one.certificate.epsilon_upper < found.certificate.epsilon_upper:
             found = one
     if found is None:
-        raise InvalidParameter("sigma", sigma, "more noise: no epsilon0 of at most 30 holds at these reports")
+        expected = "more noise, or a larger delta: no epsilon0 of at most 30 holds at these reports"
+        raise InvalidParameter("sigma", sigma, expected)
     return found

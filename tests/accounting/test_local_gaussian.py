@@ -59,6 +59,20 @@ def test_fewer_honest_reports_cost_more() -> None:
     assert 1.2 * usual.certificate.epsilon_upper < half.certificate.epsilon_upper < math.inf
 
 
+@pytest.mark.slow
+def test_only_honest_reports_take_a_share_of_delta() -> None:
+    accountant = Accountant(precision=0.1)
+    partly = best_local_gaussian(accountant, sigma=2, reports=10_000, delta=1e-6, honest_fraction=0.01)
+    alone = best_local_gaussian(accountant, sigma=2, reports=100, delta=1e-6)
+    assert partly.round.delta0 == alone.round.delta0
+    assert partly.certificate.epsilon_upper == alone.certificate.epsilon_upper
+
+
+def test_a_delta_that_is_too_small_for_any_noise_is_named() -> None:
+    with pytest.raises(InvalidParameter, match="a larger delta"):
+        best_local_gaussian(Accountant(), sigma=1e5, reports=1000, delta=1e-300)
+
+
 def test_bad_values_are_refused() -> None:
     accountant = Accountant()
     for values, message in (
