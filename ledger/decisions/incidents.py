@@ -294,14 +294,14 @@ def _drafted(
     changes: tuple[HoldingChange, ...] = ()
     details, loss, chosen_after = policy.unchanged(view), None, False
     if view.cohort.status != "frozen":
-        # What promises nothing may have had its filters chosen by anything.
+        # A quota's filters may have been chosen by anything: its numbers bound nothing.
+        chooses = policy.has_chosen(view) and view.cohort.quota is None
         promises = math.isfinite(promised_epsilon(view.cohort, view.cohort.epsilon_budget))
-        chooses = policy.has_chosen(view) and promises
         first = store.first_released(stored.cohort) if chooses else None
         chosen_after = first is not None and not is_later(told.released, than=first.content())
         step = policy.telling(books, view, told.truth, chosen_after=chosen_after)
         accounted, spent, details = step.accounted or accounted, step.spent, dict(step.details)
-        overspent = overspent or chosen_after or overspends(view, step)
+        overspent = overspent or (chosen_after and promises) or overspends(view, step)
         changes = (HoldingChange(accounted=accounted, count=1, local_count=1),)
         loss = loss_cache.digest_of(store, accountant, accounted).hex()
     return EntryDraft(

@@ -473,8 +473,7 @@ class Replay:
             return
         if not self.trail.tells(truth, accounted, numerical_policy=_slot_rule(body)):
             self.blame(body.sequence, "what it accounts does not follow from the release that it states")
-        promises = self.joint.quota is None and not self.joint.windows_only
-        chooses = self.trail.has_chosen and promises
+        chooses = self.trail.has_chosen and self.joint.quota is None
         first = self.first_released if chooses else None
         chosen_after = first is not None and not is_later(released, than=first)
         if details["chosen_after"] != chosen_after:
@@ -482,7 +481,7 @@ class Replay:
         if chosen_after and body.spent.epsilon_upper_or_none is not None:
             self.blame(body.sequence, "it bounds a release that may have come before the filters were chosen")
         self._count_locally(round_id, accounted)
-        self._charge(body, accounted, is_broken=chosen_after)
+        self._charge(body, accounted, is_broken=chosen_after and not self.joint.windows_only)
 
     def _count_locally(self, round_id: str, accounted: ShuffledRound) -> None:
         """Count a round without the shuffler: as it was first accounted, whatever it is settled as."""

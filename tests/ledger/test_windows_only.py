@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -167,6 +168,11 @@ def test_a_release_that_may_have_chosen_the_filters_has_no_bound(desk: Desk) -> 
         assert ("would have been kept on this course of events" in text) is released
         assert ("is bounded by no finite epsilon that this chain tells" in text) is not released
         assert ("to unbounded, rounding errors" in text and "at most unbounded of" in text) is not released
+        said = budget(desk.store, desk.accountant, name)
+        assert math.isfinite(said.epsilon_spent_upper) is released
+        assert said.status == "open"
+        assert isinstance(desk.ask(a_monday() + 7 * DAY, cohort=name), Admitted)
+    desk.check()
 
 
 def test_a_voided_round_that_was_released_all_the_same_is_not_called_unreleased(desk: Desk) -> None:

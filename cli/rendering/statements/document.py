@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from shuffle_ledger.cli.rendering.statements.numbers import (
 )
 from shuffle_ledger.cli.rendering.statements.tables import Table
 from shuffle_ledger.ledger.evidence import Breach, CohortStatement, EpsilonBounds, Promise, Statement, Verdict
-from shuffle_ledger.ledger.values import EntryKind, Window
+from shuffle_ledger.ledger.values import Window
 
 VERDICT_WORDS: dict[Verdict, str] = {
     "kept": "Kept",
@@ -91,8 +90,7 @@ class Document:
 
 def document_from(statement: Statement, *, rows_max: int) -> Document:
     """Returns the document; tables with more rows than `rows_max` show their beginning and their end."""
-    cohorts = tuple(map(_as_proven, statement.cohorts))
-    one = cohorts[0] if len(cohorts) == 1 else None
+    one = statement.cohorts[0] if len(statement.cohorts) == 1 else None
     made = f"Made {moment(statement.made_at)} by {statement.software}"
     named = {
         status: [each.cohort for each in statement.cohorts if each.status == status]
@@ -104,31 +102,11 @@ def document_from(statement: Statement, *, rows_max: int) -> Document:
         if one
         else f"Privacy statement: {len(statement.cohorts)} cohorts",
         subtitle=f"As of entry {one.head.sequence:,}, {moment(one.as_of)}. {made}." if one else f"{made}.",
-        overview=None if one else tables.overview(cohorts, VERDICT_WORDS),
-        cohorts=tuple(_pages(each, statement, rows_max) for each in cohorts),
+        overview=None if one else tables.overview(statement.cohorts, VERDICT_WORDS),
+        cohorts=tuple(_pages(each, statement, rows_max) for each in statement.cohorts),
         evidence=tuple(_evidence(statement)),
         terms=TERMS,
     )
-
-
-def _as_proven(cohort: CohortStatement) -> CohortStatement:
-    """Returns what is said of a cohort, its spending unbounded if a release may have chosen its filters.
-
-    The chain of a cohort that only windows limit goes on counting then, for it promises nothing. But what it
-    counts bounds nothing, unless it is attested that the release came after what chose the filters.
-    """
-    promise = cohort.promise
-    released = (EntryKind.ADMITTED, EntryKind.INCIDENT)
-    first = next((each for each in cohort.moments if each.kind in released), None)
-    if not promise.windows_only or promise.policy != "adaptive" or first is None:
-        return cohort
-    told = [each for each in cohort.told if each.kind == "incident"]
-    before = next((each.released_before for each in told if each.sequence == first.sequence), None)
-    chosen = before or first.recorded_at
-    later = [each.released_after for each in told if each.sequence > first.sequence]
-    if all(moment is not None and moment >= chosen for moment in later):
-        return cohort
-    return dataclasses.replace(cohort, spent=dataclasses.replace(cohort.spent, epsilon_upper=math.inf))
 
 
 def _pages(cohort: CohortStatement, statement: Statement, rows_max: int) -> CohortPages:
@@ -332,7 +310,7 @@ def _spent_sentence(cohort: CohortStatement, digits: Digits) -> str:
     most, budget = digits.upper(cohort.spent.epsilon_upper), plain(cohort.promise.epsilon_budget)
     if cohort.promise.windows_only:
         largest = max(each.spent.epsilon_upper for each in cohort.moments)
-        if math.isinf(largest) or math.isinf(cohort.spent.epsilon_upper):
+        if math.isinf(largest):
             return "What it reveals is bounded by no finite epsilon that this chain tells."
         kept_at = digits.upper(largest)
         return f"A budget for it of epsilon {kept_at} would have been kept on this course of events."
