@@ -380,7 +380,7 @@ def _profile(
     deltas = [float(Decimal(repr(delta)).scaleb(decade)) for decade in PROFILE_DECADES]
     points = []
     for done, each in enumerate(deltas, start=1):
-        if each == delta or each <= PROFILE_DELTA_MAX:
+        if each == delta or 0 < each <= PROFILE_DELTA_MAX:
             spent = loss_cache.certify(store, accountant, held, delta=each, keep=False)
             bounds = {"epsilon_upper": spent.epsilon_upper, "epsilon_lower": spent.epsilon_lower}
             points.append(ProfilePoint(delta=each, **bounds))

@@ -172,6 +172,15 @@ def agree(again: Any, told: Any) -> bool:
     return bool(again.epsilon_lower <= upper and told["epsilon_lower"] <= again.epsilon_upper)
 
 
+def test_the_smallest_delta_has_a_statement(directory: Path, run: Run) -> None:
+    """A tenth of it is no number, and the statement asked what is spent there."""
+    options = ("--population", "100000", "--epsilon", "1", "--delta", "5e-324", "--policy", "fixed")
+    assert run("cohort", "open", "tiny", *options, "--yes").code == 0
+    deltas = [point["delta"] for point in stated(run, "tiny")["cohorts"][0]["profile"]]
+    assert deltas[0] == 5e-324
+    assert len(set(deltas)) == len(deltas) > 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fixed", "adaptive"])
 def test_what_was_told_afterwards_is_among_what_is_charged(directory: Path, run: Run, policy: str) -> None:
