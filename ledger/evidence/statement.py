@@ -94,8 +94,11 @@ class StatedRound:
 
 @dataclass(frozen=True, kw_only=True)
 class StatedKind:
-    """Rounds that are charged alike: admitted ones as they are told last, voided ones that keep what they
-    reserved, and incidents."""
+    """A kind of round, and how many rounds are charged as it.
+
+    Admitted rounds count as they were told last, and incidents too; voided ones if they keep what they
+    reserved.
+    """
 
     round: ShuffledRound  # as it is charged
     rounds: int

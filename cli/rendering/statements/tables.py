@@ -274,7 +274,14 @@ def _round_row(
     told: StatedTold | None,
     charged: Mapping[ShuffledRound, EpsilonBounds],
 ) -> tuple[str, ...]:
-    """Returns the row of a round; `told`: what was said of it last, `charged`: what kinds reveal alone."""
+    """Returns the row of a round.
+
+    Args:
+        stated: the round.
+        digits: how its numbers are printed.
+        told: its last correction, or its incident; None: there is none.
+        charged: the bounds of each kind alone.
+    """
     closing = stated.closing
     reports = [f"{stated.declared.reports:,}"]
     if stated.accounted.reports != stated.declared.reports:
