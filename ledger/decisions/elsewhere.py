@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
-from shuffle_ledger.accounting import Accountant, ShuffledRound, fits
+from shuffle_ledger.accounting import Accountant, InvalidParameter, ShuffledRound, fits
 from shuffle_ledger.ledger.decisions.corrections import CORRECTABLE, correct
 from shuffle_ledger.ledger.decisions.courses import described_now
 from shuffle_ledger.ledger.decisions.incidents import check_begun, record_incident, whose
@@ -20,6 +20,7 @@ from shuffle_ledger.ledger.decisions.outcomes import round_record, without_lost
 from shuffle_ledger.ledger.decisions.strata import refuse_unstated_rate
 from shuffle_ledger.ledger.decisions.truths import restated, truth_of
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
+from shuffle_ledger.ledger.policies.base import IN_CLEAR
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import (
     Cohort,
@@ -119,8 +120,10 @@ def not_told(store: Store, round_id: str) -> tuple[str, ...]:
 
 def _covers(store: Store, round_id: str, truth: ShuffledRound, chain: Cohort) -> bool:
     """Return whether a chain's incident is known to cost no less than the round does."""
-    with contextlib.suppress(InvalidValue):
-        told = described_now(round_record(store, f"{round_id}+{chain.name}"))
+    told = described_now(round_record(store, f"{round_id}+{chain.name}"))
+    if told == IN_CLEAR:
+        return True
+    with contextlib.suppress(InvalidValue, InvalidParameter):  # no round of so few users
         return any(fits(_within(each, chain), told) for each in (truth, replace(truth, sampled_from=None)))
     return False
 

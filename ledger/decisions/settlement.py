@@ -62,7 +62,8 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
             round without reports is voided); or strata were sampled, and it is more than they sampled.
         Conflict: the round is pending, refused, voided, an incident, or settled with another number; or a
             cohort of it is frozen; or it is charged to windows, and its collection has not begun.
-        TryAgain, Unavailable: nothing was changed, but for AnswerLost: it may have been.
+        TryAgain, Unavailable: nothing was changed, but for AnswerLost, or if it was `not_told` that could not
+            be read: it may have been, and the same again answers.
     """
     telling = settling(store, accountant, round_id, reports=reports, actor=actor)
     entries = optimistic_append.append_to_each(store, telling.cohorts, telling.decide)

@@ -139,6 +139,7 @@ def test_what_a_later_correction_or_settlement_does_not_reach_is_named(each_desk
     weaker: dict[str, object] = {"randomizer": {"kind": "krr", "k": 10, "epsilon0": 0.5}}
     stronger: dict[str, object] = {"randomizer": {"kind": "krr", "k": 10, "epsilon0": 3.0}}
     assert isinstance(desk.ask(today, round_id="now"), Admitted)
+    assert isinstance(desk.ask(today, round_id="known"), Admitted)
     assert isinstance(desk.ask(today, round_id="now+phones", cohort="tablets"), Admitted)
     told: dict[str, Any] = {"name": "now"}
     assert tell(desk, **told, cohorts=("tablets",), until=later).not_told == ()
@@ -153,6 +154,11 @@ def test_what_a_later_correction_or_settlement_does_not_reach_is_named(each_desk
     assert [settled() for _ in range(2)] == [(next_week, "tablets")] * 2
     tell(desk, **told, cohorts=("tablets",), until=later, reason="the settlement")
     assert settled() == ()
+    leak: dict[str, Any] = {"described": None, "reason": "a leak", "actor": "ada"}
+    record_incident(
+        desk.store, desk.accountant, "watches", round_id="known+watches", collected_on=today, **leak
+    )
+    assert tell(desk, stronger, name="known").not_told == (), "data in the clear cost no less"
     desk.check()
 
 
