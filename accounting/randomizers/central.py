@@ -53,8 +53,9 @@ class _CentralMechanism(WholeRelease):
 
     def attained(self, *, sampled: bool) -> tuple[LocalRandomizer, ...]:
         """See `LocalRandomizer.attained`. Two datasets have statistics at the distance of the sensitivity,
-        and a sample without the differing user has the law of the second one."""
-        return (self,)
+        and a sample without the differing user has the law of the second one. How far a substitution moves a
+        statistic of which only adding and removing is known, such as a count, is not."""
+        return (self,) if self.relation == "substitution" else ()
 
     @property
     def _times(self) -> int:

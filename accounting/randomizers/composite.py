@@ -113,7 +113,11 @@ class Composite(DecomposedRandomizer):
 
     def witnesses(self) -> tuple[Decomposition, ...]:
         """See `LocalRandomizer.witnesses`; the datasets differ in every part."""
-        parts = [part.witnesses() for part in self.randomizers]
+        return self.combined_witnesses([part.witnesses() for part in self.randomizers])
+
+    def combined_witnesses(self, parts: list[tuple[Decomposition, ...]]) -> tuple[Decomposition, ...]:
+        """Returns the witnesses of the whole from those of its parts; only the first ones of each part if
+        there are many."""
         if math.prod(len(one) for one in parts) > _MAXIMUM_WITNESSES:
             parts = [one[:1] for one in parts]
         try:
