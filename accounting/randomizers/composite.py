@@ -204,7 +204,7 @@ class Parallel(Composite):
         if not _are_as_many(self.weights, parts):
             raise InvalidParameter("weights", self.weights, f"{len(parts)} weights, one for each part")
         weights = tuple(validation.share(f"weights[{place}]", one) for place, one in enumerate(self.weights))
-        if abs(math.fsum(weights) - 1) > _WEIGHT_TOLERANCE:
+        if not validation.sums_to_one(weights, _WEIGHT_TOLERANCE):
             raise InvalidParameter("weights", math.fsum(weights), "weights that sum to 1")
         object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "weights", weights)
