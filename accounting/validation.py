@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from fractions import Fraction
 from numbers import Integral, Real
 from typing import cast
 
@@ -37,6 +39,39 @@ def real(field: str, value: object, expected: str) -> float:
         if math.isfinite(number):
             return number
     raise InvalidParameter(field, value, expected)
+
+
+def between(field: str, value: object, least: float, most: float) -> float:
+    """Returns `value` as a float from `least` to `most`, both included."""
+    expected = f"a number from {exact_text(least)} to {exact_text(most)}"
+    number = real(field, value, expected)
+    if not least <= number <= most:
+        raise InvalidParameter(field, value, expected)
+    return number
+
+
+def quotients(distance: float, least: float, most: float) -> tuple[float, float]:
+    """Returns the least and the largest float by which a distance may be divided so that the quotient is from
+    `least` to `most`, both included.
+
+    All are taken for the decimal numbers that they print as: 0.7 may be divided by 0.07 if `most` is 10.
+    """
+    exact, smallest, largest = (Fraction(repr(one)) for one in (distance, least, most))
+    low, high = float(exact / largest), float(exact / smallest)
+    if Fraction(repr(low)) < exact / largest:
+        low = math.nextafter(low, math.inf)
+    if Fraction(repr(high)) > exact / smallest:
+        high = math.nextafter(high, 0.0)
+    return low, high
+
+
+def sums_to_one(values: Sequence[float], tolerance: float) -> bool:
+    """Returns whether the decimal numbers that the values print as sum to 1 within a tolerance, which is
+    included."""
+    if abs(math.fsum(values) - 1) <= tolerance / 2:
+        return True
+    total = sum((Fraction(repr(one)) for one in values), Fraction(0))
+    return abs(total - 1) <= Fraction(repr(tolerance))
 
 
 def local_epsilon(value: object) -> float:

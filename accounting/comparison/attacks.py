@@ -3,7 +3,8 @@ analysis.
 
 They are the divergences of neighbouring datasets whose shuffled outputs have a known law. For noise that all
 users make together, the pairs of the analysis are attained by such datasets. For a declared round no attack
-is known. The gap between the two bounds is the most that a better proof could gain.
+is known, nor for a randomizer that is accounted as another one. The gap between the two bounds is the most
+that a better proof could gain.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def attack_delta(shuffled: ShuffledRound, *, epsilon: float) -> float | None:
     for several reports of a user.
 
     Guarantee: the shuffled outputs of some neighbouring datasets have at least this divergence; for
-    `generic`, with some epsilon0-LDP randomizer. Dishonest users tell the attacker their reports.
+    `generic`, with some epsilon0-LDP randomizer. The outputs are those of the randomizer that the round was
+    given: None for `local_gaussian`, and for sequential rounds of other randomizers than `generic`, which are
+    accounted as `generic`. Dishonest users tell the attacker their reports.
     Source: Su, Cheng, Wang, Theorem 14; docs/theory.md.
 
     Raises:
@@ -127,7 +130,7 @@ def _beyond(losses: FloatArray) -> FloatArray:
 
 def _profile(shuffled: ShuffledRound) -> WitnessProfile | AttainedProfile | None:
     shuffled = certain_round(shuffled)
-    if shuffled.reports_per_user > 1:
+    if shuffled.reports_per_user > 1 or shuffled.written != shuffled.randomizer:
         return None
     attained = shuffled.randomizer.attained(sampled=shuffled.sampled_from is not None)
     if attained:

@@ -21,6 +21,7 @@ from shuffle_ledger.accounting.randomizers import (
     PrivacyLoss,
 )
 from shuffle_ledger.accounting.randomizers.privacy_loss import LARGEST_LOSS, MAXIMUM_LOSSES
+from shuffle_ledger.accounting.randomizers.whole_release import checked_relation
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, charged_as
 
 _MAXIMUM_DEPTH = 32  # events inside one another
@@ -34,7 +35,9 @@ def from_dp_accounting(pld: Any, *, relation: str) -> PrivacyLoss:
     Args:
         pld: a `dp_accounting.pld.privacy_loss_distribution.PrivacyLossDistribution`, with pessimistic
             estimates.
-        relation: the neighbours that it was computed for; only "substitution" can be taken over.
+        relation: the neighbours that it was computed for; only "substitution" can be taken over. It is not
+            dp-accounting's REPLACE_SPECIAL, where a record is replaced by the zero record only: a sum then
+            moves half as far.
 
     Guarantee: its profile is the larger one of both directions, and losses are rounded up, to fewer of them
     if there are more than 10,000. Losses beyond 120, and missing mass, count as infinite loss. Losses below 0
@@ -113,11 +116,19 @@ def rounds_of_dp_event(event: Any, *, relation: str) -> dict[ShuffledRound, int]
 
     Args:
         event: a `dp_accounting.DpEvent`; classes are recognised by their names.
-        relation: the neighbours that noise multipliers and rho are for: "substitution" or "add-remove".
+        relation: the neighbours that the accountant of the event assumes: "substitution" (dp-accounting's
+            REPLACE_ONE), or "add-remove" (ADD_OR_REMOVE_ONE, and REPLACE_SPECIAL, which puts the zero record
+            in the place of one). The rho of a zero-concentrated event is for these neighbours. A noise
+            multiplier is not for any: it is the noise over the largest norm C of a record.
+
+    Guarantee: certificates of the rounds are for substitution, whichever relation is given. Records of norm
+        at most C move their sum by up to C if one is added or removed, by up to 2C if one is replaced. So a
+        noise multiplier m is accounted as a sensitivity of 2 at the noise m.
 
     Raises:
         InvalidParameter: an event that is not supported, or values out of range.
     """
+    checked_relation(relation)
     found: dict[ShuffledRound, int] = {}
     left = _MAXIMUM_EVENTS
 
@@ -158,11 +169,18 @@ def _zero_concentrated(event: Any, relation: str) -> LocalRandomizer:
     return Declared(rho=event.rho, relation=relation)
 
 
+# Largest distance of the sums of two neighbours, in norms of a record. For "add-remove" the releases
+# themselves count the sensitivity twice in a substitution.
+_SENSITIVITY: Mapping[str, float] = {"substitution": 2.0, "add-remove": 1.0}
 # Names of dp-accounting's events: those that hold other events, and those that are one release.
 _COMPOSED = ("SelfComposedDpEvent", "ComposedDpEvent", "NoOpDpEvent")
 _RELEASES: Mapping[str, Callable[[Any, str], LocalRandomizer]] = {
-    "GaussianDpEvent": lambda event, relation: Gaussian(sigma=event.noise_multiplier, relation=relation),
-    "LaplaceDpEvent": lambda event, relation: CentralLaplace(scale=event.noise_multiplier, relation=relation),
+    "GaussianDpEvent": lambda event, relation: Gaussian(
+        sigma=event.noise_multiplier, sensitivity=_SENSITIVITY[relation], relation=relation
+    ),
+    "LaplaceDpEvent": lambda event, relation: CentralLaplace(
+        scale=event.noise_multiplier, sensitivity=_SENSITIVITY[relation], relation=relation
+    ),
     "ZCDpEvent": _zero_concentrated,
 }
 

@@ -21,7 +21,7 @@ from shuffle_ledger.accounting.randomizers.whole_release import (
 )
 
 _ROUND_UP = 1 + 4 * UNIT_ROUND_OFF  # factor for the round-off of a few operations
-_LARGEST_PARAMETER = 1e12  # of a scale or a sensitivity; the least is one over it
+_LEAST_PARAMETER, _LARGEST_PARAMETER = 1e-12, 1e12  # of a scale or a sensitivity
 # Largest sigma of discrete Gaussian noise: about 32 sigma outcomes are listed.
 _MAXIMUM_SIGMA = 2e4
 _MINIMUM_EPSILON, _MAXIMUM_EPSILON = 1e-9, 120.0  # of Laplace noise, for a substitution
@@ -53,21 +53,26 @@ class _CentralMechanism(WholeRelease):
 
     def attained(self, *, sampled: bool) -> tuple[LocalRandomizer, ...]:
         """See `LocalRandomizer.attained`. Two datasets have statistics at the distance of the sensitivity,
-        and a sample without the differing user has the law of the second one."""
-        return (self,)
+        and a sample without the differing user has the law of the second one. How far a substitution moves a
+        statistic of which only adding and removing is known, such as a count, is not."""
+        return (self,) if self.relation == "substitution" else ()
+
+    def _check_noise(self, name: str, least: float, most: float) -> None:
+        """Checks the noise called `name` and the sensitivity, and that the change by a substitution over the
+        noise is from `least` to `most`."""
+        noise, sensitivity = (
+            validation.between(one, getattr(self, one), _LEAST_PARAMETER, _LARGEST_PARAMETER)
+            for one in (name, "sensitivity")
+        )
+        low, high = validation.quotients(self._times * sensitivity, least, most)
+        low, high = max(low, _LEAST_PARAMETER), min(high, _LARGEST_PARAMETER)
+        object.__setattr__(self, name, validation.between(name, noise, low, high))
+        object.__setattr__(self, "sensitivity", sensitivity)
 
     @property
     def _times(self) -> int:
         """Returns how often the sensitivity counts in a substitution."""
         return 1 if self.relation == "substitution" else 2
-
-
-def _positive(name: str, value: object) -> float:
-    expected = f"a number above 0 and at most {exact_text(_LARGEST_PARAMETER)}"
-    number = validation.real(name, value, expected)
-    if not 1 / _LARGEST_PARAMETER <= number <= _LARGEST_PARAMETER:
-        raise InvalidParameter(name, value, expected)
-    return number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,12 +93,7 @@ class Gaussian(_CentralMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("sigma", "sensitivity"):
-            object.__setattr__(self, name, _positive(name, getattr(self, name)))
-        if not MINIMUM_MU <= self.gaussian_mu <= MAXIMUM_MU:
-            low, high = (self.sensitivity * self._times / one for one in (MAXIMUM_MU, MINIMUM_MU))
-            expected = f"a number from {exact_text(low)} to {exact_text(high)}"
-            raise InvalidParameter("sigma", self.sigma, expected)
+        self._check_noise("sigma", MINIMUM_MU, MAXIMUM_MU)
 
     @property
     def gaussian_mu(self) -> float:
@@ -185,12 +185,7 @@ class CentralLaplace(_CentralMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("scale", "sensitivity"):
-            object.__setattr__(self, name, _positive(name, getattr(self, name)))
-        if not _MINIMUM_EPSILON <= self.guarantee[0] <= _MAXIMUM_EPSILON:
-            low, high = (self.sensitivity * self._times / one for one in (_MAXIMUM_EPSILON, _MINIMUM_EPSILON))
-            expected = f"a number from {exact_text(low)} to {exact_text(high)}"
-            raise InvalidParameter("scale", self.scale, expected)
+        self._check_noise("scale", _MINIMUM_EPSILON, _MAXIMUM_EPSILON)
 
     @property
     def guarantee(self) -> tuple[float, float]:

@@ -113,7 +113,11 @@ class Composite(DecomposedRandomizer):
 
     def witnesses(self) -> tuple[Decomposition, ...]:
         """See `LocalRandomizer.witnesses`; the datasets differ in every part."""
-        parts = [part.witnesses() for part in self.randomizers]
+        return self.combined_witnesses([part.witnesses() for part in self.randomizers])
+
+    def combined_witnesses(self, parts: list[tuple[Decomposition, ...]]) -> tuple[Decomposition, ...]:
+        """Returns the witnesses of the whole from those of its parts; only the first ones of each part if
+        there are many."""
         if math.prod(len(one) for one in parts) > _MAXIMUM_WITNESSES:
             parts = [one[:1] for one in parts]
         try:
@@ -200,7 +204,7 @@ class Parallel(Composite):
         if not _are_as_many(self.weights, parts):
             raise InvalidParameter("weights", self.weights, f"{len(parts)} weights, one for each part")
         weights = tuple(validation.share(f"weights[{place}]", one) for place, one in enumerate(self.weights))
-        if abs(math.fsum(weights) - 1) > _WEIGHT_TOLERANCE:
+        if not validation.sums_to_one(weights, _WEIGHT_TOLERANCE):
             raise InvalidParameter("weights", math.fsum(weights), "weights that sum to 1")
         object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "weights", weights)

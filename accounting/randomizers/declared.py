@@ -17,7 +17,6 @@ from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 from shuffle_ledger.accounting.pld.renyi_conversion import linear_curve, profile_of_renyi_bounds
-from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers.base import plain
 from shuffle_ledger.accounting.randomizers.whole_release import (
     LOSS_ROUND_OFF,
@@ -99,13 +98,17 @@ class Declared(WholeRelease):
 
     def _checked_epsilon(self) -> float:
         most = _MAXIMUM_EPSILON / 2 if self._is_doubled else _MAXIMUM_EPSILON
-        return _between("epsilon", self.epsilon, 0.0, most)
+        return validation.between("epsilon", self.epsilon, 0.0, most)
 
     def _checked_rho(self) -> float:
-        return _between("rho", self.rho, _MINIMUM_RHO, _MAXIMUM_RHO / 4 if self._is_doubled else _MAXIMUM_RHO)
+        return validation.between(
+            "rho", self.rho, _MINIMUM_RHO, _MAXIMUM_RHO / 4 if self._is_doubled else _MAXIMUM_RHO
+        )
 
     def _checked_mu(self) -> float:
-        return _between("mu", self.mu, MINIMUM_MU, MAXIMUM_MU / 2 if self._is_doubled else MAXIMUM_MU)
+        return validation.between(
+            "mu", self.mu, MINIMUM_MU, MAXIMUM_MU / 2 if self._is_doubled else MAXIMUM_MU
+        )
 
     def _checked_renyi(self) -> tuple[tuple[float, float], ...]:
         expected = f"1 to {_MAXIMUM_ORDERS} pairs of an order and a divergence, such as [[2, 0.1], [8, 0.5]]"
@@ -116,10 +119,12 @@ class Declared(WholeRelease):
         for place, pair in enumerate(listed):
             if not isinstance(pair, list | tuple) or len(pair) != 2:
                 raise InvalidParameter(f"renyi[{place}]", pair, "an order and a divergence")
-            order = _between(f"renyi[{place}][0]", pair[0], _MINIMUM_ORDER, _MAXIMUM_ORDER)
+            order = validation.between(f"renyi[{place}][0]", pair[0], _MINIMUM_ORDER, _MAXIMUM_ORDER)
             if order in found:
                 raise InvalidParameter(f"renyi[{place}][0]", pair[0], "every order once")
-            found[order] = _between(f"renyi[{place}][1]", pair[1], _MINIMUM_DIVERGENCE, _MAXIMUM_DIVERGENCE)
+            found[order] = validation.between(
+                f"renyi[{place}][1]", pair[1], _MINIMUM_DIVERGENCE, _MAXIMUM_DIVERGENCE
+            )
         if self._is_doubled and max(found) <= 2 * _MINIMUM_ORDER:
             expected = "an order above 2.0002 for add-remove, whose half is above 1"
             raise InvalidParameter("renyi", listed, expected)
@@ -246,14 +251,6 @@ class Declared(WholeRelease):
         pairs = ", ".join(f"[{plain(order)}, {plain(divergence)}]" for order, divergence in self.renyi)
         rest = f"delta={plain(self.delta)}, relation={plain(self.relation)}"
         return f"{self.kind}({rest}, renyi=[{pairs}])"
-
-
-def _between(name: str, value: object, least: float, most: float) -> float:
-    expected = f"a number from {exact_text(least)} to {exact_text(most)}"
-    number = validation.real(name, value, expected)
-    if not least <= number <= most:
-        raise InvalidParameter(name, value, expected)
-    return number
 
 
 class _DeclaredProfile(MechanismProfile):

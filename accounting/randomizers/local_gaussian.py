@@ -16,7 +16,7 @@ from shuffle_ledger.accounting.randomizers.generic import Generic
 _HALVINGS = 60  # of the range of epsilon0 that is searched: more change no digit
 # Least and largest distance of two values, in deviations of the noise.
 _MINIMUM_MU, _MAXIMUM_MU = 1e-6, 10.0
-_LARGEST = 1e12  # of sigma and sensitivity; the least is one over it
+_LEAST, _LARGEST = 1e-12, 1e12  # of sigma and sensitivity
 # Local epsilons are rounded up to multiples of 1 over it, so that the last digits of a divergence, which
 # another machine may round otherwise, do not change them.
 _EPSILON_STEPS = 2.0**40
@@ -106,18 +106,14 @@ def gaussian_distance(sigma: object, width: object, *, named: str = "width") -> 
     Raises:
         InvalidParameter: a value is out of range.
     """
-    expected = f"a number above 0 and at most {exact_text(_LARGEST)}"
-    numbers = []
-    for name, value in (("sigma", sigma), (named, width)):
-        number = validation.real(name, value, expected)
-        if not 1 / _LARGEST <= number <= _LARGEST:
-            raise InvalidParameter(name, value, expected)
-        numbers.append(number)
-    mu = numbers[1] / numbers[0] * (1 + 1e-15)
-    if not _MINIMUM_MU <= mu <= _MAXIMUM_MU:
-        low, high = (exact_text(numbers[1] / one) for one in (_MAXIMUM_MU, _MINIMUM_MU))
-        raise InvalidParameter("sigma", sigma, f"a number from {low} to {high} for this {named}")
-    return mu
+    deviation = validation.between("sigma", sigma, _LEAST, _LARGEST)
+    distance = validation.between(named, width, _LEAST, _LARGEST)
+    low, high = validation.quotients(distance, _MINIMUM_MU, _MAXIMUM_MU)
+    low, high = max(low, _LEAST), min(high, _LARGEST)
+    if not low <= deviation <= high:
+        expected = f"a number from {exact_text(low)} to {exact_text(high)} for this {named}"
+        raise InvalidParameter("sigma", sigma, expected)
+    return distance / deviation * (1 + 1e-15)
 
 
 def gaussian_local_epsilon(mu: float, delta0: float) -> float | None:

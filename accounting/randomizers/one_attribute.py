@@ -49,6 +49,17 @@ class OneAttribute(Joint):
         ]
         return Components(_different(self, choices), ())
 
+    def witnesses(self) -> tuple[Decomposition, ...]:
+        """See `LocalRandomizer.witnesses`; the differing user has one value of each other part, which may
+        differ from the others'."""
+        found = [part.witnesses() for part in self.parts]
+        return self.combined_witnesses(
+            [
+                known if place == self.attribute else tuple(_law(one, "a") for one in known)
+                for place, known in enumerate(found)
+            ]
+        )
+
 
 def _shared(part: DecomposedRandomizer, found: Components) -> tuple[Bracket, ...]:
     """Returns the brackets of a part for one common input, of all inputs that differ in their bounds."""

@@ -27,8 +27,9 @@ from shuffle_ledger.accounting.randomizers.frequency_oracles import (
     vanishing,
 )
 
-# Limits of parameters: subsets and blocks, hash values, hash functions, and the probability of a flipped bit.
-_MAXIMUM_SIZE = 10**12
+# Limits of parameters: blocks (the largest number that is chosen if it is left out), hash values, hash
+# functions, and the probability of a flipped bit.
+_MAXIMUM_BLOCKS = 2**40
 _MAXIMUM_G = 2 * 10**13
 _MAXIMUM_HASHES = 8
 _MINIMUM_FLIP = 1e-9
@@ -156,7 +157,7 @@ class BlockHadamard(FiveComponents):
         domain = _required(self.domain, self.kind)
         widest = math.ceil(math.log2(min(math.exp(self.epsilon0), 2 * domain)))
         blocks = 2 ** max(widest - 1, 0) if self.blocks is None else self.blocks
-        blocks = validation.whole("blocks", blocks, 1, _MAXIMUM_SIZE)
+        blocks = validation.whole("blocks", blocks, 1, _MAXIMUM_BLOCKS)
         if blocks & (blocks - 1):
             raise InvalidParameter("blocks", self.blocks, "a power of two")
         object.__setattr__(self, "blocks", blocks)

@@ -295,6 +295,6 @@ def _checked_row(name: str, row: Sequence[object]) -> tuple[float, ...]:
     for place, value in enumerate(values):
         if value != 0 and not _LEAST_PROBABILITY <= value <= 1:
             raise InvalidParameter(f"{name}[{place}]", value, expected)
-    if abs(math.fsum(values) - 1) > _SUM_TOLERANCE:
+    if not validation.sums_to_one(values, _SUM_TOLERANCE):
         raise InvalidParameter(name, math.fsum(values), "probabilities that sum to 1")
     return values

@@ -232,6 +232,13 @@ class ShuffledRound:
             raise InvalidParameter("reports_per_user", self.reports_per_user, expected)
 
     @property
+    def written(self) -> LocalRandomizer:
+        """Returns the randomizer as it was given; `randomizer` is `generic` in its place if only its local
+        privacy is accounted."""
+        given: LocalRandomizer = vars(self)["_words"]["randomizer"]
+        return given
+
+    @property
     def fewest_users(self) -> int:
         """Returns the least number of users who can have sent the reports."""
         return -(-self.reports // self.reports_per_user)

@@ -360,7 +360,28 @@ def event(kind: str, **fields: Any) -> Any:
     return type(kind, (), fields)()
 
 
-def test_events_become_releases() -> None:
+@pytest.mark.parametrize(
+    ("relation", "expected"),
+    [
+        (
+            "add-remove",
+            {
+                "gaussian(sigma=3, relation='add-remove')": 12,
+                "central_laplace(scale=2, relation='add-remove')": 2,
+                "declared(rho=0.1, relation='add-remove')": 2,
+            },
+        ),
+        (
+            "substitution",
+            {
+                "gaussian(sigma=3, sensitivity=2)": 12,
+                "central_laplace(scale=2, sensitivity=2)": 2,
+                "declared(rho=0.1)": 2,
+            },
+        ),
+    ],
+)
+def test_events_become_releases(relation: str, expected: dict[str, int]) -> None:
     gaussian, laplace = (
         event("GaussianDpEvent", noise_multiplier=3.0),
         event("LaplaceDpEvent", noise_multiplier=2.0),
@@ -374,12 +395,7 @@ def test_events_become_releases() -> None:
     twice = event("SelfComposedDpEvent", event=whole, count=2)
     found = {
         shuffled.randomizer.describe(): count
-        for shuffled, count in rounds_of_dp_event(twice, relation="add-remove").items()
-    }
-    expected = {
-        "gaussian(sigma=3, relation='add-remove')": 12,
-        "central_laplace(scale=2, relation='add-remove')": 2,
-        "declared(rho=0.1, relation='add-remove')": 2,
+        for shuffled, count in rounds_of_dp_event(twice, relation=relation).items()
     }
     assert found == {parse_randomizer(text).describe(): count for text, count in expected.items()}
 

@@ -7,6 +7,7 @@ import math
 import dp_accounting
 import pytest
 from dp_accounting.pld import common, privacy_loss_distribution
+from scipy.optimize import brentq
 from scipy.stats import norm
 
 from shuffle_ledger.accounting import (
@@ -88,7 +89,9 @@ def test_what_a_round_has_beyond_its_pure_version_is_in_the_distribution(describ
         assert found <= max(1.1 * least, 1e-30) + (0.0 if epsilon else SPACING)
 
 
-def test_its_events_become_rounds() -> None:
+@pytest.mark.parametrize("relation", ["substitution", "add-remove"])
+def test_its_events_become_rounds_in_which_a_record_is_replaced(relation: str) -> None:
+    """A noise multiplier is the noise over the norm of one record, and two records count in a replacement."""
     event = dp_accounting.ComposedDpEvent(
         [
             dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(4.0), 6),
@@ -96,13 +99,69 @@ def test_its_events_become_rounds() -> None:
             dp_accounting.NoOpDpEvent(),
         ]
     )
-    rounds = rounds_of_dp_event(event, relation="substitution")
+    rounds = rounds_of_dp_event(event, relation=relation)
     assert sorted(rounds.values()) == [1, 6]
     found = Accountant().certify(rounds, delta=DELTA)
-    theirs = dp_accounting.pld.PLDAccountant(
-        dp_accounting.NeighboringRelation.REPLACE_SPECIAL, value_discretization_interval=SPACING
+    gaussian = privacy_loss_distribution.from_gaussian_mechanism(
+        4.0, sensitivity=2.0, value_discretization_interval=SPACING
     )
-    assert found.epsilon_lower <= theirs.compose(event).get_epsilon(DELTA) <= found.epsilon_upper + 1e-2
+    laplace = privacy_loss_distribution.from_laplace_mechanism(
+        10.0, sensitivity=2.0, value_discretization_interval=SPACING
+    )
+    theirs = gaussian.self_compose(6).compose(laplace).get_epsilon_for_delta(DELTA)
+    assert found.epsilon_lower <= theirs <= found.epsilon_upper + 1e-2
+
+
+@pytest.mark.parametrize("relation", ["substitution", "add-remove"])
+def test_gaussian_events_have_the_closed_form_of_twice_the_norm(relation: str) -> None:
+    def nested(one: dp_accounting.DpEvent) -> list[dp_accounting.DpEvent]:
+        return [
+            dp_accounting.SelfComposedDpEvent(one, 10),
+            dp_accounting.ComposedDpEvent([one] * 10),
+            dp_accounting.SelfComposedDpEvent(dp_accounting.ComposedDpEvent([one] * 5), 2),
+        ]
+
+    for event in nested(dp_accounting.GaussianDpEvent(4.0)):
+        rounds = rounds_of_dp_event(event, relation=relation)
+        found = Accountant().certify(rounds, delta=DELTA)
+        sigma = 4 / (2 * math.sqrt(10))
+        right = brentq(lambda epsilon: gaussian_delta(epsilon, sigma) - DELTA, 0, 20)  # noqa: B023 - called here
+        assert right == pytest.approx(8.3062, abs=1e-4)
+        assert found.epsilon_lower <= right <= found.epsilon_upper
+
+
+@pytest.mark.parametrize("relation", ["substitution", "add-remove"])
+def test_laplace_events_have_the_closed_form_of_twice_the_norm(relation: str) -> None:
+    found = Accountant().certify(
+        rounds_of_dp_event(dp_accounting.LaplaceDpEvent(0.5), relation=relation), delta=DELTA
+    )
+    right = 4 + 2 * math.log1p(-DELTA)  # where 1 - exp((epsilon - 4)/2) is delta
+    assert found.epsilon_lower <= right <= found.epsilon_upper
+
+
+def test_zero_concentrated_events_are_for_the_neighbours_that_are_named() -> None:
+    event = dp_accounting.ZCDpEvent(0.05)
+    for relation, rho in (("substitution", 0.05), ("add-remove", 0.2)):
+        found = Accountant().certify(rounds_of_dp_event(event, relation=relation), delta=DELTA)
+        # The Gaussian mechanism with this rho is one of the mechanisms that the event may be.
+        sigma = 1 / math.sqrt(2 * rho)
+        assert gaussian_delta(found.epsilon_upper, sigma) <= DELTA
+
+
+def test_a_release_on_its_way_there_and_back_loses_no_privacy() -> None:
+    accountant = Accountant()
+    ((described, count),) = rounds_of_dp_event(
+        dp_accounting.GaussianDpEvent(4.0), relation="substitution"
+    ).items()
+    assert count == 1
+    there = to_dp_accounting(described, accountant=accountant, discretization=SPACING)
+    back = ShuffledRound(randomizer=from_dp_accounting(there, relation="substitution"), reports=1)
+    again = accountant.certify({back: 1}, delta=DELTA).epsilon_upper
+    for epsilon in (there.get_epsilon_for_delta(DELTA), again):
+        assert gaussian_delta(epsilon, 2.0) <= DELTA
+
+
+def test_events_that_are_no_central_release_are_refused() -> None:
     with pytest.raises(ValueError, match="a list of events"):
         rounds_of_dp_event(dp_accounting.ComposedDpEvent(5), relation="substitution")
     with pytest.raises(ValueError, match="PoissonSampledDpEvent"):
@@ -110,3 +169,5 @@ def test_its_events_become_rounds() -> None:
             dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(1.0)),
             relation="substitution",
         )
+    with pytest.raises(ValueError, match="relation"):
+        rounds_of_dp_event(dp_accounting.NoOpDpEvent(), relation="replace-special")

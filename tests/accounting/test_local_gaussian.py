@@ -76,10 +76,10 @@ def test_a_delta_that_is_too_small_for_any_noise_is_named() -> None:
 def test_bad_values_are_refused() -> None:
     accountant = Accountant()
     for values, message in (
-        ({"sigma": 0.0}, "a number above 0"),
+        ({"sigma": 0.0}, "a number from 1e-12"),
         ({"sigma": 0.05}, "a number from 0.1"),
         ({"sigma": 0.11}, "more noise"),
-        ({"sigma": 1.0, "width": -1.0}, "a number above 0"),
+        ({"sigma": 1.0, "width": -1.0}, "a number from 1e-12"),
         ({"sigma": 1.0, "reports": 0}, "reports"),
     ):
         arguments = {"reports": 1000, **values}

@@ -366,7 +366,7 @@ def test_releases_are_written_and_read_back(written: str) -> None:
         ("declared(renyi=[[2, 0.1]], relation='add-remove')", "an order above 2.0002"),
         ("declared(epsilon=121)", "to 120"),
         ("gaussian(sigma=0.01)", "a number from 0.1"),
-        ("gaussian(sigma=1, sensitivity=0)", "a number above 0"),
+        ("gaussian(sigma=1, sensitivity=0)", "a number from 1e-12"),
         ("discrete_gaussian(sigma=1e6)", r"declared\(rho=...\)"),
         ("discrete_gaussian(sigma=1, sensitivity=0.5)", "a whole number from 1"),
         ("central_laplace(scale=0.001)", "a number from"),

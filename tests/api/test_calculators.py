@@ -173,6 +173,19 @@ def test_the_same_question_is_computed_once(server: Server, monkeypatch: pytest.
     assert len(computed) == 1
 
 
+def test_rounds_that_are_accounted_alike_have_their_own_attacks(server: Server) -> None:
+    gaussian = {"randomizer": "local_gaussian(sigma=4, delta0=1e-9)", "reports": 500, "delta": 1e-6}
+    first = server.ask("POST", "/v1/amplify", json=gaussian).json()
+    alike = {**first["round"], "delta": 1e-6}
+    second = server.ask("POST", "/v1/amplify", json=alike).json()
+    again = server.ask("POST", "/v1/amplify", json=gaussian).json()
+    assert first["round"] == second["round"]
+    assert first["round"]["randomizer"]["kind"] == "generic"
+    assert (first["attack_known"], second["attack_known"], again["attack_known"]) == (False, True, False)
+    assert first["attack_epsilon_lower"] is None
+    assert second["attack_epsilon_lower"] > 0
+
+
 def test_a_long_computation_is_left_running_and_answers_later(
     serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:

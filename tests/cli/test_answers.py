@@ -120,6 +120,26 @@ def test_a_renyi_divergence_is_bounded_where_it_is_asked_for(run: Run, tmp_path:
     assert not unknown["attack_known"]
 
 
+@pytest.mark.parametrize(
+    ("randomizer", "options"),
+    [
+        ("local_gaussian(sigma=4, delta0=2e-10)", ()),
+        ("local_gaussian(sigma=4, delta0=2e-10)", ("--interaction", "sequential")),
+        ("krr(k=10, epsilon0=1)", ("--interaction", "sequential")),
+        ("hcms(epsilon0=1)", ()),
+        ("gaussian(sigma=4, relation='add-remove')", ()),
+    ],
+)
+def test_no_attack_on_another_randomizer_is_shown(
+    run: Run, randomizer: str, options: tuple[str, ...]
+) -> None:
+    asked = ("amplify", "--randomizer", randomizer, "--reports", "1000", *options, "--delta", "1e-6")
+    answer = run(*asked, "--json").json
+    assert answer["attack_epsilon_lower"] is None
+    assert answer["attack_known"] is False
+    assert "no attack is known" in run(*asked).stdout
+
+
 @pytest.mark.slow
 def test_the_width_is_what_was_asked_or_the_answer_says_so(run: Run) -> None:
     round_ = ("--randomizer", "krr(k=10, epsilon0=1.15)", "--reports", "1000", "--delta", "1e-6")

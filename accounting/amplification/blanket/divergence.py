@@ -81,7 +81,7 @@ def blanket_profile(
             nodes.
 
     Guarantee: `lower <= E[(sum G)_+]/n <= upper`, floating-point round-off included.
-    Source: Su, Cheng, Wang, Theorem 4; quadrature and bounds: docs/theory.md.
+    Source: Su, Cheng, Wang, Theorems 12 and 13; quadrature and bounds: docs/theory.md.
     """
     which = np.zeros(excess.size, dtype=np.int64)
     return blanket_profiles([decomposition], which, reports, excess, smoothing=smoothing)

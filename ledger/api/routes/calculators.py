@@ -49,7 +49,8 @@ async def amplify(body: AmplifyRound, service: Asked) -> JSONResponse:
         third = few_honest(accountant, described, certificate, of=of)
         return amplification_document(described, certificate, attacked, third, of=of)
 
-    question = {"round": document_of(described), "delta": delta, "epsilon": epsilon}
+    # As given: attacks are on the randomizer that was named, also where two are accounted alike.
+    question = {"round": document_of(described.asked_mapping()), "delta": delta, "epsilon": epsilon}
     return await _calculated(service, "amplify", question, work)
 
 
