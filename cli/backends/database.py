@@ -388,11 +388,14 @@ def health_of(session: Session) -> Health:
     found = health(session.store, checkpoints, acknowledged=acknowledged)
     if session.settings.broker_url is None:
         return found
-    from shuffle_ledger.workers.dispatch import broker_state, queue_alarms  # noqa: PLC0415 - as in `decide`
+    from shuffle_ledger.workers.dispatch import broker_state, queue_alarms, worker_alarms  # noqa: PLC0415 - as in `decide`
 
     state = broker_state(session.settings)
     queues = state.lengths if state is not None else None
-    alarms = (*found.alarms, *queue_alarms(session.settings, queues))
+    waiting = worker_alarms(
+        state, pending=found.rounds_pending, longest_wait_seconds=found.longest_wait_seconds
+    )
+    alarms = (*found.alarms, *queue_alarms(session.settings, queues), *waiting)
     return replace(found, alarms=alarms, queues=queues, workers=state.workers if state is not None else None)
 
 
