@@ -286,7 +286,13 @@ class DatabaseLedger:
         return standing_after(self.session.store, follows)
 
     def verify(
-        self, cohort: str | None, *, against: SavedHeads | None, numbers: Numbers, entries: Entries
+        self,
+        cohort: str | None,
+        *,
+        against: SavedHeads | None,
+        numbers: Numbers,
+        entries: Entries,
+        progress: Progress,
     ) -> VerificationReport:
         """See `Ledger`."""
         from shuffle_ledger.ledger.checkpoints import trusted_key  # noqa: PLC0415 - few commands need it
@@ -302,6 +308,7 @@ class DatabaseLedger:
             against=against,
             numbers=numbers,
             positions_of=trusted_key(session.settings) if entries == "new" else None,
+            progress=progress,
         )
 
     def make_statement(
