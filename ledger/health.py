@@ -40,6 +40,7 @@ ALARMS = (
     "CHECKPOINT",
     "DISK",
     "BROKER",
+    "WORKERS",
     "DEAD",
     "WEBHOOK",
 )

@@ -7,10 +7,12 @@ from typing import Any
 from celery import Celery
 from celery.app.amqp import AMQP
 from kombu.connection import Connection
+from kombu.transport import redis
 
 from shuffle_ledger.ledger.settings import Settings
-from shuffle_ledger.workers import worker_logs  # noqa: F401 - its import connects it to Celery
-from shuffle_ledger.workers.queues import is_rabbitmq, queue_names, work_queues
+from shuffle_ledger.workers import worker_logs
+from shuffle_ledger.workers.queues import is_rabbitmq, is_redis, queue_names, work_queues
+from shuffle_ledger.workers.redis_broker import SteadyTransport
 
 ADMIT_ROUND = "shuffle_ledger.admit_round"
 SWEEP = "shuffle_ledger.sweep"
@@ -34,7 +36,13 @@ RECONNECT_SECONDS_MAX = 5.0  # between attempts; with SWEEP_EVERY_SECONDS, what 
 
 
 class _Connection(Connection):
-    """A connection whose attempts to reach a broker that is down are at most a few seconds apart."""
+    """A connection whose attempts to reach a broker that is down are at most a few seconds apart, and that
+    survives what is no message at Redis."""
+
+    def get_transport_cls(self) -> type:
+        """See Kombu: return the class of the transport."""
+        found: type = super().get_transport_cls()  # type: ignore[no-untyped-call]
+        return SteadyTransport if found is redis.Transport else found
 
     def ensure_connection(self, *arguments: Any, **named: Any) -> Connection:
         """Connect, retrying as Kombu does, which by itself waits up to 30 seconds between attempts."""
@@ -53,6 +61,7 @@ def create_app(settings: Settings) -> Celery:
     rabbitmq = is_rabbitmq(broker_url)
     names = queue_names(settings.queue)
     app = Celery("shuffle-ledger", amqp=_Amqp, broker=broker_url, include=["shuffle_ledger.workers.tasks"])
+    app.steps["worker"].add(worker_logs.EndAtHangup)
     app.conf.update(
         accept_content=["json"],
         task_serializer="json",
@@ -116,13 +125,13 @@ def _every(task: str, seconds: float) -> dict[str, object]:
 def _result_backend(broker_url: str) -> str | None:
     if is_rabbitmq(broker_url):
         return "rpc://"
-    return broker_url if broker_url.startswith(("redis", "rediss")) else None
+    return broker_url if is_redis(broker_url) else None
 
 
 def _transport_options(broker_url: str) -> dict[str, object]:
     if is_rabbitmq(broker_url):
         return {"confirm_publish": True}
-    if broker_url.startswith(("redis", "rediss")):
+    if is_redis(broker_url):
         return {"visibility_timeout": VISIBILITY_TIMEOUT_SECONDS}
     return {}
 

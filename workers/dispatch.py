@@ -11,6 +11,7 @@ from amqp.exceptions import AMQPError, MessageNacked
 from amqp.exceptions import NotFound as AmqpNotFound
 from celery import Celery
 from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_exponential
 
 from shuffle_ledger.accounting import Accountant
@@ -21,7 +22,8 @@ from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage import Store
 from shuffle_ledger.ledger.values import Outcome, Pending
 from shuffle_ledger.workers.celery_app import ADMIT_ROUND, create_app
-from shuffle_ledger.workers.queues import is_rabbitmq, queue_names
+from shuffle_ledger.workers.queues import QueueNames, is_rabbitmq, is_redis, queue_names
+from shuffle_ledger.workers.redis_broker import state_of
 
 POLL_FIRST_SECONDS = 0.02
 POLL_MAX_SECONDS = 0.5
@@ -29,6 +31,7 @@ OVERDUE_SECONDS = 300.0
 SWEEP_ROUNDS_MAX = 1000  # read and marked in one transaction
 SWEEP_BATCHES_MAX = 50  # transactions of a sweep: it queues at most 50,000 rounds
 CONFIRM_TIMEOUT_SECONDS = 5.0  # how long the broker may take to say that it has a message
+WORKERS_ALARM_SECONDS = 60.0  # that a round waits while no worker lives; a restart of all takes less
 _BROKERS_MAX = 8
 
 _log = logging.getLogger(__name__)
@@ -122,9 +125,9 @@ class BrokerState:
 def broker_state(settings: Settings) -> BrokerState | None:
     """Return the lengths of the queues and the number of workers; None when the broker cannot be asked.
 
-    Only RabbitMQ is asked. A queue that was not declared yet is left out.
+    Only RabbitMQ and Redis are asked. A queue that was not declared yet is left out.
     """
-    if settings.broker_url is None or not is_rabbitmq(settings.broker_url):
+    if not _can_be_asked(settings):
         return None
     lengths: dict[str, int] = {}
     workers = 0
@@ -132,12 +135,14 @@ def broker_state(settings: Settings) -> BrokerState | None:
     try:
         with _app_of(settings).connection_for_read() as connection:
             connection.ensure_connection(max_retries=1, timeout=CONFIRM_TIMEOUT_SECONDS)
+            if is_redis(settings.broker_url or ""):
+                return _state_at_redis(connection.default_channel, names)
             for name in vars(names).values():
                 with contextlib.suppress(AmqpNotFound), connection.channel() as channel:
                     declared = channel.queue_declare(name, passive=True)
                     lengths[name] = declared.message_count
                     workers = declared.consumer_count if name == names.rounds else workers
-    except (OperationalError, AMQPError, OSError) as error:
+    except (OperationalError, AMQPError, RedisError, OSError) as error:
         _log.warning("the broker cannot be asked: %s", error)
         return None
     return BrokerState(lengths=lengths, workers=workers)
@@ -145,12 +150,29 @@ def broker_state(settings: Settings) -> BrokerState | None:
 
 def queue_alarms(settings: Settings, lengths: dict[str, int] | None) -> list[str]:
     """Return what is wrong at the broker, as sentences like those of `ledger.health.health`."""
-    if settings.broker_url is None or not is_rabbitmq(settings.broker_url):
+    if not _can_be_asked(settings):
         return []
     if lengths is None:
         return ["BROKER cannot be reached; rounds stay pending"]
     dead = lengths.get(queue_names(settings.queue).dead, 0)
     return [f"DEAD {dead} messages that no worker could handle"] if dead else []
+
+
+def worker_alarms(state: BrokerState | None, *, pending: int, longest_wait_seconds: float) -> list[str]:
+    """Return the alarm for rounds that wait while no worker lives; of a broker that can be asked only."""
+    if state is None or state.workers or longest_wait_seconds <= WORKERS_ALARM_SECONDS:
+        return []
+    return [f"WORKERS none takes rounds: {pending} wait, the first for {longest_wait_seconds:.0f} seconds"]
+
+
+def _can_be_asked(settings: Settings) -> bool:
+    url = settings.broker_url or ""
+    return is_rabbitmq(url) or is_redis(url)
+
+
+def _state_at_redis(channel: object, names: QueueNames) -> BrokerState:
+    lengths, workers = state_of(channel, names)
+    return BrokerState(lengths=lengths, workers=workers)
 
 
 def _app_of(settings: Settings) -> Celery:

@@ -42,6 +42,11 @@ def is_rabbitmq(broker_url: str) -> bool:
     return broker_url.startswith(("amqp", "pyamqp"))
 
 
+def is_redis(broker_url: str) -> bool:
+    """Return whether a broker is Redis."""
+    return broker_url.startswith(("redis", "rediss"))
+
+
 def work_queues(prefix: str, *, rabbitmq: bool) -> list[Queue]:
     """Return the queues that workers consume: rounds first."""
     names = queue_names(prefix)

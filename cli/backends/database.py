@@ -286,7 +286,13 @@ class DatabaseLedger:
         return standing_after(self.session.store, follows)
 
     def verify(
-        self, cohort: str | None, *, against: SavedHeads | None, numbers: Numbers, entries: Entries
+        self,
+        cohort: str | None,
+        *,
+        against: SavedHeads | None,
+        numbers: Numbers,
+        entries: Entries,
+        progress: Progress,
     ) -> VerificationReport:
         """See `Ledger`."""
         from shuffle_ledger.ledger.checkpoints import trusted_key  # noqa: PLC0415 - few commands need it
@@ -302,6 +308,7 @@ class DatabaseLedger:
             against=against,
             numbers=numbers,
             positions_of=trusted_key(session.settings) if entries == "new" else None,
+            progress=progress,
         )
 
     def make_statement(
@@ -388,11 +395,14 @@ def health_of(session: Session) -> Health:
     found = health(session.store, checkpoints, acknowledged=acknowledged)
     if session.settings.broker_url is None:
         return found
-    from shuffle_ledger.workers.dispatch import broker_state, queue_alarms  # noqa: PLC0415 - as in `decide`
+    from shuffle_ledger.workers.dispatch import broker_state, queue_alarms, worker_alarms  # noqa: PLC0415 - as in `decide`
 
     state = broker_state(session.settings)
     queues = state.lengths if state is not None else None
-    alarms = (*found.alarms, *queue_alarms(session.settings, queues))
+    waiting = worker_alarms(
+        state, pending=found.rounds_pending, longest_wait_seconds=found.longest_wait_seconds
+    )
+    alarms = (*found.alarms, *queue_alarms(session.settings, queues), *waiting)
     return replace(found, alarms=alarms, queues=queues, workers=state.workers if state is not None else None)
 
 

@@ -164,7 +164,13 @@ class Ledger(Protocol):
         """See `ledger.storage.anchor.standing_after`."""
 
     def verify(
-        self, cohort: str | None, *, against: SavedHeads | None, numbers: Numbers, entries: Entries
+        self,
+        cohort: str | None,
+        *,
+        against: SavedHeads | None,
+        numbers: Numbers,
+        entries: Entries,
+        progress: Progress,
     ) -> VerificationReport:
         """See `ledger.verification.verifier.verify`."""
 

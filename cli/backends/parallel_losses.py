@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 
 from shuffle_ledger.accounting import Accountant, RoundLoss, ShuffledRound, charged_as, slot_for
 from shuffle_ledger.cli.backends.loss_process import loss_bytes, prepare_process
@@ -41,11 +43,26 @@ def losses_ahead(session: Session, rounds: Sequence[ShuffledRound], *, processes
     # Spawned, not forked: this process has threads and an open database.
     spawning = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=spawning, initializer=prepare_process) as pool:
-        coming = {slot: pool.submit(loss_bytes, slot, session.accountant.precision) for slot in missing}
+        with _without_interrupts():
+            coming = {slot: pool.submit(loss_bytes, slot, session.accountant.precision) for slot in missing}
         try:
             yield functools.partial(_prepare, session, coming)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Starts processes that Ctrl-C does not reach, not even while they start: they get this thread's mask.
+
+    Where it is pressed meanwhile, this process is interrupted at the end of the block.
+    """
+    resource_tracker.ensure_running()  # which would change the mask
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _charged(described: ShuffledRound) -> ShuffledRound:

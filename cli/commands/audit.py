@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import click
@@ -30,6 +31,7 @@ from shuffle_ledger.cli.rendering.audit_views import (
     report_view,
 )
 from shuffle_ledger.cli.rendering.present import document_of, present
+from shuffle_ledger.cli.rendering.progress import progress_on
 from shuffle_ledger.ledger.checkpoints import read_saved_heads, sign_standing
 from shuffle_ledger.ledger.evidence import Numbers
 from shuffle_ledger.ledger.recovery import reconcile
@@ -116,9 +118,10 @@ def verify_(
     if numbers == "none" or precision is not None or allow_unpinned:
         raise click.UsageError("--numbers none, --precision and --allow-unpinned are for bundles")
     cohort = cohort or target
-    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+    opening = open_ledger(server=server, database_url=database_url, actor=actor)
+    with opening as ledger, progress_on(sys.stderr) as tell:
         entries: Entries = "new" if since_verified else "all"
-        report = ledger.verify(cohort, against=saved, numbers=numbers, entries=entries)
+        report = ledger.verify(cohort, against=saved, numbers=numbers, entries=entries, progress=tell)
     present(document_of(report), lambda: report_view(report), as_json=as_json)
     return ExitCode.DONE if report.ok else ExitCode.NOT_VERIFIED
 

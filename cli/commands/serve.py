@@ -14,7 +14,7 @@ from shuffle_ledger.cli.backends.session import Session, open_session, settings_
 from shuffle_ledger.cli.commands.audit_statement import papers_here
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.cli.options import broker_option, database_options, output_options
-from shuffle_ledger.cli.rendering.present import present
+from shuffle_ledger.cli.rendering.started import present_start
 from shuffle_ledger.ledger import logs, telemetry
 from shuffle_ledger.ledger.decisions import admit_in_order
 from shuffle_ledger.ledger.security_log import written_to_stderr
@@ -65,7 +65,7 @@ def serve(
     with open_session(settings) as session, logging, written_to_stderr(), exporting:
         app = create_app(settings, session.store, dispatch_of(session), root_path=root_path)
         where = f"http://{host}:{port}{root_path.rstrip('/')}"
-        present({"serving": where}, lambda: f"Serving {where}", as_json=as_json)
+        present_start({"serving": where}, f"Serving {where}", form=settings.log_format, as_json=as_json)
         run_server(app, host=host, port=port, trusted_proxies=trusted_proxies)
 
 

@@ -11,7 +11,7 @@ import click
 from shuffle_ledger.cli.backends.session import open_session, settings_from
 from shuffle_ledger.cli.failures import BadValue, require
 from shuffle_ledger.cli.options import broker_option, database_options, output_options
-from shuffle_ledger.cli.rendering.present import present
+from shuffle_ledger.cli.rendering.started import present_start
 from shuffle_ledger.ledger import telemetry
 from shuffle_ledger.ledger.settings import Settings
 
@@ -41,8 +41,12 @@ def worker(
 ) -> None:
     """Decide queued rounds until stopped."""
     settings = _checked(settings_from(database_url=database_url, broker_url=broker_url, actor=actor))
-    started = {"started": True, "concurrency": concurrency, "sweep": sweep}
-    present({**started}, lambda: f"Deciding queued rounds in {concurrency} process(es).", as_json=as_json)
+    present_start(
+        {"started": True, "concurrency": concurrency, "sweep": sweep},
+        f"Deciding queued rounds in {concurrency} process(es).",
+        form=settings.log_format,
+        as_json=as_json,
+    )
     _become_celery(settings, concurrency=concurrency, rounds=True, upkeep=sweep)
 
 
@@ -56,7 +60,7 @@ def scheduler(database_url: str | None, actor: str | None, broker_url: str | Non
     One is enough; two do the same work twice, and no harm.
     """
     settings = _checked(settings_from(database_url=database_url, broker_url=broker_url, actor=actor))
-    present({"started": True}, lambda: "Sweeping and verifying.", as_json=as_json)
+    present_start({"started": True}, "Sweeping and verifying.", form=settings.log_format, as_json=as_json)
     # Three processes: a sweep waits neither for a verification nor for the receivers of webhooks.
     _become_celery(settings, concurrency=3, rounds=False, upkeep=True)
 

@@ -30,6 +30,7 @@ from shuffle_ledger.ledger.api.auth.sessions import Sessions
 from shuffle_ledger.ledger.api.cohort_uses import CohortUses
 from shuffle_ledger.ledger.api.dependencies import Dispatch, Service
 from shuffle_ledger.ledger.api.desk import Desk
+from shuffle_ledger.ledger.api.jobs import Jobs
 from shuffle_ledger.ledger.api.metrics import Metrics
 from shuffle_ledger.ledger.api.overview import Overview
 from shuffle_ledger.ledger.api.pages import papers, routes, sign_in
@@ -37,7 +38,6 @@ from shuffle_ledger.ledger.api.pages import rounds as rounds_pages
 from shuffle_ledger.ledger.api.recent import RecentBudgets
 from shuffle_ledger.ledger.api.root_path import RootPath, checked_root_path
 from shuffle_ledger.ledger.api.routes import audit, calculators, cohorts, operations, rounds
-from shuffle_ledger.ledger.api.statement_jobs import StatementJobs
 from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
@@ -98,7 +98,7 @@ def create_app(
         reading=Desk(Accountant(precision=settings.precision)),
         budgets=RecentBudgets(store),
         auditing=auditing,
-        statements=StatementJobs(auditing, clock),
+        jobs=Jobs(auditing, clock),
         uses=CohortUses(store),
         overview=Overview(store),
         root_path=root_path,

@@ -1,7 +1,8 @@
 """The used parts of all budgets, kept in memory in the order of their urgency.
 
 The feed says which cohorts moved since the last time, so what a page or a scrape reads does not grow with
-the ledger. The first one reads every cohort, as does one that comes after very many entries.
+the ledger. The first one reads every cohort, as does one that comes after very many entries; `catch_up` does
+so in portions.
 """
 
 from __future__ import annotations
@@ -56,6 +57,12 @@ class CohortUses:
         self._store = store
         self._lock = threading.Lock()
         self._forget_all()
+
+    def catch_up(self, *, heads_max: int) -> bool:
+        """Read what moved, at most that many cohorts of it; return whether none is left."""
+        with self._lock:
+            self._catch_up(heads_max=heads_max)
+            return not self._left
 
     def totals(self, *, worst_max: int, shares: Collection[float]) -> Totals:
         """Return the sums over all cohorts, and those that used most of their budgets."""
@@ -118,9 +125,10 @@ class CohortUses:
         self._places: dict[str, tuple[bool, float, str]] = {}  # in the list above
         self._marked: set[str] = set()  # of these, names that look like a part's: tokens see them, too
         self._refused_more: dict[str, int] = {}
+        self._left: dict[str, HeadCount] = {}  # moved, and not read yet
         self._admitted = self._refused = 0
 
-    def _catch_up(self) -> None:
+    def _catch_up(self, *, heads_max: int | None = None) -> None:
         moved = None
         if self._cursor is not None:
             try:
@@ -134,8 +142,13 @@ class CohortUses:
             cursor, counts = cursor_now(self._store), head_counts(self._store)  # in this order
             if not self._known.keys() <= {each.cohort for each in counts}:
                 self._forget_all()  # a cohort vanished
-        self._note([each for each in counts if self._known.get(each.cohort) != each])
+        left = {**self._left, **{each.cohort: each for each in counts}}
+        self._left = {name: each for name, each in left.items() if self._known.get(name) != each}
         self._cursor = cursor
+        portion = [*self._left.values()][:heads_max]
+        self._note(portion)
+        for each in portion:
+            del self._left[each.cohort]
 
     def _note(self, moved: Sequence[HeadCount]) -> None:
         used = [each.cohort for each in moved if each.sequence > FIRST_SEQUENCE]

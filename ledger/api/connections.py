@@ -27,6 +27,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from shuffle_ledger.ledger.api.dependencies import Service
 from shuffle_ledger.ledger.errors import InvalidValue
+from shuffle_ledger.ledger.hangups import end_at_hangup
 
 CONNECTIONS_MAX = 1000  # whatever the limit on files: each may hold a request's body in memory
 CONNECTIONS_MIN = 16  # with fewer, `serve` does not start
@@ -97,7 +98,9 @@ def limits_of_process() -> Limits:
 
 
 def run_server(app: FastAPI, *, host: str, port: int, trusted_proxies: str) -> None:
-    """Serve until a signal ends the process. `trusted_proxies`: addresses separated by commas, or nothing.
+    """Serve until a signal ends the process, SIGHUP as SIGTERM does.
+
+    `trusted_proxies`: addresses separated by commas, or nothing.
 
     Raises:
         InvalidValue: the limit on open files is too low.
@@ -107,6 +110,7 @@ def run_server(app: FastAPI, *, host: str, port: int, trusted_proxies: str) -> N
     server = DrainingServer(config, app)
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(OncePerWhile())
+    end_at_hangup()
     _log.info("At most %d connections at once", limits.connections)
     server.run()
 
@@ -132,7 +136,7 @@ def config_for(app: FastAPI, limits: Limits, *, host: str, port: int, trusted_pr
 
 
 class DrainingServer(uvicorn.Server):
-    """A server that goes on answering for a while after SIGTERM, and says at `/readyz` that it is ending.
+    """A server that goes on answering for a while after SIGTERM, or SIGHUP, and says at `/readyz` so.
 
     A load balancer sends it nothing more before its port closes. The length is the setting `drain_seconds`.
     SIGINT, and a second SIGTERM, end it at once.

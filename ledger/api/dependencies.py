@@ -22,11 +22,11 @@ from shuffle_ledger.ledger.api.auth.middleware import Door
 from shuffle_ledger.ledger.api.auth.sessions import Sessions
 from shuffle_ledger.ledger.api.cohort_uses import CohortUses
 from shuffle_ledger.ledger.api.desk import Desk
+from shuffle_ledger.ledger.api.jobs import Jobs
 from shuffle_ledger.ledger.api.memory import Memory
 from shuffle_ledger.ledger.api.overview import Overview
 from shuffle_ledger.ledger.api.pages.spending import Continuation
 from shuffle_ledger.ledger.api.recent import RecentBudgets
-from shuffle_ledger.ledger.api.statement_jobs import StatementJobs
 from shuffle_ledger.ledger.decisions.admission import admit_at_once, register
 from shuffle_ledger.ledger.decisions.audiences import resolve_audience
 from shuffle_ledger.ledger.decisions.outcomes import cohorts_of
@@ -86,7 +86,7 @@ class Service:
     overview: Overview  # at the desk for reading
     observe_decision: Callable[[str, float], None] = lambda _outcome, _seconds: None
     root_path: str = ""  # before every address in answers; empty: the server has the whole host
-    statements: StatementJobs  # at the desk for auditing
+    jobs: Jobs  # at the desk for auditing
     is_ending: bool = False  # the server was asked to stop, and answers until others take its place
     profiles: Memory[tuple[ProfilePoint, ...]] = field(default_factory=Memory)
     continuations: Memory[Continuation | None] = field(default_factory=Memory)
@@ -319,6 +319,7 @@ TeamName = Annotated[
     str, Path(description="A team's name.", json_schema_extra={"minLength": 1, "maxLength": TEAM_LENGTH_MAX})
 ]
 StatementId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="A statement's identifier.")]
+VerificationId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="A verification's identifier.")]
 RoundId = Annotated[str, Path(description="A round's identifier.", json_schema_extra=dict(_NAME))]
 Prefer = Annotated[
     str | None,

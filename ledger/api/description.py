@@ -14,8 +14,8 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from shuffle_ledger.accounting import ErrorBudget, FrequencyError, ShuffledRound
+from shuffle_ledger.ledger.api.jobs import StatementProgress, VerificationProgress
 from shuffle_ledger.ledger.api.problems import MEDIA_TYPE, PROBLEMS
-from shuffle_ledger.ledger.api.statement_jobs import StatementProgress
 from shuffle_ledger.ledger.decisions.quotas import QuotaReading
 from shuffle_ledger.ledger.decisions.quoting import BatchQuote, Fits
 from shuffle_ledger.ledger.evidence.statement import Statement
@@ -161,6 +161,7 @@ class ANSWERS:
     entries = _ref("EntryPage")
     events = _ref("EventPage")
     verification = _ref("VerificationReport")
+    verification_progress = _ref("VerificationProgress")
     heads = _ref("Heads")
     statement = _ref("Statement")
     statement_progress = _ref("StatementProgress")
@@ -369,6 +370,7 @@ _COMPONENTS: Mapping[str, Schema] = {
     "Standing": _STANDING,
     "Statement": _schema_of_fields(Statement),
     "StatementProgress": _schema_of_fields(StatementProgress),
+    "VerificationProgress": _schema_of_fields(VerificationProgress),
     "OperationalHealth": _schema_of_fields(Health, **_HEALTHY),
     "RoundRecord": _RECORD,
     "RoundPage": _schema_of_fields(RoundPage),
@@ -446,13 +448,25 @@ BUNDLED: Responses = {
         "content": {BUNDLE_TYPE: {"schema": {"type": "string", "format": "binary"}}},
     },
 }
+
+
+def _in_background(progress: Schema) -> Responses:
+    return {
+        202: {
+            "description": "It is made in the background.",
+            "content": {"application/json": {"schema": progress}},
+            "headers": {"Location": {"schema": {"type": "string"}, "description": "Where it will be."}},
+        }
+    }
+
+
 STATED: Responses = {
     **answers(200, ANSWERS.statement, "The statement."),
-    202: {
-        "description": "It is made in the background.",
-        "content": {"application/json": {"schema": ANSWERS.statement_progress}},
-        "headers": {"Location": {"schema": {"type": "string"}, "description": "Where it will be."}},
-    },
+    **_in_background(ANSWERS.statement_progress),
+}
+VERIFIED: Responses = {
+    **answers(200, ANSWERS.verification, "The findings."),
+    **_in_background(ANSWERS.verification_progress),
 }
 RETRIED: Responses = {**REGISTERED}
 _OF_A_ROUND = ("rounds_show", "rounds_settle", "rounds_void", "rounds_correct")

@@ -79,7 +79,7 @@ class Metrics:
         self._decisions.labels(outcome).observe(seconds)
 
     def text(self) -> bytes:
-        """Return everything in Prometheus' text format; raises Unavailable."""
+        """Return everything in Prometheus' text format; raises TryAgain, Unavailable."""
         found = CollectorRegistry()
         found.register(_Ledger(self._figures.latest()))
         return generate_latest(self._registry) + generate_latest(found)
@@ -109,15 +109,14 @@ class _Ledger(Collector):
         yield CounterMetricFamily(
             "shuffle_ledger_refusals", "Rounds refused, in all cohorts.", figures.rounds_refused
         )
-        if figures.refused_by_reason is not None:
-            refused = CounterMetricFamily(
-                "shuffle_ledger_rounds_refused",
-                "Rounds refused, by reason; left out until all refusals were read once.",
-                labels=["reason"],
-            )
-            for reason, count in sorted(figures.refused_by_reason.items()):
-                refused.add_metric([reason], count)
-            yield refused
+        refused = CounterMetricFamily(
+            "shuffle_ledger_rounds_refused",
+            "Rounds refused, by reason; none until all refusals were read once.",
+            labels=["reason"],
+        )
+        for reason, count in sorted((figures.refused_by_reason or {}).items()):
+            refused.add_metric([reason], count)
+        yield refused
 
     def _budgets(self) -> Iterator[Metric]:
         labels, most = ["cohort"], " Of the cohorts that used most of their budgets."
@@ -131,7 +130,7 @@ class _Ledger(Collector):
             labels=labels,
         )
         over = GaugeMetricFamily("shuffle_ledger_overspent", "1: overspent." + most, labels=labels)
-        for use in self._figures.worst:
+        for use in self._figures.worst or ():
             budget.add_metric([use.cohort], use.epsilon_budget)
             spent.add_metric([use.cohort], use.epsilon_spent_upper)
             used.add_metric([use.cohort], use.ratio)
@@ -217,6 +216,11 @@ class _Ledger(Collector):
             "shuffle_ledger_figures_timestamp_seconds",
             "When the figures about the ledger were read, by the database's clock.",
             found.at.timestamp(),
+        )
+        yield GaugeMetricFamily(
+            "shuffle_ledger_figures_complete",
+            "0: figures of single cohorts, or refusals by reason, are left out until all were read once.",
+            self._figures.is_complete,
         )
         yield GaugeMetricFamily(
             "shuffle_ledger_figures_read_seconds", "How long reading them took.", self._figures.read_seconds

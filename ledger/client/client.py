@@ -84,7 +84,7 @@ from shuffle_ledger.ledger.verification.verifier import Entries, Numbers, Verifi
 __all__ = ["PROBLEM", "AsyncLedgerClient", "LedgerClient"]
 
 WAIT_SECONDS = 60.0  # for a decision, where workers make them
-_STATEMENTS_BEGUN_MAX = 20  # for one that a restarted server lost, or that another server is asked for
+_BEGUN_MAX = 20  # for one that a restarted server lost, or that another server is asked for
 _SERVER_WAIT_MAX_SECONDS = 30.0  # in one request; a longer wait is several
 PAGE_ROWS = 500  # asked for at once; fewer make more requests
 
@@ -475,10 +475,19 @@ class _Operations:
         against: SavedHeads | None = None,
         numbers: Numbers = "sampled",
         entries: Entries = "all",
+        progress: Progress | None = None,
     ) -> Steps[VerificationReport]:
         """Have the server replay one chain or all, as `verification.verifier.verify` does.
 
-        With `entries="new"`, from the position that its scheduler verified and signed last.
+        With `entries="new"`, from the position that its scheduler verified and signed last. What takes long
+        is done in the server's background, as for `statement`.
+
+        Args:
+            cohort: whose chain; None: all.
+            against: heads that were kept elsewhere.
+            numbers: which numbers are computed again.
+            entries: which entries are replayed.
+            progress: told what the server is doing, if that takes long.
         """
         body: dict[str, Any] = {"numbers": numbers}
         if entries != "all":  # else left out: an older server does not know the field
@@ -488,7 +497,8 @@ class _Operations:
         if against is not None:
             body["against"], trusted = document_of_heads(against)
             body["public_key"] = trusted.hex() if trusted else None
-        return value_of(VerificationReport, (yield Ask("POST", "verification", body, long=True)))
+        asked = Ask("POST", "verification", body, long=True)
+        return value_of(VerificationReport, (yield from _made(asked, "verification", progress)))
 
     @Operation
     def statement(self, wanted: StatementWanted, *, progress: Progress | None = None) -> Steps[Statement]:
@@ -511,15 +521,8 @@ class _Operations:
                 for cohort, head in wanted.kept
             ],
         }
-        begun = 1
-        while True:
-            found = yield Ask("POST", "statements", body, long=True)
-            try:
-                return value_of(Statement, (yield from _finished(found, progress)))
-            except NotFound:
-                if not _is_unfinished(found) or begun == _STATEMENTS_BEGUN_MAX:
-                    raise
-            begun += 1
+        asked = Ask("POST", "statements", body, long=True)
+        return value_of(Statement, (yield from _made(asked, "statement", progress)))
 
     @Operation
     def bundle(self, cohorts: Sequence[str] | None, *, checkpoint: Checkpoint | None = None) -> Steps[bytes]:
@@ -688,18 +691,34 @@ def _changed_to(epsilon: float, reason: str) -> dict[str, Any]:
     return {"epsilon": checked_epsilon(epsilon), "reason": checked}
 
 
-def _finished(found: Any, progress: Progress | None) -> Steps[Any]:
-    """Return a statement once the server has made it in its background."""
-    while _is_unfinished(found):
+def _made(asked: Ask, kind: str, progress: Progress | None) -> Steps[Any]:
+    """Return what a request asks for, made in the server's background if it takes long.
+
+    A server that restarted meanwhile is asked to make it again.
+    """
+    begun = 1
+    while True:
+        found = yield asked
+        try:
+            return (yield from _finished(found, kind, progress))
+        except NotFound:
+            if not _is_unfinished(found, kind) or begun == _BEGUN_MAX:
+                raise
+        begun += 1
+
+
+def _finished(found: Any, kind: str, progress: Progress | None) -> Steps[Any]:
+    """Return an answer once the server has made it in its background."""
+    while _is_unfinished(found, kind):
         if progress is not None and found["step"] is not None:
             progress(str(found["step"]), int(found["done"]), int(found["of"]))
-        found = yield Ask("GET", f"statements/{_segment(str(found['statement_id']))}", long=True)
+        found = yield Ask("GET", f"{kind}s/{_segment(str(found[f'{kind}_id']))}", long=True)
     return found
 
 
-def _is_unfinished(found: Any) -> bool:
-    """Return whether an answer about a statement says that it is still made."""
-    return isinstance(found, Mapping) and "statement_id" in found
+def _is_unfinished(found: Any, kind: str) -> bool:
+    """Return whether an answer says that what was asked for is still made."""
+    return isinstance(found, Mapping) and f"{kind}_id" in found
 
 
 def _segment(name: str) -> str:

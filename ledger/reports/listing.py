@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import and_, not_, select, text
+from sqlalchemy import and_, func, not_, select, text
 
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
 from shuffle_ledger.ledger.policies import registry
@@ -119,6 +119,22 @@ def head_counts(store: Store, *, only: Collection[str] | None = None) -> list[He
         query = query.where(heads.c.cohort.in_(only))
     with engine.reading_once(store.engine) as connection:
         return [HeadCount(**row._mapping) for row in connection.execute(query)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundCounts:
+    """How many rounds all cohorts decided."""
+
+    admitted: int
+    refused: int
+
+
+def round_counts(store: Store) -> RoundCounts:
+    """Return the sums over all cohorts, as the database adds them up."""
+    query = select(func.coalesce(func.sum(heads.c.admitted), 0), func.coalesce(func.sum(heads.c.refused), 0))
+    with engine.reading_once(store.engine) as connection:
+        admitted, refused = connection.execute(query).one()
+    return RoundCounts(admitted=int(admitted), refused=int(refused))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

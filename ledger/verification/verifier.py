@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Literal
+from functools import partial
+from typing import Literal, TypeAlias
 
 from shuffle_ledger.accounting import Accountant, AccountingError, ShuffledRound, exact_text
 from shuffle_ledger.accounting.verification import Coverage
@@ -37,10 +38,12 @@ from shuffle_ledger.ledger.verification.table_comparison import compare_tables
 SAMPLES_PER_COHORT = 16
 POSITION_AGE_MAX = timedelta(days=7)  # since the last whole replay; nothing goes on from an older position
 LOSSES_NAMED_MAX = 20  # stored privacy losses that were changed
+TELL_EVERY = 500  # entries between two words about how far a replay is
 SHARPER = 1 / 16  # of the precision, where an interval around the spending contains the budget
 
 Numbers = Literal["sampled", "all"]
 Entries = Literal["new", "all"]  # new: behind the last verified position, where there is one that is trusted
+Tell: TypeAlias = Callable[[str, int, int], None]  # what, how many are done, of how many
 
 _log = logging.getLogger(__name__)
 
@@ -101,6 +104,7 @@ def verify(
     against: SavedHeads | None = None,
     numbers: Numbers = "sampled",
     positions_of: bytes | None = None,
+    progress: Tell | None = None,
 ) -> VerificationReport:
     """Replay the chains of one cohort or of all, and compute their numbers again.
 
@@ -119,6 +123,8 @@ def verify(
     after `POSITION_AGE_MAX` without one, the position is not used.
     With heads to compare with, or with `numbers="all"`, every chain is replayed whole.
 
+    `progress` is told which chain is replayed and how far, how many chains are done, and of how many.
+
     Raises:
         NotFound: no such cohort.
         TryAgain, Unavailable: the database cannot be read now, which says nothing about the ledger.
@@ -134,9 +140,10 @@ def verify(
     chains: dict[str, JointRounds] = {}
     key = positions_of if against is None and numbers == "sampled" else None
     found = []
-    for name in names:
+    for place, name in enumerate(names):
         position = None if key is None else trusted_position(store, name, key)
-        run = _Run(store=store, accountant=accountant, numbers=numbers, position=position)
+        tell = None if progress is None else partial(_tell, progress, name, place, len(names))
+        run = _Run(store=store, accountant=accountant, numbers=numbers, position=position, tell=tell)
         found.append(run.judged(name, saved.get(name, ()), chains)[0])
     found = [_with_siblings(store, each, chains) for each in found]
     found += [_missing(name) for name in sorted(set(saved) - set(names))]
@@ -233,6 +240,10 @@ def without_names(problem: str) -> str:
     return problem.partition(": ")[0] if names_one else problem
 
 
+def _tell(progress: Tell, name: str, place: int, count: int, replayed: int) -> None:
+    progress(f"{name}: {replayed:,} entries replayed", place, count)
+
+
 def _problems_of_the_whole(store: Store, against: SavedHeads | None) -> Iterator[str]:
     try:
         ledger_id = store.ledger_id()
@@ -291,6 +302,7 @@ class _Run:
     accountant: Accountant
     numbers: Numbers
     position: VerifiedPosition | None  # to go on from; None: the whole chain is replayed
+    tell: Callable[[int], None] | None = None  # how many entries were replayed
 
     def judged(
         self, name: str, saved: Iterable[tuple[int, str]], chains: dict[str, JointRounds]
@@ -310,7 +322,9 @@ class _Run:
     ) -> tuple[CohortVerification, Replay]:
         replay, before = self._begun(name)
         checker = _NumberChecker(self.store, self.accountant, replay, self.numbers)
-        for step in replay.steps(self.store.entries_of(name, after=replay.head_sequence)):
+        for number, step in enumerate(replay.steps(self.store.entries_of(name, after=replay.head_sequence))):
+            if self.tell is not None and number % TELL_EVERY == 0:
+                self.tell(number)
             checker.see(step)
         # Entries may have been written meanwhile: the last ones are read with the tables, of one moment.
         beside = self.store.beside(name, after=replay.head_sequence)

@@ -89,8 +89,21 @@ def _credentials(server: Server) -> dict[str, str | None]:
 
 
 # What there is, and what there is not, of the same length.
-EXISTING = {"cohort": "secret", "round_id": "theirs", "team": "ads", "statement_id": "0" * 32}
-MISSING = {"cohort": "absent", "round_id": "nobody", "team": "ads", "statement_id": "f" * 32}
+BEGUN = ("statement_id", "verification_id")
+EXISTING = {
+    "cohort": "secret",
+    "round_id": "theirs",
+    "team": "ads",
+    "statement_id": "0" * 32,
+    "verification_id": "0" * 32,
+}
+MISSING = {
+    "cohort": "absent",
+    "round_id": "nobody",
+    "team": "ads",
+    "statement_id": "f" * 32,
+    "verification_id": "f" * 32,
+}
 
 
 def _requests(server: Server, names: dict[str, str]) -> Iterator[tuple[str, str, dict[str, Any] | None]]:

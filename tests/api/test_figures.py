@@ -11,13 +11,19 @@ import pytest
 from shuffle_ledger.ledger.api import cohort_uses, figures
 from shuffle_ledger.ledger.api.figures import LedgerFigures
 from shuffle_ledger.ledger.decisions import open_cohort
-from shuffle_ledger.ledger.errors import Unavailable
+from shuffle_ledger.ledger.errors import Damaged, Unavailable
 from shuffle_ledger.ledger.health import Health, health
 from shuffle_ledger.ledger.reports import listing
 from shuffle_ledger.ledger.storage.store import Store
 from tests.api.conftest import ROUND, Server
 
 NAMES = ("a", "b", "c")
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have first scrapes wait for complete figures, however slow this machine is."""
+    monkeypatch.setattr(figures, "FIRST_WAIT_SECONDS", 60.0)
 
 
 @pytest.fixture
@@ -37,6 +43,7 @@ def busy(server: Server) -> Server:
 @pytest.mark.slow
 def test_only_the_cohorts_that_used_most_are_named(busy: Server) -> None:
     found = LedgerFigures(busy.store, lambda: health(busy.store), worst_max=2).latest()
+    assert found.worst is not None
     assert [use.cohort for use in found.worst] == ["c", "b"]
     budget = busy.ask("GET", "/v1/cohorts/c/budget").json()
     assert found.worst[0].epsilon_spent_upper == budget["epsilon_spent_upper"]
@@ -126,3 +133,53 @@ def test_a_database_that_is_gone_is_said_and_not_remembered(store: Store) -> Non
         found.latest()
     gone.clear()
     assert found.latest().health.cohorts == 2
+
+
+@pytest.mark.slow
+def test_the_first_scrape_of_a_large_ledger_does_not_wait_for_every_cohort(
+    busy: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end, read = threading.Event(), listing.cohort_uses
+
+    def late(store: Store, *, only: tuple[str, ...]) -> object:
+        assert may_end.wait(60)
+        return read(store, only=only)
+
+    monkeypatch.setattr(figures, "FIRST_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(figures, "COHORTS_AT_ONCE", 1)
+    monkeypatch.setattr(cohort_uses, "cohort_uses", late)
+    scrape = busy.ask("GET", "/v1/metrics")
+    assert scrape.status_code == 200
+    assert "shuffle_ledger_rounds_admitted_total 6.0" in scrape.text
+    assert "shuffle_ledger_cohorts 5.0" in scrape.text
+    assert "shuffle_ledger_figures_complete 0.0" in scrape.text
+    assert "shuffle_ledger_cohorts_used_at_least{" not in scrape.text
+    may_end.set()
+    deadline = time.monotonic() + 60
+    while "figures_complete 1.0" not in (scrape := busy.ask("GET", "/v1/metrics")).text:
+        assert time.monotonic() < deadline
+    assert 'shuffle_ledger_epsilon_spent_upper{cohort="c"}' in scrape.text
+    assert 'shuffle_ledger_cohorts_used_at_least{share="0.5"}' in scrape.text
+
+
+def test_a_first_scrape_that_has_nothing_to_tell_yet_is_a_503(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = threading.Event()
+    monkeypatch.setattr(figures, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(figures, "UNAVAILABLE_SECONDS", 0.01)
+    monkeypatch.setattr(figures, "round_counts", lambda _store: may_end.wait(60))
+    scrape = server.ask("GET", "/v1/metrics")
+    may_end.set()
+    assert scrape.status_code == 503
+    assert "are being read" in scrape.json()["detail"]
+
+
+def test_a_damaged_body_leaves_the_alarms(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(_store: Store, *, only: tuple[str, ...]) -> object:
+        raise Damaged("the body of its last entry has wrong fields")
+
+    monkeypatch.setattr(cohort_uses, "cohort_uses", damaged)
+    monkeypatch.setattr(cohort_uses, "FIRST_SEQUENCE", 0)
+    found = LedgerFigures(store, lambda: health(store), worst_max=2).latest()
+    assert (found.is_complete, found.worst, found.health.cohorts) == (False, None, 2)

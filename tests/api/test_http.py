@@ -20,7 +20,14 @@ VARYING = {"/v1/metrics", "/metrics", "/v1/health"}  # what they say changes wit
 
 def _addresses(server: Server) -> list[str]:
     server.register("a")
-    names = {"cohort": "phones", "round_id": "a", "sequence": "1", "version": "1", "statement_id": "none"}
+    names = {
+        "cohort": "phones",
+        "round_id": "a",
+        "sequence": "1",
+        "version": "1",
+        "statement_id": "none",
+        "verification_id": "none",
+    }
     found = server.ask("GET", "/v1/openapi.json").json()["paths"]
     gets = [path.format(**names) for path, operations in found.items() if "get" in operations]
     return [*gets, "/healthz", "/readyz", "/metrics", "/login", "/style.css", "/", "/v1/openapi.json"]

@@ -394,6 +394,34 @@ def test_a_killed_import_leaves_no_process_behind(files: Path) -> None:
         time.sleep(0.01)  # between two looks at other processes; the deadline above ends it
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("later_seconds", [0.0, thorough(0.1), 0.4])
+def test_ctrl_c_reaches_no_computing_child(files: Path, later_seconds: float) -> None:
+    _write_many_kinds(files)
+    process = subprocess.Popen(
+        [PROGRAM, *IMPORT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    end = time.monotonic() + WAIT_SECONDS
+    while _spawned(process.pid) == 0:
+        assert process.poll() is None
+        assert time.monotonic() < end, "the import started no process"
+        time.sleep(0.002)  # between two looks at other processes; the deadline above ends it
+    time.sleep(later_seconds)  # the children start, and then compute
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, errors = process.communicate(timeout=WAIT_SECONDS)
+    assert process.returncode == 1, errors
+    assert "may be run again" in errors
+    assert "Traceback" not in errors
+
+
+def _spawned(group: int) -> int:
+    """Return how many computing children a group of processes has."""
+    words = subprocess.run(
+        ["ps", "-o", "args=", "-g", str(group)], capture_output=True, text=True, check=False
+    )
+    return words.stdout.count("spawn_main")
+
+
 def _group_lives(group: int) -> bool:
     try:
         os.killpg(group, 0)

@@ -45,6 +45,7 @@ from shuffle_ledger.workers.dispatch import decide, publish, report_stuck, sweep
 from shuffle_ledger.workers.queues import queue_names
 from shuffle_ledger.workers.tasks import recompute
 from shuffle_ledger.workers.worker_logs import write_logs
+from tests.ports import free_port
 from tests.receiver import receiving
 from tests.workers.conftest import (
     WAIT_SECONDS_MAX,
@@ -350,6 +351,26 @@ def test_a_workers_lines_carry_the_request_that_queued_the_round(
     (second,) = [line for line in lines if line["message"] == "round b: admitted"]
     assert (first["request_id"], first["level"]) == ("req-77", "info")
     assert re.fullmatch(r"[0-9a-f-]{36}", second["request_id"])  # the task's own
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("command", ["worker", "scheduler", "serve"])
+def test_every_line_of_a_process_is_json_where_the_log_is(
+    command: str, database_url: str, tmp_path: Path
+) -> None:
+    log, port = tmp_path / "log", free_port()
+    settings = Settings(database_url=database_url, broker_url=UNREACHABLE)
+    options = ("--port", port) if command == "serve" else ()
+    ready = "Uvicorn running" if command == "serve" else "Trying again"
+    more = {"SHUFFLE_LEDGER_LOG_FORMAT": "json", "SHUFFLE_LEDGER_DRAIN_SECONDS": "0.1"}
+    with running(settings, log, SCRIPT, command, *options, more=more):
+        awaited(lambda: ready in log.read_text("utf-8"), log)
+    lines = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
+    assert all({"at", "level", "logger", "message"} <= line.keys() for line in lines)
+    first = lines[0]
+    assert (first["logger"], first["level"]) == ("shuffle_ledger", "info")
+    assert first["serving" if command == "serve" else "started"]
+    assert command == "serve" or any("Warm shutdown" in line["message"] for line in lines)
 
 
 def test_a_worker_without_a_broker_shows_that_it_lives_and_can_be_stopped(

@@ -11,6 +11,7 @@ from fastapi.responses import Response
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.api.dependencies import Asked, Auditor, in_thread, seen_cohort
+from shuffle_ledger.ledger.api.jobs import Wanted
 from shuffle_ledger.ledger.api.pages.routes import page
 from shuffle_ledger.ledger.errors import NotFound
 from shuffle_ledger.ledger.evidence.statement_builder import Progress
@@ -53,24 +54,23 @@ async def statement_file(
         return paper(found)
 
     if begun is not None:
-        job = service.statements.find(token, begun, form=form)
+        job = service.jobs.find(token, begun, kind="statement", form=form)
         if job.wanted.cohorts != (name,):
             raise NotFound(f"no statement {begun!r} is about this cohort")
     else:
         await in_thread(service.store.cohort, name)
         wanted = StatementWanted(cohorts=(name,))
-        job = service.statements.begin(wanted, made, form=form)
+        asked = Wanted(kind="statement", what=wanted, form=form, cohorts=wanted.cohorts)
+        job = service.jobs.begin(asked, made)
     content = await job.made(wait_seconds=WAIT_SECONDS)
     if content is None:
         job.is_kept = True
-        place = (
-            f"{service.root_path}/cohorts/{quote(name, safe='')}/statement.{form}?begun={job.statement_id}"
-        )
+        place = f"{service.root_path}/cohorts/{quote(name, safe='')}/statement.{form}?begun={job.job_id}"
         answer = page("making.html.jinja", request, status=202, cohort=name, progress=job.progress())
         answer.headers["Refresh"] = f"{REFRESH_SECONDS}; url={place}"
         return answer
     if not job.is_kept:
-        service.statements.forget(job)
+        service.jobs.forget(job)
     named = quote(f"statement-{name}.{form}", safe="")
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{named}", "Cache-Control": "no-store"}
     return Response(content, media_type=_TYPES[form], headers=headers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -20,16 +21,17 @@ from shuffle_ledger.ledger.api.dependencies import (
     Prefer,
     Service,
     StatementId,
+    VerificationId,
     in_thread,
     refuse_limited,
     seen_cohort,
     seen_name,
     wait_of,
 )
-from shuffle_ledger.ledger.api.description import ANSWERS, BUNDLE_TYPE, BUNDLED, STATED, answers
+from shuffle_ledger.ledger.api.description import ANSWERS, BUNDLE_TYPE, BUNDLED, STATED, VERIFIED, answers
+from shuffle_ledger.ledger.api.jobs import WAIT_SECONDS, Job, Wanted, Work
 from shuffle_ledger.ledger.api.schemas.audit import LedgerStanding, MakeBundle, MakeStatement, VerifyChains
 from shuffle_ledger.ledger.api.schemas.strict_body import StrictRoute
-from shuffle_ledger.ledger.api.statement_jobs import WAIT_SECONDS, Job
 from shuffle_ledger.ledger.checkpoints.schedule import trusted_key
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.statement_builder import Progress
@@ -116,7 +118,7 @@ async def list_heads(
     return JSONResponse({**found, "heads": seen})
 
 
-@router.post("/cohorts/{cohort}/verification", responses=answers(200, ANSWERS.verification, "The findings."))
+@router.post("/cohorts/{cohort}/verification", responses=VERIFIED)
 async def verification_of_one(
     cohort: CohortName,
     token: Auditor,
@@ -124,17 +126,34 @@ async def verification_of_one(
     entries: Annotated[
         Literal["new", "all"], Query(description="`new`: only those behind the last verified position.")
     ] = "all",
-) -> JSONResponse:
-    """Replay a cohort's chain, and compute an even sample of its numbers again."""
-    return await _verified(service, token, VerifyChains(cohort=seen_cohort(token, cohort), entries=entries))
+    prefer: Prefer = None,
+) -> Response:
+    """Replay a cohort's chain, and compute an even sample of its numbers again.
+
+    `200` with the findings, or `202` as `POST /v1/verification`.
+    """
+    wanted = VerifyChains(cohort=seen_cohort(token, cohort), entries=entries)
+    return await _verified(service, token, wanted, prefer)
 
 
-@router.post("/verification", responses=answers(200, ANSWERS.verification, "The findings."))
-async def verification(body: VerifyChains, token: Auditor, service: Asked) -> JSONResponse:
-    """Replay one chain or all, compute numbers again, and compare with heads that were kept elsewhere."""
+@router.post("/verification", responses=VERIFIED)
+async def verification(body: VerifyChains, token: Auditor, service: Asked, prefer: Prefer = None) -> Response:
+    """Replay one chain or all, compute numbers again, and compare with heads that were kept elsewhere.
+
+    `200` with the findings, if there are any within 25 seconds or as long as `Prefer: wait=N` says; else
+    `202`: it goes on in the background, and `Location` says where the findings will be.
+    """
     if body.cohort is not None:
         seen_name(token, body.cohort)
-    return await _verified(service, token, body)
+    return await _verified(service, token, body, prefer)
+
+
+@router.get("/verifications/{verification_id}", responses=VERIFIED)
+async def kept_verification(
+    verification_id: VerificationId, token: Auditor, service: Asked, prefer: Prefer = None
+) -> Response:
+    """Read the findings of a verification in the background; `202` with its progress until it is finished."""
+    return await _answered(service, service.jobs.find(token, verification_id, kind="verification"), prefer)
 
 
 @router.post("/standing", responses=answers(200, ANSWERS.standing, "Where all chains end."))
@@ -167,11 +186,8 @@ async def statement(body: MakeStatement, token: Auditor, service: Asked, prefer:
         found = wanted.made(service.store, accountant, made_at=datetime.now(UTC), progress=tell)
         return b"".join(json_parts(found, depth=_PARTS_DEPTH))
 
-    job = service.statements.begin(wanted, made)
-    answer = await _stated(service, job, prefer)
-    if not job.is_kept:
-        service.statements.forget(job)
-    return answer
+    asked = Wanted(kind="statement", what=wanted, cohorts=wanted.cohorts)
+    return await _begun(service, asked, made, prefer)
 
 
 @router.get("/statements/{statement_id}", responses=STATED)
@@ -179,17 +195,25 @@ async def kept_statement(
     statement_id: StatementId, token: Auditor, service: Asked, prefer: Prefer = None
 ) -> Response:
     """Read a statement that was made in the background; `202` with its progress until it is finished."""
-    return await _stated(service, service.statements.find(token, statement_id), prefer)
+    return await _answered(service, service.jobs.find(token, statement_id, kind="statement"), prefer)
 
 
-async def _stated(service: Service, job: Job, prefer: str | None) -> Response:
+async def _begun(service: Service, wanted: Wanted, work: Work, prefer: str | None) -> Response:
+    job = service.jobs.begin(wanted, work)
+    answer = await _answered(service, job, prefer)
+    if not job.is_kept:
+        service.jobs.forget(job)
+    return answer
+
+
+async def _answered(service: Service, job: Job, prefer: str | None) -> Response:
     waited = wait_of(prefer)
     headers = {} if waited is None else {"Preference-Applied": f"wait={waited:g}"}
     found = await job.made(wait_seconds=WAIT_SECONDS if waited is None else waited)
     if found is not None:
         return Response(found, media_type="application/json", headers=headers)
     job.is_kept = True
-    headers["Location"] = f"{service.root_path}/v1/statements/{job.statement_id}"
+    headers["Location"] = f"{service.root_path}/v1/{job.wanted.kind}s/{job.job_id}"
     return JSONResponse(document_of(job.progress()), 202, {**headers, "Retry-After": "1"})
 
 
@@ -209,15 +233,25 @@ def _named(token: AccessToken, cohorts: list[str] | None) -> tuple[str, ...] | N
     return None if cohorts is None else tuple(seen_name(token, name) for name in cohorts)
 
 
-async def _verified(service: Service, token: AccessToken, wanted: VerifyChains) -> JSONResponse:
+async def _verified(
+    service: Service, token: AccessToken, wanted: VerifyChains, prefer: str | None
+) -> Response:
     if wanted.cohort is None:
         refuse_limited(token)
-    work = partial(
-        verify,
-        service.store,
-        cohort=wanted.cohort,
-        against=wanted.saved(),
-        numbers=wanted.numbers,
-        positions_of=trusted_key(service.settings) if wanted.entries == "new" else None,
-    )
-    return JSONResponse(document_of(await service.auditing.run(work)))
+    saved = wanted.saved()
+
+    def made(accountant: Accountant, tell: Progress) -> bytes:
+        found = verify(
+            service.store,
+            accountant,
+            cohort=wanted.cohort,
+            against=saved,
+            numbers=wanted.numbers,
+            positions_of=trusted_key(service.settings) if wanted.entries == "new" else None,
+            progress=tell,
+        )
+        return b"".join(json_parts(found, depth=_PARTS_DEPTH))
+
+    what = hashlib.sha256(wanted.model_dump_json().encode()).digest()
+    cohorts = None if wanted.cohort is None else (wanted.cohort,)
+    return await _begun(service, Wanted(kind="verification", what=what, cohorts=cohorts), made, prefer)

@@ -1,4 +1,4 @@
-"""Statements that take long: made in the background, kept for a while, and bounded in number and size."""
+"""Long work, statements and verifications: done in the background, kept for a while, and bounded."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from shuffle_ledger.ledger.access import AccessToken
 from shuffle_ledger.ledger.api.desk import Desk
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound, TryAgain
 from shuffle_ledger.ledger.evidence.statement_builder import Progress
-from shuffle_ledger.ledger.evidence.statement_request import StatementWanted
 
-WAIT_SECONDS: Final = 25.0  # for a statement before it goes on in the background; proxies wait for a minute
-UNFINISHED_MAX: Final = 8  # statements in line or being made
-KEPT_MAX: Final = 32  # finished statements
-KEPT_BYTES_MAX: Final = 64 << 20  # of all of them
+WAIT_SECONDS: Final = 25.0  # for an answer before it is made in the background; proxies wait for a minute
+UNFINISHED_MAX: Final = 8  # jobs in line or under way
+KEPT_MAX: Final = 32  # finished jobs
+KEPT_BYTES_MAX: Final = 64 << 20  # of all of their answers
 DOCUMENT_BYTES_MAX: Final = 32 << 20  # of one that is kept
 KEPT_SECONDS: Final = 3600.0
 
 Work = Callable[[Accountant, Progress], bytes]
+State = Literal["waiting", "making"]
+Kind = Literal["statement", "verification"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,19 +32,41 @@ class StatementProgress:
     """A statement that is not finished yet."""
 
     statement_id: str  # under `GET /v1/statements/{statement_id}` it is there once it is finished
-    state: Literal["waiting", "making"]  # waiting: others are made before it
+    state: State  # waiting: others are made before it
     step: str | None  # of the work
     done: int | None  # parts of this step
     of: int | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class VerificationProgress:
+    """A verification that is not finished yet."""
+
+    verification_id: (
+        str  # under `GET /v1/verifications/{verification_id}` are the findings once it is finished
+    )
+    state: State  # waiting: others are made before it
+    step: str | None  # the chain that is replayed, and how far
+    done: int | None  # chains
+    of: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What was asked for. Equal questions share a job."""
+
+    kind: Kind
+    what: object  # hashable: of this kind, all that determines the answer
+    form: str = "json"  # of the answer
+    cohorts: tuple[str, ...] | None  # that the answer is about; None: all
+
+
 @dataclass(kw_only=True)
 class Job:
-    """One statement that was asked for."""
+    """One answer that was asked for."""
 
-    wanted: StatementWanted
-    form: str = "json"  # of the document
-    statement_id: str = field(default_factory=lambda: secrets.token_hex(16))
+    wanted: Wanted
+    job_id: str = field(default_factory=lambda: secrets.token_hex(16))
     task: asyncio.Task[bytes] | None = None
     told: tuple[str, int, int] | None = None
     finished_at: float | None = None
@@ -53,35 +76,37 @@ class Job:
         """Remember how far the work is."""
         self.told = (step, done, of)
 
-    def progress(self) -> StatementProgress:
+    def progress(self) -> StatementProgress | VerificationProgress:
         """Return how far it is."""
         step, done, of = self.told or (None, None, None)
-        state: Literal["waiting", "making"] = "waiting" if self.told is None else "making"
-        return StatementProgress(statement_id=self.statement_id, state=state, step=step, done=done, of=of)
+        state: State = "waiting" if self.told is None else "making"
+        if self.wanted.kind == "verification":
+            return VerificationProgress(verification_id=self.job_id, state=state, step=step, done=done, of=of)
+        return StatementProgress(statement_id=self.job_id, state=state, step=step, done=done, of=of)
 
     async def made(self, *, wait_seconds: float) -> bytes | None:
-        """Return the document, None if it is not finished in time; raises what making it raises."""
+        """Return the answer, None if it is not finished in time; raises what making it raises."""
         if self.task is None:
             raise AssertionError("a job has begun")
         done, _ = await asyncio.wait({self.task}, timeout=wait_seconds)
         return self.task.result() if done else None
 
 
-class StatementJobs:
-    """The statements that a server makes or keeps. For one event loop.
+class Jobs:
+    """The answers that a server makes or keeps. For one event loop.
 
-    They are in memory: a statement says nothing that the ledger does not, so after a restart it is asked for
+    They are in memory: an answer says nothing that the ledger does not, so after a restart it is asked for
     again and made anew.
     """
 
     def __init__(self, desk: Desk, clock: Callable[[], float] = time.monotonic) -> None:
-        """Make statements at a desk."""
+        """Work at a desk."""
         self._desk = desk
         self._clock = clock
         self._jobs: dict[str, Job] = {}
 
-    def begin(self, wanted: StatementWanted, work: Work, *, form: str = "json") -> Job:
-        """Return the job of a statement; the same one for as long as it is not finished.
+    def begin(self, wanted: Wanted, work: Work) -> Job:
+        """Return the job of a question; the same one for as long as it is not finished.
 
         Raises:
             TryAgain: `UNFINISHED_MAX` others are not finished.
@@ -89,42 +114,54 @@ class StatementJobs:
         self._tidy()
         unfinished = [job for job in self._jobs.values() if job.finished_at is None]
         for job in unfinished:
-            if (job.wanted, job.form) == (wanted, form):
+            if job.wanted == wanted:
                 return job
         if len(unfinished) >= UNFINISHED_MAX:
-            raise TryAgain(f"{UNFINISHED_MAX} statements are in line before this one: ask again later")
-        job = Job(wanted=wanted, form=form)
+            raise TryAgain(
+                f"{UNFINISHED_MAX} statements and verifications are in line before this one: ask again later"
+            )
+        job = Job(wanted=wanted)
         job.task = asyncio.ensure_future(self._made(job, work))
-        self._jobs[job.statement_id] = job
+        self._jobs[job.job_id] = job
         return job
 
-    def find(self, token: AccessToken, statement_id: str, *, form: str = "json") -> Job:
-        """Return a job; raises NotFound if there is none of this form about cohorts that the token sees."""
+    def find(
+        self,
+        token: AccessToken,
+        job_id: str,
+        *,
+        kind: Literal["statement", "verification"],
+        form: str = "json",
+    ) -> Job:
+        """Return a job; raises NotFound if there is none of this kind and form about cohorts that the token
+        sees."""
         self._tidy()
-        job = self._jobs.get(statement_id)
-        if job is None or job.form != form or not _sees(token, job.wanted):
+        job = self._jobs.get(job_id)
+        is_it = job is not None and (job.wanted.kind, job.wanted.form) == (kind, form)
+        if job is None or not is_it or not _sees(token, job.wanted):
             raise NotFound(
-                f"no statement {statement_id!r} is made or kept here: this server keeps one for an hour, and"
+                f"no {kind} {job_id!r} is made or kept here: this server keeps one for an hour, and"
                 " none over its restart. Ask for it again with the same request"
             )
         return job
 
     def forget(self, job: Job) -> None:
-        """Keep a statement no longer: it was answered at once."""
-        self._jobs.pop(job.statement_id, None)
+        """Keep an answer no longer: it was given at once."""
+        self._jobs.pop(job.job_id, None)
 
     async def _made(self, job: Job, work: Work) -> bytes:
         try:
             found = await self._desk.run(lambda accountant: work(accountant, job.tell))
             if job.is_kept and len(found) > DOCUMENT_BYTES_MAX:
-                expected = f"fewer of them: the statement is larger than {DOCUMENT_BYTES_MAX >> 20} MiB"
+                kind, limit = job.wanted.kind, f"{DOCUMENT_BYTES_MAX >> 20} MiB"
+                expected = f"fewer of them: the {kind} is larger than {limit}"
                 raise InvalidValue(field="cohorts", value=f"{len(found):,} bytes", expected=expected)
             return found
         finally:
             job.finished_at = self._clock()
 
     def _tidy(self) -> None:
-        """Drop finished statements that are too old, too many, or too large together: the oldest first."""
+        """Drop finished jobs that are too old, too many, or too large together: the oldest first."""
         finished = [job for job in self._jobs.values() if job.finished_at is not None]
         finished.sort(key=lambda job: -(job.finished_at or 0.0))
         size = 0
@@ -142,7 +179,7 @@ def _size(job: Job) -> int:
     return len(task.result())
 
 
-def _sees(token: AccessToken, wanted: StatementWanted) -> bool:
+def _sees(token: AccessToken, wanted: Wanted) -> bool:
     if wanted.cohorts is None:
         return token.cohorts is None
     return all(map(token.sees, wanted.cohorts))
