@@ -195,6 +195,7 @@ def _table() -> tuple[tuple[type[Exception], ExitCode, str], ...]:
         (errors.BehindCheckpoint, ExitCode.NOT_VERIFIED, "behind_checkpoint"),
         (errors.TryAgain, ExitCode.UNDECIDED, "busy"),
         (errors.UnsafeSession, ExitCode.FAILED, "unsafe_session"),  # asking again does not help either
+        (errors.ClockOff, ExitCode.FAILED, "clock_off"),  # nor here: somebody must set a clock right
         (errors.Ruined, ExitCode.FAILED, "ruined"),  # nor here: somebody must restore the database
         (errors.Unavailable, ExitCode.UNDECIDED, "unavailable"),
         (errors.Unauthorized, ExitCode.NOT_ALLOWED, "unauthorized"),

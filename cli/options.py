@@ -165,7 +165,7 @@ def audience_option(command: Command) -> Command:
         "--audience",
         type=TEXT,
         metavar="LIST|SELECTOR",
-        help="In place of COHORT: names with commas, or labels: device=phone,country=de.",
+        help="In place of COHORT: names with commas or | between, or labels: device=phone,country=de.",
     )(command)
 
 

@@ -133,6 +133,11 @@ class UnsafeSession(Unavailable):
     """The database's session is not as the ledger needs it: settings do not hold, or connections share it."""
 
 
+class ClockOff(Unavailable):
+    """The database's clock is implausibly far from this machine's, or behind a moment that was recorded.
+    Nothing is written until somebody has set it right; asking again does not help."""
+
+
 class Ruined(Unavailable):
     """The database's file is damaged, or tables of the ledger are missing: asking again does not help."""
 

@@ -15,6 +15,7 @@ from shuffle_ledger.ledger.errors import BehindCheckpoint, NotFound, TryAgain, U
 from shuffle_ledger.ledger.files import shortage
 from shuffle_ledger.ledger.storage.census import (
     census,
+    clock_problems,
     complete_unverified,
     first_of_status,
     still_acknowledged,
@@ -39,6 +40,7 @@ ALARMS = (
     "UNVERIFIED",
     "CHECKPOINT",
     "DISK",
+    "CLOCK",
     "BROKER",
     "WORKERS",
     "DEAD",
@@ -116,6 +118,7 @@ def health(
     checkpointed_at, wrong = checkpoints.look(store, waiting.at) if checkpoints else (None, [])
     alarms += [f"CHECKPOINT {what}" for what in (*wrong, *_behind_anchor(store))]
     alarms += [f"DISK {what}" for what in _full_disks(store, checkpoints)]
+    alarms += [f"CLOCK {what}" for what in _wrong_clocks(store)]
     webhooks = webhook_counts(store.engine, failing_seconds=WEBHOOK_ALARM_SECONDS)
     if webhooks.dead:
         alarms.append(f"WEBHOOK {webhooks.dead} messages could not be delivered and were given up")
@@ -200,6 +203,13 @@ def _behind_anchor(store: Store) -> list[str]:
     except BehindCheckpoint as error:
         return [str(error)]
     return []
+
+
+def _wrong_clocks(store: Store) -> list[str]:
+    """Return why nothing is written, of the first cohorts whose last moment is ahead of the clock."""
+    found = clock_problems(store.engine, store.clocks)
+    more = [f"{len(found) - NAMED_MAX} more cohorts"] if len(found) > NAMED_MAX else []
+    return [*found[:NAMED_MAX], *more]
 
 
 def _full_disks(store: Store, checkpoints: ScheduledCheckpoints | None) -> list[str]:

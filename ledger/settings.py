@@ -45,6 +45,8 @@ class Settings(BaseSettings):
         None  # where the scheduler writes checkpoints, if it has a signing key
     )
     checkpoint_every_seconds: float = Field(default=300.0, ge=1, le=86_400)
+    # Of the database's clock from this machine's, and backwards from a cohort's last entry, for writing.
+    clock_difference_max_seconds: float = Field(default=3600.0, ge=1, le=1e10)
     server: str | None = None  # the address of a server: commands ask it instead of a database
     token: SecretStr | None = None  # shown to that server
     authentication_failures: int = Field(default=30, ge=1, le=10**6)  # from one address; forgotten with time

@@ -18,7 +18,7 @@ from shuffle_ledger.ledger.errors import NotCollectable, Unavailable
 from shuffle_ledger.ledger.health import verify_oldest
 from shuffle_ledger.ledger.request_ids import MESSAGE_HEADER
 from shuffle_ledger.ledger.settings import Settings
-from shuffle_ledger.ledger.storage import Anchor, Store
+from shuffle_ledger.ledger.storage import Store
 from shuffle_ledger.ledger.values import SigningKey
 from shuffle_ledger.ledger.webhooks import deliver
 from shuffle_ledger.workers.celery_app import (
@@ -143,7 +143,7 @@ def recompute(batch: dict[str, Any]) -> dict[str, Any]:
 def worker_store() -> Store:
     """Return the ledger that this process's settings name, open until the process ends."""
     settings = Settings()
-    return Store.connect(settings.database_url, anchor=Anchor.of(settings))
+    return Store.of(settings)
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from pydantic_settings import SettingsError
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.ledger.settings import Settings
-from shuffle_ledger.ledger.storage import Anchor, Store
+from shuffle_ledger.ledger.storage import Store
 
 SECRETS = frozenset(
     {"token", "session_key", "oidc_client_secret", "webhook_key"}
@@ -75,5 +75,5 @@ def _bad_setting(error: Mapping[str, Any]) -> BadValue:
 @contextmanager
 def open_session(settings: Settings) -> Iterator[Session]:
     """Opens the ledger of `settings` and closes it again; raises SchemaError when it is not initialised."""
-    with Store.connect(settings.database_url, anchor=Anchor.of(settings)) as store:
+    with Store.of(settings) as store:
         yield Session(settings=settings, store=store, accountant=Accountant(precision=settings.precision))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import re
 import sys
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ import click
 from shuffle_ledger.cli.backends.database import open_ledger
 from shuffle_ledger.cli.backends.session import settings_from
 from shuffle_ledger.cli.failures import ExitCode, require
-from shuffle_ledger.cli.files.fields import calendar_date, whole_number
+from shuffle_ledger.cli.files.fields import Misread, calendar_date, whole_number
 from shuffle_ledger.cli.files.output_files import checked_place, write_bytes_whole
 from shuffle_ledger.cli.options import FILE, WHOLE, ledger_options, output_options, server_option
 from shuffle_ledger.cli.rendering.audit_views import alarm_lines
@@ -27,11 +28,12 @@ from shuffle_ledger.cli.rendering.statements.spreadsheet import spreadsheet
 from shuffle_ledger.ledger.checkpoints import sign_standing
 from shuffle_ledger.ledger.errors import DoesNotExtend
 from shuffle_ledger.ledger.evidence import AsOf, Statement, StatementWanted, read_earlier_heads
-from shuffle_ledger.ledger.values import SigningKey
+from shuffle_ledger.ledger.values import DAY_EXPECTED, SigningKey
 
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 LOST = "entries were lost when the database was put back, and what they spent is unknown"
 Form = Literal["html", "pdf", "json", "csv"]
+_BEGINS_WITH_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 # The libraries of extras that set each form, the one whose extra brings the other first.
 _NEEDED: Mapping[Form, tuple[str, ...]] = {
     "html": ("jinja2", "matplotlib"),
@@ -39,6 +41,7 @@ _NEEDED: Mapping[Form, tuple[str, ...]] = {
     "json": (),
     "csv": (),
 }
+_OF_SUFFIX: Mapping[str, Form] = {".htm": "html", **{f".{form}": form for form in _NEEDED}}
 
 
 class AsOfType(click.ParamType[AsOf]):
@@ -49,9 +52,13 @@ class AsOfType(click.ParamType[AsOf]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> AsOf:
         if not isinstance(value, str):
             return None
+        text = value.strip()
         for read in (whole_number, _end_of_day, _moment):
             try:
-                return read(value.strip())
+                return read(text)
+            except Misread as meant:
+                if _BEGINS_WITH_DAY.match(text) and meant.expected != DAY_EXPECTED:
+                    return self.fail(f"got {value!r}, expected {meant.expected}", param, ctx)
             except ValueError:
                 continue
         return self.fail(f"got {value!r}, expected {self.name}", param, ctx)
@@ -73,7 +80,7 @@ class AsOfType(click.ParamType[AsOf]):
     "--format",
     "form",
     type=click.Choice(["html", "pdf", "json", "csv"]),
-    help="As what.  [default: html; json for --json without -o]",
+    help="As what.  [default: as the name of the file ends, else html; json for --json without -o]",
 )
 @click.option("--output", "-o", type=NEW_FILE, help="Write the statement there; else to standard output.")
 @click.option("--bundle", type=NEW_FILE, metavar="FILE.zip", help="Write the evidence, for `audit verify`.")
@@ -172,7 +179,24 @@ def _form(form: Form | None, output: Path | None, bundle: Path | None, *, as_jso
         raise click.UsageError("-o and --bundle name the same file")
     if as_json and output is None and form not in (None, "json"):
         raise click.UsageError(f"--json prints JSON and nothing else: name a file with -o for {form}")
-    return form or ("json" if as_json and output is None else "html")
+    if bundle is not None and bundle.suffix.lower() in _OF_SUFFIX:
+        raise click.UsageError(f"--bundle: got {bundle.name!r}, expected a name that ends in .zip")
+    if output is None:
+        return form or ("json" if as_json else "html")
+    return _form_of_file(form, output)
+
+
+def _form_of_file(form: Form | None, output: Path) -> Form:
+    """Returns the form of what is written to a file, as its name says; a name without a suffix says none."""
+    named = _OF_SUFFIX.get(output.suffix.lower())
+    if form is None and named is None and output.suffix:
+        known = "a name that ends in .html, .pdf, .json or .csv, or --format"
+        raise click.UsageError(f"-o: got {output.name!r}, expected {known}")
+    if form is not None and named not in (None, form):
+        raise click.UsageError(
+            f"-o: got {output.name!r}, expected a name that ends in .{form}, or --format {named}"
+        )
+    return form or named or "html"
 
 
 def _exit_code(made: Statement) -> ExitCode:

@@ -11,7 +11,14 @@ from typing import Any
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.cli.failures import BadValue
-from shuffle_ledger.ledger.values import read_json
+from shuffle_ledger.ledger.values import (
+    DAY_EXPECTED,
+    MOMENT_EXPECTED,
+    NotADay,
+    day_from,
+    moment_from,
+    read_json,
+)
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _WHOLE = re.compile(r"[+-]?\d{1,400}", re.ASCII)
@@ -83,26 +90,29 @@ def real_number(text: str) -> float:
 
 def calendar_date(text: str) -> date:
     """Returns the date that `text` spells as YYYY-MM-DD."""
-    if not _DATE.fullmatch(text):
-        raise ValueError(text)
-    return date.fromisoformat(text)
+    try:
+        return day_from(text)
+    except NotADay as meant:
+        raise Misread(str(meant)) from None
 
 
 def moment(text: str) -> datetime:
     """Returns the moment that `text` spells, with its zone: 2025-01-06T12:00:00Z."""
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
-        raise ValueError(text)
     try:
-        found.astimezone(UTC)
-    except OverflowError:
-        raise ValueError(text) from None
-    return found
+        return moment_from(text)
+    except NotADay as meant:
+        raise Misread(str(meant)) from None
 
 
 def start_of(text: str) -> datetime:
     """Returns the moment at which the day that `text` spells as YYYY-MM-DD begins, UTC."""
     return datetime.combine(calendar_date(text), time(), UTC)
+
+
+def _since(text: str) -> datetime:
+    if _DATE.match(text):  # its own sentence says what is wrong with the day
+        return start_of(text) if _DATE.fullmatch(text) else moment(text)
+    raise ValueError(text)
 
 
 def _json_whole(value: object) -> int:
@@ -160,20 +170,20 @@ def duration(text: str) -> timedelta:
 TEXT = Kind(expected="a text", from_text=str, from_json=_json_text)
 AUDIENCE = Kind(
     expected="names of cohorts with | or commas between, or labels: device=phone,country=de",
-    from_text=lambda text: text.replace("|", ","),
+    from_text=str,
     from_json=_json_names,
 )
 WHOLE = Kind(expected="a whole number", from_text=whole_number, from_json=_json_whole)
 REAL = Kind(expected="a number", from_text=real_number, from_json=_json_real)
-DATE = Kind(expected="a date as YYYY-MM-DD", from_text=calendar_date, from_json=_json_date)
+DATE = Kind(expected=DAY_EXPECTED, from_text=calendar_date, from_json=_json_date)
 MOMENT = Kind(
-    expected="a time with its zone, as 2025-01-06T12:00:00Z",
+    expected=MOMENT_EXPECTED,
     from_text=moment,
     from_json=lambda value: moment(_json_text(value)),
 )
 SINCE = Kind(
-    expected="a date as YYYY-MM-DD, or a time with its zone, as 2025-01-06T12:00:00Z",
-    from_text=lambda text: start_of(text) if _DATE.fullmatch(text) else moment(text),
+    expected=f"{DAY_EXPECTED}, or {MOMENT_EXPECTED}",
+    from_text=_since,
     from_json=lambda value: moment(_json_text(value)),
 )
 DURATION = Kind(

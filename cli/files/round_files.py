@@ -14,7 +14,13 @@ from shuffle_ledger.cli.files.fields import AUDIENCE, DATE, REAL, ROUND_FIELDS, 
 from shuffle_ledger.cli.files.problems import Problems
 from shuffle_ledger.cli.files.table_files import PLAIN, Reading, Record, read_records
 from shuffle_ledger.ledger.decisions import request_of
-from shuffle_ledger.ledger.values import POLICY_ADAPTIVE, Cohort, RoundRequest, checked_new_name
+from shuffle_ledger.ledger.values import (
+    POLICY_ADAPTIVE,
+    Cohort,
+    RoundRequest,
+    checked_new_name,
+    named_in,
+)
 
 _REGISTRATION_FIELDS = {
     "round_id": TEXT,
@@ -124,13 +130,13 @@ def _request_line(record: Record) -> RequestLine:
     line = RequestLine(line=record.line, request=request, selector=str(audience) if is_selector else None)
     if audience is None or is_selector:
         return line
-    return line.selected(audience if isinstance(audience, list) else audience.split(","))
+    return line.selected(audience if isinstance(audience, list) else named_in(audience))
 
 
 def _request(described: RoundRequest, names: Sequence[str]) -> RoundRequest:
     """Returns the request of a round of some cohorts; raises InvalidValue."""
     return request_of(
-        [name.strip() for name in names],
+        names,
         described.round,
         round_id=described.round_id,
         collected_on=described.collected_on,

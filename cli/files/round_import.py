@@ -25,6 +25,7 @@ from shuffle_ledger.cli.files.round_files import CohortLine, RequestLine
 from shuffle_ledger.cli.rendering.progress import progress_on
 from shuffle_ledger.ledger.decisions import (
     check_collection,
+    check_new_cohort,
     least_open,
     refuse_other_content,
     refuse_uncollectable,
@@ -122,6 +123,7 @@ def plan_import(
         with problems.of(wanted.line):
             if _is_missing(ledger, wanted.cohort):
                 _refuse_plan(wanted.cohort)
+                check_new_cohort(wanted.cohort)
                 if not accept_warnings:
                     _refuse_unusual(wanted.cohort)
                 opening.append(wanted.cohort)

@@ -18,6 +18,7 @@ from shuffle_ledger.ledger.api.jobs import StatementProgress, VerificationProgre
 from shuffle_ledger.ledger.api.problems import MEDIA_TYPE, PROBLEMS
 from shuffle_ledger.ledger.decisions.quotas import QuotaReading
 from shuffle_ledger.ledger.decisions.quoting import BatchQuote, Fits
+from shuffle_ledger.ledger.errors import Difference, OpeningWarning
 from shuffle_ledger.ledger.evidence.statement import Statement
 from shuffle_ledger.ledger.health import Health
 from shuffle_ledger.ledger.reports.budgets import BudgetStatement
@@ -43,6 +44,7 @@ from shuffle_ledger.ledger.values.requests import (
     Settled,
     Voided,
 )
+from shuffle_ledger.ledger.values.windows import BUCKETS, UNITS, Window
 from shuffle_ledger.ledger.verification.verifier import VerificationReport
 
 Schema = dict[str, Any]
@@ -52,7 +54,13 @@ _ROUND: Schema = {
     "type": "object",
     "title": "ShuffledRound",
     "properties": {
-        "randomizer": {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]},
+        "randomizer": {
+            "type": "object",
+            "description": "A kind, and the parameters of that kind by their names.",
+            "properties": {"kind": {"type": "string"}},
+            "required": ["kind"],
+            "additionalProperties": True,
+        },
         "reports": {"type": "integer"},
         "sampled_from": {"type": ["integer", "null"]},
         "participation": {"type": ["number", "null"]},
@@ -70,6 +78,24 @@ _ROUND: Schema = {
     },
     "required": ["randomizer", "reports"],
 }
+_WINDOW: Schema = {
+    "type": "object",
+    "title": "Window",
+    "description": "A budget of every `calendar` unit, or of every run of `rolling` buckets.",
+    "properties": {
+        "calendar": {"enum": list(UNITS)},
+        "rolling": {"type": "integer", "description": "How many buckets in a row share the budget."},
+        "bucket": {"enum": list(BUCKETS)},
+        "epsilon": {"type": "number"},
+        "delta": {"type": "number"},
+        "local_budget": {
+            "type": "number",
+            "description": "Of each period, for the sum of epsilon0 over a user's rounds, if there is one.",
+        },
+    },
+    "required": ["epsilon", "delta"],
+    "dependentRequired": {"rolling": ["bucket"], "bucket": ["rolling"]},
+}
 _RECORDED = ("state", "registered_at", "attempts", "last_error")
 _SIMPLE: Mapping[type, Schema] = {
     bool: {"type": "boolean"},
@@ -78,6 +104,7 @@ _SIMPLE: Mapping[type, Schema] = {
     datetime: {"type": "string", "format": "date-time"},
     date: {"type": "string", "format": "date"},
     ShuffledRound: {"$ref": "#/components/schemas/ShuffledRound"},
+    Window: {"$ref": "#/components/schemas/Window"},
 }
 
 
@@ -178,10 +205,14 @@ class ANSWERS:
     health = _ref("Health")
 
 
+_OF_PLANS = ("epsilon_upper", "epsilon_budget", "delta_budget")
 _PROBLEM: Schema = {
     "type": "object",
     "description": "An error, as in RFC 9457. `field`, `value` and `expected` say which value was wrong;"
-    " of type `not_collectable`, `round_id`, `state` and `cohort_status` say how the round stands.",
+    " of type `not_collectable`, `round_id`, `state` and `cohort_status` say how the round stands; of type"
+    " `conflict`, `differences` say in which fields a request differs from what is stored; of type"
+    " `unaccepted_warnings`, `warnings` say what is unusual about `cohort`; of type `beyond_budget`,"
+    " `epsilon_upper` is more than `epsilon_budget`.",
     "properties": {
         "type": {"enum": [kind.uri for kind in PROBLEMS]},
         "title": {"type": "string"},
@@ -194,6 +225,10 @@ _PROBLEM: Schema = {
         "round_id": {"type": "string"},
         "state": {"enum": list(get_args(RoundState))},
         "cohort_status": {"enum": list(get_args(CohortStatus))},
+        "differences": {"type": "array", "items": schema_of(Difference)},
+        "cohort": {"type": "string"},
+        "warnings": {"type": "array", "items": schema_of(OpeningWarning)},
+        **{name: schema_of(float, name=name) for name in _OF_PLANS},
     },
     "required": ["type", "title", "status", "detail"],
 }
@@ -248,6 +283,7 @@ _RECORD_FIELDS: Schema = {
     **{name: schema_of(hint) for name, hint in field_types(RoundRecord).items() if name in _RECORDED},
     "round": _ref("ShuffledRound"),
     "collected_on": schema_of(date | None),
+    "collected_until": schema_of(date | None),
     "use_case": schema_of(str | None),
     "audience": {
         "type": "array",
@@ -375,6 +411,7 @@ _COMPONENTS: Mapping[str, Schema] = {
     "RoundRecord": _RECORD,
     "RoundPage": _schema_of_fields(RoundPage),
     "ShuffledRound": _ROUND,
+    "Window": _WINDOW,
     "Admitted": _decision(Admitted),
     "Pending": _decision(Pending),
     "Settled": _decision(Settled),

@@ -22,6 +22,7 @@ from shuffle_ledger.ledger.errors import (
     BadSignature,
     BehindCheckpoint,
     BeyondBudget,
+    ClockOff,
     Conflict,
     DoesNotExtend,
     InvalidValue,
@@ -106,6 +107,9 @@ UNAVAILABLE = ProblemType(
 UNSAFE_SESSION = ProblemType(
     kind="unsafe_session", status=503, title="The database's sessions are not as the ledger needs them"
 )
+CLOCK_OFF = ProblemType(
+    kind="clock_off", status=503, title="The database's clock is wrong, or was when a cohort was last written"
+)
 ISSUER_UNAVAILABLE = ProblemType(
     kind="issuer_unavailable", status=503, title="The token's issuer cannot be asked", retry=True
 )
@@ -132,6 +136,7 @@ PROBLEMS = (
     BUSY,
     BEHIND,
     UNSAFE_SESSION,
+    CLOCK_OFF,
     ISSUER_UNAVAILABLE,
     UNAVAILABLE,
 )
@@ -152,6 +157,7 @@ _TABLE: tuple[tuple[type[Exception], ProblemType], ...] = (
     (TryAgain, BUSY),
     (BehindCheckpoint, BEHIND),
     (UnsafeSession, UNSAFE_SESSION),  # asking again does not help: somebody must change the settings
+    (ClockOff, CLOCK_OFF),  # nor here: somebody must set a clock right
     (IssuerUnavailable, ISSUER_UNAVAILABLE),
     (Unavailable, UNAVAILABLE),
 )

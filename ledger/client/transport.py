@@ -25,6 +25,7 @@ from shuffle_ledger.ledger.errors import (
     BadSignature,
     BehindCheckpoint,
     BeyondBudget,
+    ClockOff,
     Conflict,
     Difference,
     DoesNotExtend,
@@ -66,7 +67,9 @@ _KINDS: Mapping[str, type[LedgerError]] = {
     "issuer_unavailable": IssuerUnavailable,
     "unavailable": Unavailable,
     "unsafe_session": UnsafeSession,
+    "clock_off": ClockOff,
 }
+_LASTING = (BehindCheckpoint, ClockOff, UnsafeSession)  # with status 503, and asking again does not help
 
 # For plain HTTP: trusts no authority, and reads no file of them, which takes longer than a request.
 _NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -294,7 +297,7 @@ def _error_of(answer: httpx.Response, content: Any) -> Exception:
     kind = str(document.get("type", "")).removeprefix(PROBLEM)
     detail = str(document.get("detail", f"the server answered {answer.status_code}"))
     error = _with_members(kind, detail, document) or _KINDS.get(kind, LedgerError)(detail)
-    if answer.status_code in (429, 502, 503, 504) and not isinstance(error, BehindCheckpoint | UnsafeSession):
+    if answer.status_code in (429, 502, 503, 504) and not isinstance(error, _LASTING):
         wait = answer.headers.get("Retry-After", "")
         return _Transient(error, float(wait) if wait.isdigit() else None)
     return error

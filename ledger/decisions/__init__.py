@@ -17,7 +17,7 @@ from shuffle_ledger.ledger.decisions.corrections import correct
 from shuffle_ledger.ledger.decisions.decide import refused_elsewhere
 from shuffle_ledger.ledger.decisions.elsewhere import Collected, correct_everywhere
 from shuffle_ledger.ledger.decisions.incidents import record_incident
-from shuffle_ledger.ledger.decisions.opening import check_opening, open_cohort, open_many
+from shuffle_ledger.ledger.decisions.opening import check_new_cohort, check_opening, open_cohort, open_many
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.proposals import approve, open_proposal, propose
 from shuffle_ledger.ledger.decisions.quotas import QuotaReading, quotas_of, set_quota, with_budgets
@@ -43,6 +43,7 @@ __all__ = [
     "approve",
     "change_budget",
     "check_collection",
+    "check_new_cohort",
     "check_opening",
     "correct",
     "correct_everywhere",

@@ -14,6 +14,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.audiences import (
     check_sampled,
     checked_audience,
+    named_in,
     selected_labels,
     strata_from,
     stratified_population,
@@ -30,7 +31,7 @@ def resolve_audience(
 
     Args:
         store: the ledger.
-        audience: a list of names, or a text: names with commas, or a selector such as
+        audience: a list of names, or a text: names with commas or | between, or a selector such as
             `device=phone,country=de`, which means every cohort that has all these labels.
         round_id: the identifier to be registered. If it is registered already, a selector means the cohorts
             that there were then, so that a repeated request says the same: the round's own, and those that
@@ -43,7 +44,7 @@ def resolve_audience(
     """
     wanted = selected_labels(audience) if isinstance(audience, str) else None
     if wanted is None:
-        return checked_audience(audience.split(",") if isinstance(audience, str) else audience)
+        return checked_audience(named_in(audience) if isinstance(audience, str) else audience)
     found = store.labelled(wanted)
     with contextlib.suppress(NotFound):
         if round_id is not None:

@@ -12,6 +12,7 @@ from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
+from shuffle_ledger.ledger.values.audiences import check_selectable
 from shuffle_ledger.ledger.values.differences import other_content
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE
 from shuffle_ledger.ledger.values.requests import (
@@ -47,10 +48,8 @@ def open_cohort(
     cohort = cohort_from_opening(**opening)
     checked_new_name("name", cohort.name)
     actor = checked_text("actor", actor)
-    if "@" in cohort.name and not store.cohorts(only=[cohort.name]):
-        raise InvalidValue(
-            field="name", value=cohort.name, expected="a name without @, which periods of windows have"
-        )
+    if not store.cohorts(only=[cohort.name]):
+        check_new_cohort(cohort)
     rules = _rules(store, cohort, plan and _as_opened(store, cohort, plan), accountant)
     opened = store.open_cohort(cohort, actor=actor, numerical_policy=NUMERICAL_POLICY, rules=rules)
     if cohort.policy == POLICY_PLAN:
@@ -60,6 +59,15 @@ def open_cohort(
             what = f"cohort {opened.name!r} exists with another plan"
             raise other_content(what, _counts_of(stored["rules"]["slots"]), _counts_of(slots))
     return opened
+
+
+def check_new_cohort(cohort: Cohort) -> None:
+    """Raise InvalidValue for names and labels that no new cohort has; a cohort of before may have them."""
+    checked_new_name("name", cohort.name)
+    if "@" in cohort.name:
+        expected = "a name without @, which periods of windows have"
+        raise InvalidValue(field="name", value=cohort.name, expected=expected)
+    check_selectable(cohort.name, cohort.labels)
 
 
 def open_many(store: Store, cohorts: Sequence[Cohort], *, actor: str) -> None:
@@ -74,6 +82,10 @@ def open_many(store: Store, cohorts: Sequence[Cohort], *, actor: str) -> None:
         if "@" in cohort.name or cohort.policy == POLICY_PLAN:
             expected = "a cohort without a plan, and a name without @"
             raise InvalidValue(field="name", value=cohort.name, expected=expected)
+    known = {cohort.name for cohort in store.cohorts_among({cohort.name for cohort in cohorts})}
+    for cohort in cohorts:
+        if cohort.name not in known:
+            check_new_cohort(cohort)
     given = [(cohort, registry.policy_for(cohort).opening()) for cohort in cohorts]
     store.open_cohorts(given, actor=checked_text("actor", actor), numerical_policy=NUMERICAL_POLICY)
 

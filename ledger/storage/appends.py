@@ -193,7 +193,7 @@ def _body(view: CohortView, draft: EntryDraft) -> EntryBody:
         kind=draft.kind,
         round_id=draft.round_id,
         actor=draft.actor,
-        recorded_at=_recorded_at(view),
+        recorded_at=recorded_at(view),
         numerical_policy=draft.numerical_policy,
         epsilon_budget=draft.epsilon_budget or view.cohort.epsilon_budget,
         delta_budget=view.cohort.delta_budget,
@@ -202,7 +202,7 @@ def _body(view: CohortView, draft: EntryDraft) -> EntryBody:
     )
 
 
-def _recorded_at(view: CohortView) -> datetime:
+def recorded_at(view: CohortView) -> datetime:
     """Return the moment of the next entry: the database's clock, which may be set back, never before the last
     entry or the registration of the round that is decided.
     """

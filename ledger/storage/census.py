@@ -26,22 +26,26 @@ from sqlalchemy import (
     union_all,
 )
 
-from shuffle_ledger.ledger.errors import Unavailable
+from shuffle_ledger.ledger.errors import LedgerError, Unavailable
 from shuffle_ledger.ledger.storage import engine as engines
-from shuffle_ledger.ledger.storage.rows import StoredVerification
+from shuffle_ledger.ledger.storage.clocks import Clocks
+from shuffle_ledger.ledger.storage.rows import PENDING, StoredVerification, entry_from
 from shuffle_ledger.ledger.storage.tables import (
     BROKEN,
     CLOSED,
+    ENTRY_COLUMNS,
     NOT_REPLAYED,
     cohorts,
     ended_sessions,
     entries,
     heads,
+    rounds,
     unverified,
     verifications,
 )
 from shuffle_ledger.ledger.values.entries import EntryKind
 
+_NEWEST = 100  # entries whose moments are compared with the clock
 _QUIET = (str(EntryKind.REFUSED), str(EntryKind.VOIDED))  # entries that make nothing worse
 
 
@@ -172,6 +176,30 @@ def still_acknowledged(engine: Engine, acknowledged: Mapping[str, int]) -> dict[
             if status is not None:
                 found[name] = status
     return found
+
+
+def clock_problems(engine: Engine, clocks: Clocks) -> list[str]:
+    """Return in words what is implausible about the database's clock: how far it is from this machine's, and
+    behind the moments of the newest entries and of rounds that wait.
+
+    Reads few rows. Verification finds older entries, too, that are ahead of the clock.
+    """
+    newest = select(*ENTRY_COLUMNS).order_by(entries.c.position.desc()).limit(_NEWEST)
+    waiting = select(rounds.c.cohort, func.max(rounds.c.registered_at).label("at")).where(PENDING)
+    with engines.reading(engine) as connection:
+        now = engines.database_time(connection)
+        said = clocks.difference_from_own(now)
+        last: dict[str, datetime] = {}
+        for row in connection.execute(waiting.group_by(rounds.c.cohort)):
+            last[row.cohort] = row.at
+        for row in connection.execute(newest):
+            try:
+                at = entry_from(row).content().recorded_at
+            except (LedgerError, TypeError, ValueError):
+                continue  # an entry that cannot be read: verification says so
+            last[row.cohort] = max(at, last.get(row.cohort, at))
+    behind = [clocks.behind(now, at, what=f"cohort {name!r}") for name, at in sorted(last.items())]
+    return [what for what in (said, *behind) if what is not None]
 
 
 def write_problem(engine: Engine) -> str | None:

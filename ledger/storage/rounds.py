@@ -51,6 +51,8 @@ class RoundStore(Database):
         writing = engine.writing if others else engine.writing_once
         with writing(self._engine, fact=engine.REGISTERED) as connection:
             self.check_anchor()  # now: the connection may have been opened for this
+            if not self.clocks.is_of_this_machine:
+                self.check_clock(engine.database_time(connection), connection=connection)
             stored = rows.insert_round(connection, values)
             if stored is not None and others:
                 rows.insert_shares(connection, values, request.cohorts)

@@ -328,6 +328,14 @@ def entry_row(connection: Connection, cohort: str, sequence: int) -> Row[Any] | 
     return connection.execute(select(*ENTRY_COLUMNS).where(place)).one_or_none()
 
 
+def last_moment(connection: Connection, cohort: str) -> datetime | None:
+    """Return when the last entry of a cohort was recorded; None if it has none."""
+    place = and_(entries_table.c.cohort == heads.c.cohort, entries_table.c.sequence == heads.c.sequence)
+    query = select(*ENTRY_COLUMNS).select_from(heads.join(entries_table, place))
+    row = connection.execute(query.where(heads.c.cohort == cohort)).one_or_none()
+    return None if row is None else entry_from(row).content().recorded_at
+
+
 def entry_from(row: Row[Any]) -> LedgerEntry:
     """Return the entry in a row."""
     return LedgerEntry(**row._mapping)

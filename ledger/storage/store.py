@@ -102,6 +102,10 @@ class Store(RoundStore):
         with engines.writing(self._engine) as connection:
             self.check_anchor()  # now: the connection may have been opened for this
             opened_at = engines.database_time(connection)
+            self.check_clock(opened_at, connection=connection)
+            for parent in {cohort.parent for cohort, _ in given if cohort.parent is not None}:
+                last = rows.last_moment(connection, parent)
+                self.check_clock(opened_at, last, what=f"cohort {parent!r}", connection=connection)
             bodies = [
                 (cohort, opening_body(cohort, rules, actor, numerical_policy, opened_at=opened_at))
                 for cohort, rules in given
@@ -328,6 +332,8 @@ class Store(RoundStore):
             LostRace: another entry was appended first; nothing was changed.
         """
         self.check_anchor()
+        for view in views:
+            self._check_view(view)
         if len(views) == 1:
             appended = [appends.append(self._engine, views[0], drafts[0])]
         else:
@@ -373,6 +379,8 @@ class Store(RoundStore):
                     self._remember(self._first_bodies, cohort, asked.opening)
                 if turn.answer(taken=asked.has_turn):
                     continue
+                if asked.round is not None:
+                    self._check_view(asked.round.view, connection)
                 draft = decide(asked.round) if asked.round is not None else None
                 if asked.round is None or draft is None:
                     return None
@@ -421,6 +429,8 @@ class Store(RoundStore):
                     break
                 views = [after.get(new.view.cohort.name, new.view) for new in found]
                 asked = [dataclasses.replace(new, view=view) for new, view in zip(found, views, strict=True)]
+                for view in views:
+                    self._check_view(view, connection)
                 drafts = decide(round_id, asked)
                 if drafts is None:
                     break
@@ -432,6 +442,11 @@ class Store(RoundStore):
         for view in after.values():
             self._memory.keep(view)
         return [[step.body for step in steps] for steps in decided]
+
+    def _check_view(self, view: CohortView, connection: Connection | None = None) -> None:
+        """Raise ClockOff if nothing may be appended at a view's moment."""
+        last, what = appends.recorded_at(view), f"cohort {view.cohort.name!r}"
+        self.check_clock(view.at, last, what=what, connection=connection)
 
     def entry(self, cohort: str, sequence: int) -> LedgerEntry:
         """Return one entry; raises NotFound."""

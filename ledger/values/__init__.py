@@ -3,6 +3,7 @@
 Imports `errors` only.
 """
 
+from shuffle_ledger.ledger.values.audiences import named_in
 from shuffle_ledger.ledger.values.calculations import (
     amplification_document,
     attack_on,
@@ -14,6 +15,13 @@ from shuffle_ledger.ledger.values.calculations import (
     few_honest,
 )
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint
+from shuffle_ledger.ledger.values.days import (
+    DAY_EXPECTED,
+    MOMENT_EXPECTED,
+    NotADay,
+    day_from,
+    moment_from,
+)
 from shuffle_ledger.ledger.values.differences import other_cohort
 from shuffle_ledger.ledger.values.documents import (
     Decision,
@@ -58,6 +66,8 @@ from shuffle_ledger.ledger.values.unusual_cohorts import opening_warnings
 from shuffle_ledger.ledger.values.windows import Period, Window
 
 __all__ = [
+    "DAY_EXPECTED",
+    "MOMENT_EXPECTED",
     "POLICIES",
     "POLICY_ADAPTIVE",
     "POLICY_PLAN",
@@ -70,6 +80,7 @@ __all__ = [
     "Incident",
     "Json",
     "Member",
+    "NotADay",
     "NotStrictJson",
     "Opening",
     "Outcome",
@@ -99,9 +110,12 @@ __all__ = [
     "checked_new_name",
     "checked_reports",
     "cohort_from_opening",
+    "day_from",
     "decision_document",
     "document_of",
     "few_honest",
+    "moment_from",
+    "named_in",
     "number",
     "opening_warnings",
     "other_cohort",

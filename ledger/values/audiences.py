@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,9 @@ from shuffle_ledger.ledger.values.texts import POPULATION_MAX, checked_text
 
 AUDIENCE_MAX = 500  # cohorts of one round: each of them gets an entry that lists them all
 LABELS_MAX = 32  # of one cohort
+# Between names or labels. Tables write | where commas are between cells; a text means the same everywhere.
+_BETWEEN = re.compile(r"[,|]")
+_MEANT_OTHERWISE = frozenset(",|=")  # in a text that names cohorts, or selects them by labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +24,21 @@ class Stratum:
     cohort: str
     sampled: int  # users, drawn uniformly without replacement
     users: int  # of whom they were drawn
+
+
+def named_in(text: str) -> list[str]:
+    """Return the parts of a list of names, or of labels, without the blanks around them."""
+    return [part.strip() for part in _BETWEEN.split(text)]
+
+
+def check_selectable(name: str, labels: Mapping[str, str]) -> None:
+    """Raise InvalidValue for the name or the labels of a new cohort that a list or a selector cannot say."""
+    if _MEANT_OTHERWISE & set(name):
+        expected = "a name without , | and =, which lists of cohorts and selectors have between names"
+        raise InvalidValue(field="name", value=name, expected=expected)
+    if any("|" in text for pair in labels.items() for text in pair):
+        expected = "names and values without |, which stands between the labels of a selector"
+        raise InvalidValue(field="labels", value=dict(labels), expected=expected)
 
 
 def checked_labels(labels: object) -> dict[str, str]:
@@ -48,7 +67,7 @@ def selected_labels(text: str) -> dict[str, str] | None:
     """
     if "=" not in text:
         return None
-    pairs = [part.partition("=") for part in text.split(",")]
+    pairs = [part.partition("=") for part in named_in(text)]
     wanted = {name: value for name, _, value in pairs}
     if len(wanted) != len(pairs) or not all(sign for _, sign, _ in pairs):
         expected = "labels with their values, each once: device=phone,country=de"

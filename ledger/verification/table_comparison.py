@@ -23,6 +23,7 @@ def compare_tables(replay: Replay, store: Store, beside: Beside) -> None:
         beside: the chain's head and holdings, of the moment of its last entry.
     """
     _compare_head(replay, beside.view)
+    _compare_clock(replay, store, beside.view)
     counts = dict(beside.counts)
     if replay.readable and counts != dict(replay.kinds):
         replay.blame(None, f"the head counts {counts}, its entries are {dict(replay.kinds)}")
@@ -76,6 +77,14 @@ def _compare_head(replay: Replay, view: CohortView | LedgerError) -> None:
     status = "frozen" if replay.frozen else "overspent" if replay.overspent else "open"
     if replay.readable and cohort.status != status:
         replay.blame(None, f"the cohort's row says {cohort.status!r}, its entries do not")
+
+
+def _compare_clock(replay: Replay, store: Store, view: CohortView | LedgerError) -> None:
+    """Blame the last entry if it is of a moment to come, which no clock that was right has shown."""
+    if isinstance(view, LedgerError):
+        return
+    if said := store.clocks.behind(view.at, view.recorded_at, what="the chain"):
+        replay.blame(replay.head_sequence, f"it was recorded at a moment to come: {said}")
 
 
 def _compare_holdings(replay: Replay, beside: Beside) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -24,6 +25,8 @@ pytestmark = pytest.mark.system
 
 HOUR = 3600
 CUT_OFF = {"SHUFFLE_LEDGER_BROKER_URL": UNREACHABLE}
+# The database's clock will be an hour fast, a server's an hour slow.
+FAR_CLOCKS = {"SHUFFLE_LEDGER_CLOCK_DIFFERENCE_MAX_SECONDS": "10800"}
 MINUTE = timedelta(minutes=1)
 QUEUED = "queued 1 overdue rounds"
 BUNDLE_READER = REPOSITORY / "examples" / "verify_bundle.py"
@@ -61,15 +64,16 @@ def forget_that_no_broker_took_it(url: str) -> None:
 def test_a_round_is_decided_whatever_was_down_and_whosever_clock_is_wrong(service: Service) -> None:
     token = service.command("token", "create", "device", "--role", "registrar")["token"]
     app = create_app(service.settings)
+    off: dict[str, Any] = {"more": FAR_CLOCKS, "off_seconds": HOUR}
     # Registered by a server an hour behind, that cannot reach the broker, and dies.
-    with service.server(token, off_seconds=-HOUR, more=CUT_OFF) as (client, process):
+    with service.server(token, off_seconds=-HOUR, more=CUT_OFF | FAR_CLOCKS) as (client, process):
         assert isinstance(client.register(request("one"), wait_seconds=0), Pending)
         kill_group(process)
     forget_that_no_broker_took_it(service.settings.database_url)
     with (
-        service.process("worker", "--no-sweep", off_seconds=HOUR),
-        service.process("scheduler", off_seconds=HOUR),
-        service.server(token, off_seconds=-HOUR) as (client, _),
+        service.process("worker", "--no-sweep", **off),
+        service.process("scheduler", **off),
+        service.server(token, off_seconds=-HOUR, more=FAR_CLOCKS) as (client, _),
     ):
         # To a scheduler an hour ahead the round seems overdue. The database knows better.
         app.send_task(SWEEP)
@@ -91,9 +95,9 @@ def test_a_round_is_decided_whatever_was_down_and_whosever_clock_is_wrong(servic
         with pytest.raises(Conflict):
             client.register(request("one", reports=3_000))
     # Its worker is killed with the message, and another one is started.
-    with service.server(token) as (client, _):
+    with service.server(token, more=FAR_CLOCKS) as (client, _):
         assert isinstance(client.register(request("three"), wait_seconds=0), Pending)
-        with service.process("worker", "--no-sweep"):
+        with service.process("worker", "--no-sweep", more=FAR_CLOCKS):
             assert isinstance(client.register(request("three"), wait_seconds=60), Admitted)
     budget = service.command("budget", "phones")
     assert (budget["rounds_admitted"], budget["rounds_refused"]) == (3, 0)

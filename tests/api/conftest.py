@@ -27,6 +27,7 @@ from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Outcome, Pending
 from shuffle_ledger.workers.dispatch import decide
+from tests.api.published import check_answer
 
 ROUND: dict[str, Any] = {"randomizer": "krr(k=2, epsilon0=0.5)", "reports": 1000}
 START_SECONDS_MAX = 30.0
@@ -163,7 +164,8 @@ def serve(store: Store) -> Iterator[Callable[..., Server]]:
         app = create_app(settings, opened_as or store, dispatch, clock=clock, root_path=root_path)
         run = running(app, trusted_proxies)
         url = run.__enter__()
-        http = httpx.Client(base_url=url, timeout=60, verify=NO_AUTHORITIES)
+        hooks = {"response": [check_answer]}  # whatever a test asks about
+        http = httpx.Client(base_url=url, timeout=60, verify=NO_AUTHORITIES, event_hooks=hooks)
         stopping.append((run, http))
         server = Server(app=app, url=url, http=http, store=store)
         for role in ("admin", "registrar", "reader", "auditor"):

@@ -109,3 +109,28 @@ def test_a_list_shows_an_audience_only_to_a_token_that_sees_all_of_it(
             assert [each["audience"] for each in answer.json()["rounds"]] == [audience]
             hidden = [other for other in NAMES if other not in answer.text]
             assert hidden == ([] if audience else [other for other in NAMES if other != name])
+
+
+@pytest.mark.parametrize("name", ["c|d", "c,d", "c=d"])
+def test_no_cohort_is_opened_under_a_name_that_a_text_cannot_say(server: Server, name: str) -> None:
+    body = {"name": name, "population": 1000, "epsilon": 1.0, "delta": 1e-6}
+    answer = server.ask("POST", "/v1/cohorts", json=body)
+    assert (answer.status_code, answer.json()["field"]) == (409, "name")
+    assert answer.json()["expected"].startswith("a name without , | and =")
+
+
+def test_a_text_of_names_has_commas_or_bars_between(server: Server) -> None:
+    for text in ("phones,secret", "phones|secret", "phones, secret"):
+        named = server.ask("GET", "/v1/audience", params={"select": text})
+        assert named.json() == {"audience": ["phones", "secret"]}
+        quoted = server.ask("POST", "/v1/quote", json={"audience": text, **ROUND})
+        assert quoted.json()["audience"] == ["phones", "secret"]
+
+
+def test_a_quote_takes_the_body_of_a_registration(server: Server) -> None:
+    body = {"round_id": "r", "use_case": "emoji", "cohort": "phones", **ROUND}
+    quoted = server.ask("POST", "/v1/quote", json=body)
+    assert (quoted.status_code, quoted.json()["would_be"]) == (200, "admitted")
+    assert server.ask("POST", "/v1/rounds", json=body).status_code == 201
+    again = server.ask("POST", "/v1/quote", json=body)  # as of a new round
+    assert (again.status_code, again.json()["would_be"]) == (200, "admitted")

@@ -21,6 +21,7 @@ from shuffle_ledger.ledger.decisions import quote, round_record
 from shuffle_ledger.ledger.errors import (
     AnswerLost,
     BehindCheckpoint,
+    ClockOff,
     Conflict,
     InvalidValue,
     NotAllowed,
@@ -254,6 +255,7 @@ def test_what_asking_again_does_not_mend_is_told_at_once(server: Server) -> None
     for kind, status, error in (
         ("behind_checkpoint", 503, BehindCheckpoint),
         ("unsafe_session", 503, UnsafeSession),
+        ("clock_off", 503, ClockOff),
         ("stuck", 500, RoundStuck),
     ):
         asked: list[str] = []

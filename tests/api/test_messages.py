@@ -33,6 +33,10 @@ FIELDS = "name, population, epsilon, delta, policy, plan, labels, windows"
 LABELLED = "Latin letters, digits, blanks and _ . : / -, with a letter or digit at both ends"
 
 
+YEARS = "expected a date from 1000-01-01 to 2999-12-31"
+FEBRUARY = "expected a date as YYYY-MM-DD: February 2026 has 28 days"
+
+
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
@@ -48,6 +52,14 @@ LABELLED = "Latin letters, digits, blanks and _ . : / -, with a letter or digit 
         ("honest_fraction", 2, "honest_fraction: got 2, expected a number of at most 1"),
         ("analysis", "loose", "analysis: got loose, expected one of 'tight', 'clone', 'blanket' or 'strong-"),
         ("collected_on", "1.2.2025", "collected_on: got 1.2.2025, expected a date as YYYY-MM-DD"),
+        ("collected_on", "9999-12-31", f"collected_on: got 9999-12-31, {YEARS}"),
+        ("collected_on", "0001-01-01", f"collected_on: got 0001-01-01, {YEARS}"),
+        ("collected_on", "2026-02-29", f"collected_on: got 2026-02-29, {FEBRUARY}"),
+        (
+            "collected_on",
+            "2026-13-01",
+            "collected_on: got 2026-13-01, expected a date as YYYY-MM-DD: a month",
+        ),
         (
             "randomizer",
             "krr(k=9, eps0=3)",
@@ -76,6 +88,12 @@ def test_a_field_of_a_round_that_does_not_fit_says_why(
         ("cohorts", {**OPENING, "plan": {}}, "plan: got {}, expected a list"),
         ("cohorts", {**OPENING, "labels": 3}, "labels: got 3, expected an object"),
         ("cohorts", {**OPENING, "labels": {"a": "?"}}, f"labels.a: got ?, expected {LABELLED}"),
+        ("statements", {"as_of": "2026-02-29T12:00:00Z"}, f"as_of: got 2026-02-29T12:00:00Z, {FEBRUARY}"),
+        (
+            "statements",
+            {"as_of": "2026-02-28T25:00:00Z"},
+            "as_of: got 2026-02-28T25:00:00Z, expected a time with",
+        ),
         ("statements", {"as_of": "now"}, "as_of: got now, expected a time with its zone, as 2025-01-06T12"),
     ],
 )

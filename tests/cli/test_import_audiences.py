@@ -71,7 +71,7 @@ def test_json_lines_have_a_list_or_a_text(countries: Run) -> None:
             "audience,cohort",
             "de|nz,de",
             2,
-            "got 'de,nz', expected it left out where cohort is given",
+            "got 'de|nz', expected it left out where cohort is given",
         ),
         ("audience,cohort", ",", 2, "cohort: is empty, expected a text"),
         ("audience", "de|gone", 4, "no cohort 'gone'; open it, or name it in --cohorts"),

@@ -98,6 +98,49 @@ def test_a_randomizer_that_is_none_says_which_there_are(run: Run) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("day", "expected"),
+    [
+        ("1.2.2026", "a date as YYYY-MM-DD"),
+        ("2026-02-29", "a date as YYYY-MM-DD: February 2026 has 28 days"),
+        ("2026-00-01", "a date as YYYY-MM-DD: a month from 01 to 12"),
+        ("0000-01-01", "a date from 0001-01-01 to 9999-12-31"),
+    ],
+)
+def test_a_day_that_is_none_says_why(phones: Run, day: str, expected: str) -> None:
+    registered = ("round", "register", "phones", "--id", "x", *ROUND, "--collected-on", day)
+    assert _said(phones, *registered) == f"collected_on: got {day!r}, expected {expected}"
+    for since in (day, f"{day}T12:00:00Z"):
+        listed = _said(phones, "round", "list", "--since", since)
+        assert listed.startswith(f"since: got {since!r}, expected {expected}")
+    stated = _said(phones, "audit", "statement", "phones", "--as-of", day)
+    assert day in stated
+    assert expected.removeprefix("a date as YYYY-MM-DD") in stated
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-o", "x.docx"), "-o: got 'x.docx', expected a name that ends in .html, .pdf, .json or .csv, or"),
+        (("-o", "x.zip"), "-o: got 'x.zip', expected a name that ends in .html"),
+        (
+            ("-o", "x.pdf", "--format", "html"),
+            "-o: got 'x.pdf', expected a name that ends in .html, or --format",
+        ),
+        (
+            ("-o", "x.HTM", "--format", "pdf"),
+            "-o: got 'x.HTM', expected a name that ends in .pdf, or --format",
+        ),
+        (("-o", "x.html", "--bundle", "y.pdf"), "--bundle: got 'y.pdf', expected a name that ends in .zip"),
+    ],
+)
+def test_a_statement_is_written_only_into_a_file_of_its_form(
+    phones: Run, tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    assert _said(phones, "audit", "statement", "phones", *words).startswith(said)
+    assert not list(tmp_path.glob("[xy].*"))
+
+
 TEXT = "expected 1 to 200 printable characters that show, none of the outer ones blank"
 
 

@@ -651,6 +651,24 @@ def _flat(outline: Any) -> Iterator[Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [
+        ("x.pdf", b"%PDF-"),
+        ("x.PDF", b"%PDF-"),
+        ("x.json", b'{"made_at":'),
+        ("x.csv", b"cohort,"),
+        ("x.htm", b"<!DOCTYPE html>"),
+        ("x.html", b"<!DOCTYPE html>"),
+        ("x", b"<!DOCTYPE html>"),
+    ],
+)
+def test_the_name_of_a_file_says_its_form(phones: Run, directory: Path, name: str, begins: bytes) -> None:
+    assert phones("audit", "statement", "phones", "-o", name).code == 0
+    assert (directory / name).read_bytes()[: len(begins)].lower() == begins.lower()
+
+
+@pytest.mark.slow
 def test_the_paper_form_says_the_same_page_by_page(lived: Run, directory: Path) -> None:
     for _ in range(30):
         registered(lived, f"больше-больше-{_}")

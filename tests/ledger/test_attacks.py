@@ -37,6 +37,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import LedgerEntry
 from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.desk import trust_any_clock
 from tests.tiers import thorough
 
 PROGRAMS, REPOSITORY = Path(__file__).parent / "programs", Path(__file__).parents[2]
@@ -341,6 +342,7 @@ def test_every_stored_time_is_the_databases(
     database_off: timedelta, database_url: str, accountant: Accountant, make_request: MakeRequest
 ) -> None:
     with Store.connect(database_url) as store:
+        trust_any_clock(store)
         parameters: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": "fixed"}
         cohort = open_cohort(store, name="phones", actor="tester", **parameters)
         for name in ("settled", "queued"):

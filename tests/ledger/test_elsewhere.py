@@ -27,6 +27,7 @@ from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, Corrected, Refused
+from tests.ledger.desk import trust_any_clock
 from tests.ledger.test_windows import DAY, KRR, WEEK, Desk, a_monday
 
 MONDAY = a_monday()
@@ -350,6 +351,7 @@ def test_a_round_of_later_is_said_to_be_later_though_the_clock_was_set_back(desk
 def _clock_of(desk: Desk) -> list[timedelta]:
     """Return by how much SQLite's clock is ahead of the true one: the last of these."""
     ahead = [timedelta()]
+    trust_any_clock(desk.store)
 
     def clock(form: str, _moment: str) -> str:
         return (datetime.now(UTC) + ahead[-1]).strftime(form.replace("%f", "%S.%f"))[:-3]

@@ -14,6 +14,7 @@ from shuffle_ledger.ledger.errors import NotFound, OtherContent
 from shuffle_ledger.ledger.storage import engine, rows
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, Cohort, Outcome
+from tests.ledger.desk import trust_any_clock
 
 AWKWARD = ('"', "\\", "é", "%_", ':"', '":"x', "a", "b", "\N{SNOWMAN}'")
 
@@ -70,6 +71,7 @@ def test_a_repeated_selector_means_the_rounds_own_cohorts_though_the_clock_was_s
     def shift(hours: int) -> None:
         monkeypatch.setattr(engine, "database_time", lambda it: true_time(it) + timedelta(hours=hours))
 
+    trust_any_clock(store)
     true_time = engine.database_time
     opened(store, "c1", {"country": "de"})
     shift(1)

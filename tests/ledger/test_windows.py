@@ -58,7 +58,7 @@ from shuffle_ledger.ledger.values.requests import (
 )
 from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
-from tests.ledger.desk import AnyDesk
+from tests.ledger.desk import AnyDesk, trust_any_clock
 
 pytestmark = pytest.mark.policies
 
@@ -322,6 +322,7 @@ def test_a_refusal_that_says_wrongly_that_the_days_have_passed_is_found(
 
 def _shift(monkeypatch: pytest.MonkeyPatch, store: Store, by: timedelta) -> None:
     """Move the database's clock, as views tell it."""
+    trust_any_clock(store)
     views, view_of_round = store.views, store.view_of_round
 
     def shifted(names: Any) -> list[CohortView]:

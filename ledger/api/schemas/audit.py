@@ -16,10 +16,19 @@ from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, saved_head
 from shuffle_ledger.ledger.evidence.statement_request import StatementWanted
 from shuffle_ledger.ledger.reports.budgets import Head
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint, check_signature, read_checkpoint
+from shuffle_ledger.ledger.values.days import check_day_of
 
 KEPT_MAX = COHORTS_MAX = 1000
 SequenceNumber = Annotated[int, Field(ge=1, le=10**15), BeforeValidator(whole)]
-Moment = Annotated[AwareDatetime, Field(strict=False)]
+
+
+def _of_a_day(value: object) -> object:
+    if isinstance(value, str):
+        check_day_of(value)
+    return value
+
+
+Moment = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_of_a_day)]
 Cohorts = Annotated[list[Name] | None, Field(min_length=1, max_length=COHORTS_MAX)]
 
 

@@ -39,6 +39,13 @@ from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.reports.events import CURSOR_PATTERN
 from shuffle_ledger.ledger.reports.forecasts import FIT_MAX, ForecastWanted
 from shuffle_ledger.ledger.values.audiences import AUDIENCE_MAX, LABELS_MAX
+from shuffle_ledger.ledger.values.days import (
+    DAY_EXPECTED,
+    MOMENT_EXPECTED,
+    NotADay,
+    day_from,
+    moment_from,
+)
 from shuffle_ledger.ledger.values.requests import (
     ADDRESSABLE,
     POLICIES,
@@ -83,12 +90,13 @@ def _addressable(value: str) -> str:
     return value
 
 
+_FIRST, _LAST = date(1000, 1, 1), date(2999, 12, 31)  # as the patterns of the description say
+
+
 def _calendar_date(value: object) -> object:
     if isinstance(value, str):
-        if not re.fullmatch(r"[12][0-9]{3}-[0-9]{2}-[0-9]{2}", value):
-            raise ValueError("a date as YYYY-MM-DD")
-        return date.fromisoformat(value)
-    raise ValueError("a date as YYYY-MM-DD")
+        return day_from(value, first=_FIRST, last=_LAST)
+    raise ValueError(DAY_EXPECTED)
 
 
 _MOMENT = (
@@ -97,9 +105,11 @@ _MOMENT = (
 
 
 def _moment(value: object) -> object:
-    if isinstance(value, str) and re.fullmatch(_MOMENT[1:-1], value):
-        return datetime.fromisoformat(value)
-    raise ValueError("a time with its zone, as 2025-01-06T12:00:00Z")
+    if isinstance(value, str):
+        found = moment_from(value, first=_FIRST, last=_LAST)  # first: it knows what is wrong with the day
+        if re.fullmatch(_MOMENT[1:-1], value):
+            return found
+    raise ValueError(MOMENT_EXPECTED)
 
 
 class _RandomizerField:
@@ -132,7 +142,7 @@ def _randomizer(value: object) -> object:
 
 
 _LABEL = r"^[a-zA-Z0-9]([a-zA-Z0-9 _.:/-]*[a-zA-Z0-9])?$"
-_SELECTOR = r"^[a-zA-Z0-9]([a-zA-Z0-9 _.:/=,-]*[a-zA-Z0-9])?$"
+_SELECTOR = r"^[a-zA-Z0-9]([a-zA-Z0-9 _.:/=,|-]*[a-zA-Z0-9])?$"
 DIGEST_PATTERN = "^[0-9a-f]{64}$"
 # The texts that a pattern takes, in words. The words leave out rare characters that the pattern lacks.
 PATTERNS: Mapping[str, str] = {
@@ -143,7 +153,7 @@ PATTERNS: Mapping[str, str] = {
         REASON_LENGTH_MAX
     ): f"1 to {REASON_LENGTH_MAX} printable characters, none of the outer ones blank",
     _LABEL: "Latin letters, digits, blanks and _ . : / -, with a letter or digit at both ends",
-    _SELECTOR: "names with commas between, or labels: device=phone,country=de",
+    _SELECTOR: "names with commas or | between, or labels: device=phone,country=de",
     DIGEST_PATTERN: "64 hexadecimal digits in small letters",
     CURSOR_PATTERN: "a cursor: `after` of the last page, or of an event",
 }
@@ -183,8 +193,12 @@ def one_of_two(expected: str) -> WrapValidator:
     def read(value: object, either: ValidatorFunctionWrapHandler) -> object:
         try:
             return either(value)
-        except ValidationError:
-            raise ValueError(expected) from None
+        except ValidationError as error:
+            causes = [each.get("ctx", {}).get("error") for each in error.errors()]
+            said = [str(each) for each in causes if isinstance(each, NotADay)]
+            # What is wrong with a day is said; a text that is none at all may be meant as the other kind.
+            named = [each for each in said if each not in (DAY_EXPECTED, MOMENT_EXPECTED)]
+            raise ValueError(named[0] if named else expected) from None
 
     return WrapValidator(read)
 
@@ -440,7 +454,13 @@ class OfCohorts(RoundParameters):
 
 
 class QuoteForAll(OfCohorts):
-    """A round of several cohorts to price; nothing is stored and nothing is promised."""
+    """A round to price, of one cohort or several; nothing is stored and nothing is promised."""
+
+    # So that the body of a registration is the body of its quote.
+    round_id: Annotated[
+        NewName | None, Field(description="Does not matter: the price is that of a new round.")
+    ] = None
+    use_case: Annotated[Name | None, Field(description="Does not matter.")] = None
 
     model_config = ConfigDict(
         json_schema_extra={
