@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import click
 
+from shuffle_ledger.ledger.gone_names import replacement
+
 # How Click begins what it says of arguments that a command does not take.
 _TOO_MANY = "got unexpected extra argument"
 _ALIKE = 0.6  # how alike two names are, from 0 to 1, if one may be a misspelling of the other
@@ -19,8 +21,9 @@ class NoSuchCommand(click.UsageError):
         self, name: str, known: Iterable[str], *, elsewhere: Sequence[str] = (), ctx: click.Context
     ) -> None:
         """Compose the message; `elsewhere`: commands of other groups that end in this word."""
+        instead = replacement(f"{_path(ctx)} {name}".strip())
         hint = f"; did you mean {' or '.join(elsewhere)}?" if elsewhere else meant(name, known)
-        super().__init__(f"no such command {name!r}{hint}", ctx)
+        super().__init__(f"no such command {name!r}{f': {instead}' if instead else hint}", ctx)
 
 
 def meant(name: str, known: Iterable[str]) -> str:
@@ -63,9 +66,17 @@ def _expected(ctx: click.Context) -> str:
 
 
 def _no_such_option(name: str, ctx: click.Context) -> str:
+    instead = replacement(name, after=_path(ctx))
+    if instead is not None:
+        return f"option {name!r} is gone: {instead}"
     if isinstance(ctx.command, click.Group) and not meant(name, _options(ctx)):
         return f"no such option {name!r} before a command: options stand behind the command"
     return f"no such option {name!r}{meant(name, _options(ctx))}"
+
+
+def _path(ctx: click.Context) -> str:
+    """Returns the command's name with its groups', without the program's."""
+    return ctx.command_path.partition(" ")[2]
 
 
 def _options(ctx: click.Context) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from importlib.resources import files
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from fastapi import APIRouter, Query, Request
@@ -127,8 +127,8 @@ async def style() -> Response:
 
 @router.get("/login")
 async def login_form(request: Request) -> HTMLResponse:
-    """Ask for a token, or offer the issuer's sign-in."""
-    return login_page(request, wrong=None)
+    """Ask for a token."""
+    return _login_page(request, wrong=None)
 
 
 @router.post("/login")
@@ -141,7 +141,7 @@ async def log_in(request: Request, service: Asked) -> Response:
         wrong = (
             "This token is not valid." if found.status_code == 401 else "Too many wrong tokens: wait a while."
         )
-        return login_page(request, status=found.status_code, wrong=wrong)
+        return _login_page(request, status=found.status_code, wrong=wrong)
     security_log.record(
         Event.LOGGED_IN,
         token_id=found.token_id,
@@ -509,41 +509,22 @@ def _with_session(request: Request, cookie: str, *, location: str, seconds: int)
     """Returns a redirection that sets the session's cookie for `seconds` seconds; 0 removes the cookie."""
     root = service_of(request).root_path
     answer = RedirectResponse(root + location, status_code=303, headers={"Cache-Control": "no-store"})
-    set_cookie(request, answer, COOKIE, cookie, seconds=seconds, samesite="strict")
+    answer.set_cookie(
+        COOKIE,
+        cookie,
+        max_age=seconds,
+        path=root or "/",
+        httponly=True,
+        samesite="strict",
+        # Without TLS a session may cross this machine only.
+        secure=request.url.scheme == "https" or request.url.hostname not in _LOOPBACK,
+    )
     return answer
 
 
-def set_cookie(
-    request: Request,
-    answer: Response,
-    name: str,
-    cookie: str,
-    *,
-    seconds: int,
-    samesite: Literal["lax", "strict"],
-) -> None:
-    """Set a cookie of this server's pages for `seconds` seconds; 0 removes it. No script reads it."""
-    oidc = service_of(request).door.oidc
-    comes_back = oidc.settings.client.redirect_url if oidc and oidc.settings.client else ""
-    answer.set_cookie(
-        name,
-        cookie,
-        max_age=seconds,
-        path=service_of(request).root_path or "/",
-        httponly=True,
-        samesite=samesite,
-        # Without TLS a session may cross this machine only. A proxy may hide both TLS and the host.
-        secure=request.url.scheme == "https"
-        or request.url.hostname not in _LOOPBACK
-        or comes_back.startswith("https:"),
-    )
-
-
-def login_page(request: Request, *, status: int = 200, wrong: str | None) -> HTMLResponse:
+def _login_page(request: Request, *, status: int = 200, wrong: str | None) -> HTMLResponse:
     """Return the page that starts sessions, with what was wrong with the last attempt."""
-    oidc = service_of(request).door.oidc
-    offers = oidc is not None and oidc.settings.client is not None
-    return page("login.html.jinja", request, status=status, wrong=wrong, signs_in=offers)
+    return page("login.html.jinja", request, status=status, wrong=wrong)
 
 
 async def _form(request: Request) -> dict[str, str]:

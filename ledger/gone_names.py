@@ -1,0 +1,22 @@
+"""Names that are gone: commands, options, fields and settings, each with what replaces it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_SIGN_IN = "a reverse proxy signs people in and sends the token of the issuer (docs/sign-in.md)"
+# A name as people write it, or the command before it where other commands still have the name.
+GONE: Mapping[str, str] = {
+    "SHUFFLE_LEDGER_OIDC_CLIENT_ID": _SIGN_IN,
+    "SHUFFLE_LEDGER_OIDC_CLIENT_SECRET": _SIGN_IN,
+    "SHUFFLE_LEDGER_OIDC_REDIRECT_URL": _SIGN_IN,
+    "SHUFFLE_LEDGER_OIDC_SCOPES": _SIGN_IN,
+}
+
+
+def replacement(name: str, *, after: str = "") -> str | None:
+    """Returns what replaces a name that is gone, as a sentence without a full stop; None: it never was one.
+
+    `after`: the command whose option `name` is.
+    """
+    return GONE.get(f"{after} {name}", GONE.get(name))
