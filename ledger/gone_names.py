@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _SIGN_IN = "a reverse proxy signs people in and sends the token of the issuer (docs/sign-in.md)"
+_RESERVE = "one person raises a budget up to its ceiling (cohort budget NAME --epsilon E --reason TEXT)"
 # A name as people write it, or the command before it where other commands still have the name.
 GONE: Mapping[str, str] = {
+    "reserve": _RESERVE,
+    "reserve release": _RESERVE,
+    "reserve approve": _RESERVE,
     "SHUFFLE_LEDGER_OIDC_CLIENT_ID": _SIGN_IN,
     "SHUFFLE_LEDGER_OIDC_CLIENT_SECRET": _SIGN_IN,
     "SHUFFLE_LEDGER_OIDC_REDIRECT_URL": _SIGN_IN,

@@ -257,8 +257,6 @@ KRR = ("--randomizer", "krr(k=2, epsilon0=0.5)")
 # One valid order of each command that asks a server, beside those of ORDERS.
 MORE_ORDERS: tuple[tuple[str, ...], ...] = (
     ("cohort", "quota", "phones"),
-    ("reserve", "release", "phones", "--epsilon", "2", "--reason", "agreed"),
-    ("reserve", "approve", "phones", "--epsilon", "2"),
     ("round", "correct", "a", "--reports", "5", "--reason", "counted again"),
     ("incident", "record", "phones", "--id", "x", *KRR, "--reports", "10", "--reason", "found in a log"),
     ("audit", "statement", "phones", "--format", "json"),

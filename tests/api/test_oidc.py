@@ -142,25 +142,6 @@ def test_a_service_with_a_token_of_the_issuer_acts_under_its_subject(
     assert asked(server, server.tokens["reader"]).status_code == 200  # beside the ledger's own
 
 
-def test_raising_a_budget_above_its_ceiling_takes_two_subjects(
-    serve: Callable[..., Server], provider: Provider
-) -> None:
-    server = serve(**settings_of(provider.url))
-    boss, other = (provider.token(sub=sub, groups=["bosses"]) for sub in ("boss", "other"))
-    budget = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": "adaptive", "ceiling": 2.0}
-    server.ask("POST", "/v1/cohorts", json={"name": "tv", **budget})
-
-    def asked_by(token: str, method: str, path: str, **body: Any) -> int:
-        headers = {"Authorization": f"Bearer {token}"}
-        return server.http.request(method, f"/v1/cohorts/tv/{path}", json=body, headers=headers).status_code
-
-    assert asked_by(boss, "PUT", "proposal", epsilon=1.5, reason="agreed") == 200
-    assert (
-        asked_by(provider.token(sub="boss", groups="bosses"), "POST", "proposal/approve", epsilon=1.5) == 409
-    )
-    assert asked_by(other, "POST", "proposal/approve", epsilon=1.5) == 200
-
-
 def _unsigned(claims: dict[str, Any], header: dict[str, Any], secret: bytes | None = None) -> str:
     parts = [base64.urlsafe_b64encode(json.dumps(each).encode()).rstrip(b"=") for each in (header, claims)]
     content = b".".join(parts)

@@ -7,6 +7,12 @@ import pytest
 from shuffle_ledger.ledger.gone_names import GONE
 from tests.cli.conftest import Run
 
+# An order for each command that is gone.
+COMMANDS = {
+    "reserve": ("reserve", "--help"),
+    "reserve release": ("reserve", "release", "phones", "--epsilon", "2", "--reason", "why"),
+    "reserve approve": ("reserve", "approve", "phones", "--epsilon", "2"),
+}
 SETTINGS = [name for name in GONE if name.startswith("SHUFFLE_LEDGER_")]
 
 
@@ -19,3 +25,14 @@ def test_a_setting_that_is_gone_is_refused_with_what_replaces_it(
     assert answer.code == 2
     assert answer.json["error"]["message"] == f"setting {name} is gone: {GONE[name]}"
     assert "anything" not in answer.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_that_is_gone_is_refused_with_what_replaces_it(run: Run, name: str) -> None:
+    answer = run(*COMMANDS[name])
+    assert answer.code == 2
+    assert answer.stderr.rstrip().endswith(GONE[name])
+
+
+def test_every_name_that_is_gone_is_tried() -> None:
+    assert {*SETTINGS, *COMMANDS} == set(GONE)

@@ -25,7 +25,6 @@ from shuffle_ledger.ledger.api.auth.middleware import address_of, session_cookie
 from shuffle_ledger.ledger.api.auth.sessions import COOKIE, SESSION_SECONDS
 from shuffle_ledger.ledger.api.dependencies import (
     Asked,
-    Manager,
     Reader,
     Service,
     in_thread,
@@ -37,10 +36,9 @@ from shuffle_ledger.ledger.api.overview import COMPUTED_AT_ONCE, Outlook
 from shuffle_ledger.ledger.api.pages import charts
 from shuffle_ledger.ledger.api.pages.spending import Continuation, drawn_until, spending_picture
 from shuffle_ledger.ledger.api.schemas.strict_body import check_media_type
-from shuffle_ledger.ledger.decisions.proposals import approve, open_proposal
 from shuffle_ledger.ledger.decisions.quotas import quotas_of
 from shuffle_ledger.ledger.decisions.quoting import BatchQuote, quote_batch
-from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotAllowed, NotFound
+from shuffle_ledger.ledger.errors import InvalidValue, NotAllowed
 from shuffle_ledger.ledger.evidence.conditions import OF_SEVERAL_REPORTS
 from shuffle_ledger.ledger.health import VERIFIED_ALARM_SECONDS
 from shuffle_ledger.ledger.policies.registry import Books
@@ -288,20 +286,6 @@ async def history_csv(cohort: str, token: Reader, service: Asked) -> StreamingRe
     return StreamingResponse(_history_lines(service.store, name), media_type="text/csv", headers=headers)
 
 
-@router.post("/cohorts/{cohort}/approve")
-async def approve_page(cohort: str, request: Request, token: Manager, service: Asked) -> Response:
-    """Approve what somebody else proposed, and show the cohort."""
-    name = seen_cohort(token, cohort)
-    epsilon = (await checked_form(request)).get("epsilon", "")
-    try:
-        work = partial(approve, service.store, cohort=name, epsilon=float(epsilon), actor=token.name)
-        await service.deciding.run(work)
-    except (Conflict, InvalidValue, NotFound, ValueError) as error:
-        return page("error.html.jinja", request, status=409, title="Not approved", detail=str(error))
-    place = f"{service.root_path}/cohorts/{quote(name, safe='')}"
-    return RedirectResponse(place, status_code=303, headers={"Cache-Control": "no-store"})
-
-
 @router.post("/cohorts/{cohort}/quote")
 async def quote_page(cohort: str, request: Request, token: Reader, service: Asked) -> HTMLResponse:
     """Show what a planned round would cost, on the cohort's page."""
@@ -371,7 +355,6 @@ async def _cohort(
         kinds=[kind.value for kind in EntryKind],
         older=rows[-1].sequence if len(rows) == ENTRIES_LISTED and rows[-1].sequence > 2 else None,
         cohort=view.cohort,
-        proposal=await in_thread(open_proposal, service.store, name) if view.cohort.ceiling else None,
         quotas=await in_thread(quotas_of, service.store, name) if view.cohort.parent is None else (),
         may={permission.value for permission in Permission if bearer_of(request).may(permission)},
         asked=asked or dict.fromkeys(FORM_FIELDS, ""),
