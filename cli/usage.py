@@ -50,7 +50,8 @@ def usage_message(error: click.ClickException) -> str:
         return f"{error.param.human_readable_name if is_argument else error.param.opts[0]} is missing"
     if isinstance(error, click.BadParameter) and error.param is not None:
         is_argument = isinstance(error.param, click.Argument)
-        return f"{'' if is_argument else error.param.opts[0] + ': '}{_begun_small(error.message)}"
+        said = _gone_value(error) or _begun_small(error.message)
+        return f"{'' if is_argument else error.param.opts[0] + ': '}{said}"
     said = _begun_small(error.format_message())
     if isinstance(error, click.UsageError) and error.ctx is not None and said.startswith(_TOO_MANY):
         return f"{said}, expected {_expected(error.ctx)}"
@@ -72,6 +73,15 @@ def _no_such_option(name: str, ctx: click.Context) -> str:
     if isinstance(ctx.command, click.Group) and not meant(name, _options(ctx)):
         return f"no such option {name!r} before a command: options stand behind the command"
     return f"no such option {name!r}{meant(name, _options(ctx))}"
+
+
+def _gone_value(error: click.BadParameter) -> str | None:
+    """Returns what replaces a value that an option had; None if it never had it."""
+    if error.ctx is None or error.param is None or not isinstance(error.param.type, click.Choice):
+        return None
+    value = error.message.split("'")[1]  # as Click begins: 'csv' is not one of
+    instead = replacement(f"{error.param.opts[0]} {value}", after=_path(error.ctx))
+    return None if instead is None else f"{value} is gone: {instead}"
 
 
 def _path(ctx: click.Context) -> str:

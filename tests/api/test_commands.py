@@ -398,7 +398,7 @@ def test_an_auditor_states_and_proves_through_a_server(
         assert _unmade(found[1]) == _unmade(expected), order
         assert found[0] == code
     for name, where in (("here", here), ("through", through)):
-        files = ("-o", f"{name}.csv", "--format", "csv", "--bundle", f"{name}.zip")
+        files = ("-o", f"{name}.json", "--format", "json", "--bundle", f"{name}.zip")
         assert run("audit", "statement", "--all", *files, *where)[0] == 0
     assert (directory / "through.zip").read_bytes() == (directory / "here.zip").read_bytes()
     run("audit", "keygen", "key.pem")
@@ -410,7 +410,7 @@ def test_an_auditor_states_and_proves_through_a_server(
     assert run("audit", "statement", "phones", *through)[0] == 0
     assert run("audit", "statement", "secret", *through)[0] == 4
     assert run("audit", "statement", "--all", *through)[0] == 8
-    assert run("audit", "statement", "phones", "-o", "x.csv", "--bundle", "x.zip", *through)[0] == 8
+    assert run("audit", "statement", "phones", "-o", "x.html", "--bundle", "x.zip", *through)[0] == 8
     assert not (directory / "x.zip").exists()
 
 

@@ -13,6 +13,10 @@ COMMANDS = {
     "reserve release": ("reserve", "release", "phones", "--epsilon", "2", "--reason", "why"),
     "reserve approve": ("reserve", "approve", "phones", "--epsilon", "2"),
 }
+# An order for each option, and for each value of an option, that is gone.
+OPTIONS = {
+    "audit statement --format csv": ("audit", "statement", "phones", "--format", "csv"),
+}
 SETTINGS = [name for name in GONE if name.startswith("SHUFFLE_LEDGER_")]
 
 
@@ -27,12 +31,12 @@ def test_a_setting_that_is_gone_is_refused_with_what_replaces_it(
     assert "anything" not in answer.stdout
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_that_is_gone_is_refused_with_what_replaces_it(run: Run, name: str) -> None:
-    answer = run(*COMMANDS[name])
+@pytest.mark.parametrize("name", COMMANDS | OPTIONS)
+def test_a_command_or_option_that_is_gone_is_refused_with_what_replaces_it(run: Run, name: str) -> None:
+    answer = run(*(COMMANDS | OPTIONS)[name])
     assert answer.code == 2
     assert answer.stderr.rstrip().endswith(GONE[name])
 
 
 def test_every_name_that_is_gone_is_tried() -> None:
-    assert {*SETTINGS, *COMMANDS} == set(GONE)
+    assert {*SETTINGS, *COMMANDS, *OPTIONS} == set(GONE)
