@@ -12,6 +12,7 @@ GONE: Mapping[str, str] = {
     "reserve release": _RESERVE,
     "reserve approve": _RESERVE,
     "audit statement --format csv": "--format json has all numbers; a cohort's page gives its history as CSV",
+    "round import --sheet": "workbooks are not read: save the sheet as CSV UTF-8",
     "SHUFFLE_LEDGER_OIDC_CLIENT_ID": _SIGN_IN,
     "SHUFFLE_LEDGER_OIDC_CLIENT_SECRET": _SIGN_IN,
     "SHUFFLE_LEDGER_OIDC_REDIRECT_URL": _SIGN_IN,

@@ -15,6 +15,7 @@ COMMANDS = {
 }
 # An order for each option, and for each value of an option, that is gone.
 OPTIONS = {
+    "round import --sheet": ("round", "import", "rounds.csv", "--sheet", "first"),
     "audit statement --format csv": ("audit", "statement", "phones", "--format", "csv"),
 }
 SETTINGS = [name for name in GONE if name.startswith("SHUFFLE_LEDGER_")]

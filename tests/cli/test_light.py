@@ -23,7 +23,7 @@ from tests.cli.conftest import ROUND, Run
 ROOT = Path(__file__).parents[2]
 HEAVY = {
     "alembic", "celery", "cryptography", "fastapi", "httpx", "jinja2", "kombu", "matplotlib", "numpy",
-    "openpyxl", "opentelemetry", "prometheus_client", "psycopg", "pyarrow", "pydantic", "redis", "rich",
+    "opentelemetry", "prometheus_client", "psycopg", "pydantic", "redis", "rich",
     "scipy", "sqlalchemy", "typst", "uvicorn",
 }  # fmt: skip
 # Runs commands, one after the other, and writes their exit codes and all modules to standard error.
@@ -169,14 +169,12 @@ MISSING: dict[str, tuple[str, list[str]]] = {
     "plot": ("matplotlib", ["amplify", *ROUND, "--delta", "1e-6", "--plot", "a.png"]),
     "postgresql": ("psycopg", [*OPEN, "--database-url", "postgresql://u@127.0.0.1:9/d"]),
     "server": ("fastapi", ["serve"]),
-    "tables": ("pyarrow", ["round", "import", "rounds.parquet"]),
     "worker": ("celery", ["worker", "--broker-url", "redis://127.0.0.1:9"]),
 }
 
 
 @pytest.mark.slow
 def test_a_missing_extra_is_named_in_one_sentence(directory: Path) -> None:
-    (directory / "rounds.parquet").write_bytes(b"PAR1")
     orders = [[*order, "--json"] for _, order in MISSING.values()]
     done = _program(directory, *orders, away=EXTRAS, environment={"SHUFFLE_LEDGER_TOKEN": "sl_a_b"})
     assert done.codes == [1] * len(MISSING), done.stderr
