@@ -68,15 +68,6 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
         "Decide the round ID, which was left alone after too many failures; exits like `round register`.",
     ),
     "round import": ("round_import:import_", "Register and decide every round of FILE, in file order."),
-    "reserve": (None, "Release what a ceiling keeps beyond a budget, by two persons."),
-    "reserve release": (
-        "reserve:release_",
-        "Propose to raise the budget of the cohort NAME up to its ceiling; another person has to approve it.",
-    ),
-    "reserve approve": (
-        "reserve:approve_",
-        "Approve what somebody else proposed for the cohort NAME, so that its budget is raised.",
-    ),
     "incident": (None, "Record releases that nothing admitted."),
     "incident record": (
         "incident:record_",

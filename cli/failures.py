@@ -111,7 +111,6 @@ class Failure:
 # The libraries of each extra, by the name that they are imported by. pyproject.toml declares the extras.
 EXTRAS: Mapping[str, str] = {
     "amqp": "worker",
-    "authlib": "oidc",
     "celery": "worker",
     "fastapi": "server",
     "typst": "pdf",
@@ -120,11 +119,9 @@ EXTRAS: Mapping[str, str] = {
     "joserfc": "oidc",
     "kombu": "worker",
     "matplotlib": "plot",
-    "openpyxl": "tables",
     "opentelemetry": "otel",
     "prometheus_client": "server",
     "psycopg": "postgresql",
-    "pyarrow": "tables",
     "redis": "worker",
     "starlette": "server",
     "uvicorn": "server",

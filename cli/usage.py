@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import click
 
+from shuffle_ledger.ledger.gone_names import replacement
+
 # How Click begins what it says of arguments that a command does not take.
 _TOO_MANY = "got unexpected extra argument"
 _ALIKE = 0.6  # how alike two names are, from 0 to 1, if one may be a misspelling of the other
@@ -19,8 +21,9 @@ class NoSuchCommand(click.UsageError):
         self, name: str, known: Iterable[str], *, elsewhere: Sequence[str] = (), ctx: click.Context
     ) -> None:
         """Compose the message; `elsewhere`: commands of other groups that end in this word."""
+        instead = replacement(f"{_path(ctx)} {name}".strip())
         hint = f"; did you mean {' or '.join(elsewhere)}?" if elsewhere else meant(name, known)
-        super().__init__(f"no such command {name!r}{hint}", ctx)
+        super().__init__(f"no such command {name!r}{f': {instead}' if instead else hint}", ctx)
 
 
 def meant(name: str, known: Iterable[str]) -> str:
@@ -47,7 +50,8 @@ def usage_message(error: click.ClickException) -> str:
         return f"{error.param.human_readable_name if is_argument else error.param.opts[0]} is missing"
     if isinstance(error, click.BadParameter) and error.param is not None:
         is_argument = isinstance(error.param, click.Argument)
-        return f"{'' if is_argument else error.param.opts[0] + ': '}{_begun_small(error.message)}"
+        said = _gone_value(error) or _begun_small(error.message)
+        return f"{'' if is_argument else error.param.opts[0] + ': '}{said}"
     said = _begun_small(error.format_message())
     if isinstance(error, click.UsageError) and error.ctx is not None and said.startswith(_TOO_MANY):
         return f"{said}, expected {_expected(error.ctx)}"
@@ -63,9 +67,26 @@ def _expected(ctx: click.Context) -> str:
 
 
 def _no_such_option(name: str, ctx: click.Context) -> str:
+    instead = replacement(name, after=_path(ctx))
+    if instead is not None:
+        return f"option {name!r} is gone: {instead}"
     if isinstance(ctx.command, click.Group) and not meant(name, _options(ctx)):
         return f"no such option {name!r} before a command: options stand behind the command"
     return f"no such option {name!r}{meant(name, _options(ctx))}"
+
+
+def _gone_value(error: click.BadParameter) -> str | None:
+    """Returns what replaces a value that an option had; None if it never had it."""
+    if error.ctx is None or error.param is None or not isinstance(error.param.type, click.Choice):
+        return None
+    value = error.message.split("'")[1]  # as Click begins: 'csv' is not one of
+    instead = replacement(f"{error.param.opts[0]} {value}", after=_path(error.ctx))
+    return None if instead is None else f"{value} is gone: {instead}"
+
+
+def _path(ctx: click.Context) -> str:
+    """Returns the command's name with its groups', without the program's."""
+    return ctx.command_path.partition(" ")[2]
 
 
 def _options(ctx: click.Context) -> list[str]:

@@ -60,11 +60,7 @@ class Settings(BaseSettings):
     webhook_key: _SecretKey | None = None  # signs messages to other services
     # OpenID Connect, for servers: `api/auth/oidc_settings.py` checks that they fit together.
     oidc_issuer: str | None = None  # its address, as its tokens name it
-    oidc_audience: str | None = None  # of services' tokens for this server
-    oidc_client_id: str | None = None  # of this server, where people sign in
-    oidc_client_secret: SecretStr | None = None
-    oidc_redirect_url: str | None = None  # this server's /login/callback, as the issuer knows it
-    oidc_scopes: str | None = None  # asked for when people sign in; None: openid
+    oidc_audience: str | None = None  # of its tokens for this server
     oidc_roles_claim: str | None = None  # its name, or a JSON pointer to it
     oidc_roles: dict[str, Any] | None = Field(default=None, max_length=1000)  # role or grant, by its values
     precision: float = Field(default=4e-3, ge=1e-6, le=0.1)  # of the accountant

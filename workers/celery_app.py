@@ -20,7 +20,6 @@ REPORT_STUCK = "shuffle_ledger.report_stuck"
 VERIFY = "shuffle_ledger.verify"
 CHECKPOINT = "shuffle_ledger.checkpoint"
 WEBHOOKS = "shuffle_ledger.webhooks"
-RECOMPUTE = "shuffle_ledger.recompute"
 UPKEEP = (SWEEP, REPORT_STUCK, VERIFY, CHECKPOINT, WEBHOOKS)
 SOFT_TIME_LIMIT_SECONDS = 840  # raises in the task, so that the failure is counted with the round
 TIME_LIMIT_SECONDS = 900
@@ -29,7 +28,6 @@ SWEEP_EVERY_SECONDS = 10.0
 STUCK_EVERY_SECONDS = 60.0
 WEBHOOKS_EVERY_SECONDS = 10.0
 VERIFY_EVERY_SECONDS = 300.0
-RESULTS_KEPT_SECONDS = 3600
 PUBLISH_RETRY = {"max_retries": 2, "interval_start": 0.1, "interval_step": 0.2, "interval_max": 0.5}
 CONNECT_TIMEOUT_SECONDS = 4.0
 RECONNECT_SECONDS_MAX = 5.0  # between attempts; with SWEEP_EVERY_SECONDS, what waited is queued within 30 s
@@ -86,14 +84,7 @@ def create_app(settings: Settings) -> Celery:
         task_default_exchange=settings.queue,
         task_default_routing_key=names.rounds,
         task_create_missing_queues=False,
-        task_routes={
-            **{task: {"queue": names.upkeep} for task in UPKEEP},
-            RECOMPUTE: {"queue": names.recomputation},
-        },
-        # Only answers of a recomputation, whose question was no row: docs/decisions/0008-recomputation.md.
-        result_backend=_result_backend(broker_url),
-        result_backend_transport_options=settings.broker_transport_options,
-        result_expires=RESULTS_KEPT_SECONDS,
+        task_routes={task: {"queue": names.upkeep} for task in UPKEEP},
         task_publish_retry_policy=PUBLISH_RETRY,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,  # a worker waits for its broker as long as it takes
@@ -120,12 +111,6 @@ def _schedule(settings: Settings) -> dict[str, object]:
 def _every(task: str, seconds: float) -> dict[str, object]:
     # No caller waits for it: a task that was not begun when the next one is due is dropped.
     return {"task": task, "schedule": seconds, "options": {"expires": seconds}}
-
-
-def _result_backend(broker_url: str) -> str | None:
-    if is_rabbitmq(broker_url):
-        return "rpc://"
-    return broker_url if is_redis(broker_url) else None
 
 
 def _transport_options(broker_url: str) -> dict[str, object]:

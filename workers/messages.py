@@ -16,14 +16,12 @@ from kombu import compression
 
 from shuffle_ledger.ledger import telemetry
 from shuffle_ledger.ledger.request_ids import MESSAGE_HEADER
-from shuffle_ledger.workers.celery_app import ADMIT_ROUND, RECOMPUTE, UPKEEP
+from shuffle_ledger.workers.celery_app import ADMIT_ROUND, UPKEEP
 
 CONTENT_TYPE: Final = "application/json"
 ENCODING: Final = "utf-8"
-ERRAND_BYTES_MAX: Final = 64 << 10  # a round's identifier has at most 200 characters
-BATCH_BYTES_MAX: Final = 16 << 20  # of compositions to compute again; RabbitMQ takes no larger message
+BODY_BYTES_MAX: Final = 64 << 10  # a round's identifier has at most 200 characters
 TEXT_LENGTH_MAX: Final = 1000  # of an identifier in a header, and of a round's
-_PARTS = {"numerical_policy": str, "precision": str, "kinds": list, "questions": list}
 _TRACE_HEADERS_MAX: Final = 16
 
 Headers = dict[str, Any]
@@ -69,9 +67,8 @@ def _check_body(message: Any, task: str) -> None:
     if (message.content_type, str(message.content_encoding).lower()) != (CONTENT_TYPE, ENCODING):
         raise ValueError(f"its body is not declared as {CONTENT_TYPE} in {ENCODING}")
     body = message.body
-    limit = BATCH_BYTES_MAX if task == RECOMPUTE else ERRAND_BYTES_MAX
-    if not isinstance(body, (bytes, str)) or len(body) > limit:
-        raise ValueError(f"its body is larger than {limit} bytes, or none")
+    if not isinstance(body, (bytes, str)) or len(body) > BODY_BYTES_MAX:
+        raise ValueError(f"its body is larger than {BODY_BYTES_MAX} bytes, or none")
     try:
         content = json.loads(body if isinstance(body, str) else body.decode(ENCODING))
     except (ValueError, RecursionError):
@@ -108,13 +105,6 @@ def _is_round(arguments: list[Any]) -> bool:
     return len(arguments) == 1 and _is_text(arguments[0])
 
 
-def _is_batch(arguments: list[Any]) -> bool:
-    """Return whether this is one batch of questions, as `recomputation.written` makes it."""
-    if len(arguments) != 1 or not isinstance(arguments[0], dict) or arguments[0].keys() != _PARTS.keys():
-        return False
-    return all(isinstance(arguments[0][name], kind) for name, kind in _PARTS.items())
-
-
 # Headers that a message of ours may have. Celery's others are left out: it takes its defaults for them.
 _HEADERS: Mapping[str, Callable[[object], bool]] = {
     "id": _is_text,
@@ -127,6 +117,5 @@ _HEADERS: Mapping[str, Callable[[object], bool]] = {
 }
 _ARGUMENTS: Mapping[str, Callable[[list[Any]], bool]] = {
     ADMIT_ROUND: _is_round,
-    RECOMPUTE: _is_batch,
     **dict.fromkeys(UPKEEP, lambda arguments: not arguments),
 }

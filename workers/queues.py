@@ -17,7 +17,6 @@ from kombu.entity import Exchange, Queue
 DELIVERY_LIMIT = 10
 WAITING_MAX = 100_000  # then the broker refuses, and rounds wait in their table instead
 UPKEEP_WAITING_MAX = 16  # a sweep that was missed need not be made up for
-RECOMPUTATION_WAITING_MAX = 4096  # beyond it, the asking process computes itself
 DEAD_MAX = 10_000
 
 
@@ -27,13 +26,12 @@ class QueueNames:
 
     rounds: str  # identifiers of rounds to decide
     upkeep: str  # sweeps and verifications
-    recomputation: str  # parts of bundles whose numbers are computed again
     dead: str  # messages that could not be handled
 
 
 def queue_names(prefix: str) -> QueueNames:
     """Return the names of the queues under a prefix."""
-    kinds = ("rounds", "upkeep", "recomputation", "dead")
+    kinds = ("rounds", "upkeep", "dead")
     return QueueNames(**{kind: f"{prefix}.{kind}" for kind in kinds})
 
 
@@ -51,7 +49,7 @@ def work_queues(prefix: str, *, rabbitmq: bool) -> list[Queue]:
     """Return the queues that workers consume: rounds first."""
     names = queue_names(prefix)
     if not rabbitmq:
-        return [_queue(prefix, each, {}) for each in (names.rounds, names.upkeep, names.recomputation)]
+        return [_queue(prefix, each, {}) for each in (names.rounds, names.upkeep)]
     limits = {
         "x-queue-type": "quorum",
         "x-delivery-limit": DELIVERY_LIMIT,
@@ -62,7 +60,6 @@ def work_queues(prefix: str, *, rabbitmq: bool) -> list[Queue]:
     return [
         _queue(prefix, names.rounds, {**limits, "x-max-length": WAITING_MAX}),
         _queue(prefix, names.upkeep, {**limits, "x-max-length": UPKEEP_WAITING_MAX}),
-        _queue(prefix, names.recomputation, {**limits, "x-max-length": RECOMPUTATION_WAITING_MAX}),
     ]
 
 

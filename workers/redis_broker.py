@@ -69,7 +69,7 @@ def state_of(channel: Any, names: QueueNames) -> tuple[dict[str, int], int]:
         RedisError: Redis cannot be asked.
     """
     with channel.conn_or_acquire() as client:
-        lengths = {name: client.llen(name) for name in (names.rounds, names.upkeep, names.recomputation)}
+        lengths = {name: client.llen(name) for name in (names.rounds, names.upkeep)}
         lengths[names.dead] = int(client.get(_key(channel, names.dead)) or 0)
         workers = client.zcount(
             _key(channel, _workers(names)), float(client.time()[0]) - LIFE_SECONDS, "+inf"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import time
-from typing import Any
 
 from celery import Task
 from celery.utils.log import get_task_logger
@@ -24,7 +23,6 @@ from shuffle_ledger.ledger.webhooks import deliver
 from shuffle_ledger.workers.celery_app import (
     ADMIT_ROUND,
     CHECKPOINT,
-    RECOMPUTE,
     REPORT_STUCK,
     SWEEP,
     VERIFY,
@@ -32,7 +30,6 @@ from shuffle_ledger.workers.celery_app import (
     app,
 )
 from shuffle_ledger.workers.dispatch import report_stuck, sweep
-from shuffle_ledger.workers.recomputation import answer_batch
 
 # How long a round waits here for a database that does not answer. After that its message is gone, and a sweep
 # finds the round.
@@ -130,12 +127,6 @@ def write_checkpoint() -> None:
         raise RuntimeError("a checkpoint was asked for, and there is no key, or no place, to write it")
     made = place.write(worker_store(), SigningKey.load(settings.signing_key))
     _log.info("signed %d heads", len(made.heads))
-
-
-@app.task(name=RECOMPUTE, ignore_result=False)
-def recompute(batch: dict[str, Any]) -> dict[str, Any]:
-    """Compute a part of a bundle's numbers again. A bundle is not in the database: the message has it all."""
-    return answer_batch(batch)
 
 
 # One of each per worker process, made after the fork: connections do not survive one.

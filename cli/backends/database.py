@@ -21,16 +21,13 @@ from shuffle_ledger.ledger.decisions import (
     admit_at_once,
     admit_in_order,
     admit_together,
-    approve,
     change_budget,
     check_opening,
     correct,
     correct_everywhere,
     open_cohort,
     open_many,
-    open_proposal,
     price,
-    propose,
     quotas_of,
     quote,
     record_incident,
@@ -68,7 +65,6 @@ from shuffle_ledger.ledger.values import (
     Opening,
     Outcome,
     Pending,
-    Proposal,
     Quote,
     ReleaseTimes,
     RoundRecord,
@@ -342,22 +338,6 @@ class DatabaseLedger:
         session = self.session
         said = {"reason": reason, "actor": session.settings.actor}
         return set_quota(session.store, session.accountant, cohort, team=team, epsilon=epsilon, **said)
-
-    def propose(self, cohort: str, *, epsilon: float, reason: str) -> Proposal:
-        """See `Ledger`."""
-        session = self.session
-        return propose(session.store, cohort, epsilon=epsilon, reason=reason, actor=session.settings.actor)
-
-    def proposal(self, cohort: str) -> Proposal | None:
-        """See `Ledger`."""
-        return open_proposal(self.session.store, cohort)
-
-    def approve(self, cohort: str, *, epsilon: float) -> Cohort:
-        """See `Ledger`."""
-        session = self.session
-        return approve(
-            session.store, session.accountant, cohort, epsilon=epsilon, actor=session.settings.actor
-        )
 
     def _one(self, request: RoundRequest) -> tuple[Outcome | Pending, bool]:
         session, request = self.session, self._of_team(request)

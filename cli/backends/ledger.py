@@ -26,7 +26,6 @@ from shuffle_ledger.ledger.values import (
     Opening,
     Outcome,
     Pending,
-    Proposal,
     Quote,
     ReleaseTimes,
     RoundRecord,
@@ -192,12 +191,3 @@ class Ledger(Protocol):
 
     def set_quota(self, cohort: str, *, team: str, epsilon: float, reason: str) -> QuotaReading:
         """See `ledger.decisions.quotas.set_quota`."""
-
-    def propose(self, cohort: str, *, epsilon: float, reason: str) -> Proposal:
-        """See `ledger.decisions.proposals.propose`."""
-
-    def proposal(self, cohort: str) -> Proposal | None:
-        """See `ledger.decisions.proposals.open_proposal`."""
-
-    def approve(self, cohort: str, *, epsilon: float) -> Cohort:
-        """See `ledger.decisions.proposals.approve`."""

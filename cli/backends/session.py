@@ -14,12 +14,11 @@ from pydantic_settings import SettingsError
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.cli.failures import BadValue
+from shuffle_ledger.ledger.gone_names import replacement
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage import Store
 
-SECRETS = frozenset(
-    {"token", "session_key", "oidc_client_secret", "webhook_key"}
-)  # settings whose values no message shows
+SECRETS = frozenset({"token", "session_key", "webhook_key"})  # settings whose values no message shows
 _PASSWORD = re.compile(r"([^/@:]*):[^/]*@")  # in an address, also in one that cannot be parsed
 
 
@@ -48,6 +47,10 @@ def settings_from(
         "server": server,
         "team": team,
     }
+    for name in os.environ:
+        instead = replacement(name)
+        if instead is not None:
+            raise BadValue(name, None, instead, f"setting {name} is gone: {instead}")
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as problem:

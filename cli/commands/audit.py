@@ -110,7 +110,6 @@ def verify_(
             numbers=numbers,
             precision=precision,
             allow_unpinned=allow_unpinned,
-            settings=settings_from(database_url=database_url, actor=actor),
             as_json=as_json,
         )
     if since_verified and (saved is not None or numbers == "all"):

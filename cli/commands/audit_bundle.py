@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from rich.console import Group, RenderableType
@@ -24,10 +23,6 @@ from shuffle_ledger.ledger.evidence import (
     Numbers,
     verify_bundle,
 )
-from shuffle_ledger.ledger.settings import Settings
-
-if TYPE_CHECKING:
-    from shuffle_ledger.workers.recomputation import WithWorkers
 
 PRECISION = 1e-3  # finer than the ledger's own, unless that was set
 UNPINNED = (
@@ -65,10 +60,9 @@ def verify_file(
     numbers: Numbers,
     precision: float | None,
     allow_unpinned: bool,
-    settings: Settings,
     as_json: bool,
 ) -> int:
-    """Verifies a bundle, with the help of workers where there is a broker; returns the exit code.
+    """Verifies a bundle; returns the exit code.
 
     Nothing in a bundle shows who made it: one that holds, but that neither a given key nor kept heads vouch
     for, is not verified unless `allow_unpinned`.
@@ -84,20 +78,10 @@ def verify_file(
             against=against,
             numbers=numbers,
             progress=tell,
-            compositions=_helpers(settings, accountant),
         )
     present(document_of(report), lambda: bundle_view(report), as_json=as_json)
     is_enough = report.ok and (report.vouched or allow_unpinned)
     return ExitCode.DONE if is_enough else ExitCode.NOT_VERIFIED
-
-
-def _helpers(settings: Settings, accountant: Accountant) -> WithWorkers | None:
-    """Returns the workers that compute numbers again as well, where there is a broker."""
-    if settings.broker_url is None:
-        return None
-    from shuffle_ledger.workers.recomputation import WithWorkers  # noqa: PLC0415 - Celery, which only a broker needs
-
-    return WithWorkers(settings, accountant)
 
 
 def bundle_view(report: BundleReport) -> RenderableType:

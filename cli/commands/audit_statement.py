@@ -24,7 +24,6 @@ from shuffle_ledger.cli.options import FILE, WHOLE, ledger_options, output_optio
 from shuffle_ledger.cli.rendering.audit_views import alarm_lines
 from shuffle_ledger.cli.rendering.present import document_of, present
 from shuffle_ledger.cli.rendering.progress import progress_on
-from shuffle_ledger.cli.rendering.statements.spreadsheet import spreadsheet
 from shuffle_ledger.ledger.checkpoints import sign_standing
 from shuffle_ledger.ledger.errors import DoesNotExtend
 from shuffle_ledger.ledger.evidence import AsOf, Statement, StatementWanted, read_earlier_heads
@@ -32,14 +31,13 @@ from shuffle_ledger.ledger.values import DAY_EXPECTED, SigningKey
 
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 LOST = "entries were lost when the database was put back, and what they spent is unknown"
-Form = Literal["html", "pdf", "json", "csv"]
+Form = Literal["html", "pdf", "json"]
 _BEGINS_WITH_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 # The libraries of extras that set each form, the one whose extra brings the other first.
 _NEEDED: Mapping[Form, tuple[str, ...]] = {
     "html": ("jinja2", "matplotlib"),
     "pdf": ("typst", "matplotlib"),
     "json": (),
-    "csv": (),
 }
 _OF_SUFFIX: Mapping[str, Form] = {".htm": "html", **{f".{form}": form for form in _NEEDED}}
 
@@ -79,7 +77,7 @@ class AsOfType(click.ParamType[AsOf]):
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["html", "pdf", "json", "csv"]),
+    type=click.Choice(["html", "pdf", "json"]),
     help="As what.  [default: as the name of the file ends, else html; json for --json without -o]",
 )
 @click.option("--output", "-o", type=NEW_FILE, help="Write the statement there; else to standard output.")
@@ -213,7 +211,7 @@ def papers_here() -> dict[str, Callable[[Statement], bytes]]:
     """Returns how statements are set as files for people, where the libraries for that are installed."""
     return {
         form: _SETTERS[form]
-        for form in ("html", "pdf", "json")
+        for form in _SETTERS
         if all(importlib.util.find_spec(module) for module in _NEEDED[form])
     }
 
@@ -234,15 +232,10 @@ def _json(made: Statement) -> bytes:
     return (json.dumps(document_of(made), allow_nan=False, ensure_ascii=False) + "\n").encode("utf-8")
 
 
-def _csv(made: Statement) -> bytes:
-    return spreadsheet(made)
-
-
 _SETTERS: Mapping[Form, Callable[[Statement], bytes]] = {
     "html": _html,
     "pdf": _pdf,
     "json": _json,
-    "csv": _csv,
 }
 
 

@@ -33,7 +33,6 @@ from shuffle_ledger.ledger.values import (
     POLICY_ADAPTIVE,
     POLICY_PLAN,
     Cohort,
-    Proposal,
     Window,
 )
 
@@ -73,8 +72,7 @@ from shuffle_ledger.ledger.values import (
     "--ceiling",
     type=REAL,
     metavar="E",
-    help="The most that two persons may raise epsilon to; the promise is that of the ceiling. It never"
-    " changes. Without one, one person may raise epsilon.",
+    help="The most that epsilon may be raised to; the promise is that of the ceiling. It never changes.",
 )
 @click.option(
     "--local-budget",
@@ -189,8 +187,7 @@ def show(name: str, database_url: str | None, actor: str | None, server: str | N
     """Show the cohort NAME."""
     with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
         found = ledger.cohort(name)
-        proposal = ledger.proposal(name) if found.ceiling is not None and not as_json else None
-    present(document_of(found), lambda: cohort_facts(found, found.slots, proposal), as_json=as_json)
+    present(document_of(found), lambda: cohort_facts(found, found.slots), as_json=as_json)
 
 
 def _ask(refused: UnacceptedWarnings, *, may_ask: bool) -> None:
@@ -223,16 +220,7 @@ def _labels(given: Sequence[str]) -> dict[str, str]:
     return labels
 
 
-def proposed_facts(proposal: Proposal) -> dict[str, object]:
-    return {
-        "proposed": f"epsilon {shown(proposal.epsilon)}",
-        "by": f"{proposal.proposed_by}, {proposal.proposed_at.isoformat(timespec='seconds')}",
-        "because": proposal.reason,
-        "next": "another person approves it: `reserve approve`",
-    }
-
-
-def cohort_facts(found: Cohort, slots: Sequence[SlotReading] = (), proposal: Proposal | None = None) -> Table:
+def cohort_facts(found: Cohort, slots: Sequence[SlotReading] = ()) -> Table:
     """Returns a cohort's table for people."""
     labels = ", ".join(f"{name}={value}" for name, value in found.labels.items())
     return facts(
@@ -249,7 +237,6 @@ def cohort_facts(found: Cohort, slots: Sequence[SlotReading] = (), proposal: Pro
             **{f"each {window.described}": window_text(window) for window in found.windows},
             **_part_facts(found),
             **_limit_facts(found),
-            **(proposed_facts(proposal) if proposal else {}),
             "opened at": found.opened_at.isoformat(timespec="seconds") if found.opened_at else None,
             **slot_facts(slots),
         },
@@ -278,7 +265,7 @@ def _limit_facts(found: Cohort) -> dict[str, str]:
         "rounds per user": found.rounds_per_user,
     }
     meant = {
-        "ceiling": "to which two persons may raise the budget; the promise is at this epsilon",
+        "ceiling": "to which the budget may be raised; the promise is at this epsilon",
         "local budget": "for the sum of epsilon0 over a user's rounds",
         "rounds per user": "at most, by a rule that does not depend on the user's data",
     }

@@ -49,9 +49,6 @@ _REFUSED_COLUMNS = ("line", "round_id", "cohort", "reason", "message")
     "--map", "renamed", metavar="OLD=NEW", multiple=True, help="FILE's column OLD is NEW. Repeat for more."
 )
 @click.option("--ignore-extra", is_flag=True, help="Leave out columns that a round does not have.")
-@click.option(
-    "--sheet", metavar="NAME", help="FILE's sheet, for a workbook.  [default: the first visible one]"
-)
 @team_option
 @yes_option
 @ledger_options
@@ -65,24 +62,23 @@ def import_(
     refused_out: Path | None,
     renamed: Sequence[str],
     ignore_extra: bool,
-    sheet: str | None,
     yes: bool,
     as_json: bool,
     **where: Any,
 ) -> int:
     """Register and decide every round of FILE, in file order.
 
-    FILE is CSV with a header, JSON lines, a Parquet file or a workbook (.xlsx), whatever its name: round_id,
-    cohort (or audience), randomizer, reports and, as needed, collected_on, collected_until, use_case,
-    sampled_from, participation, honest_fraction, delta0, analysis, interaction, reports_per_user. The whole
-    file is checked before anything is written. An interrupted import is finished by running it again. Exits
-    with 0 when every round is decided, also when the budget refused some: the answer lists them; with 7
-    while some are undecided. A round that is voided, or of a cohort that is frozen or overspent since it
-    admitted the round, is a conflict (5).
+    FILE is CSV with a header, or JSON lines, whatever its name: round_id, cohort (or audience), randomizer,
+    reports and, as needed, collected_on, collected_until, use_case, sampled_from, participation,
+    honest_fraction, delta0, analysis, interaction, reports_per_user. The whole file is checked before
+    anything is written. An interrupted import is finished by running it again. Exits with 0 when every
+    round is decided, also when the budget refused some: the answer lists them; with 7 while some are
+    undecided. A round that is voided, or of a cohort that is frozen or overspent since it admitted the
+    round, is a conflict (5).
     """
     if refused_out is not None:
         checked_place(refused_out)
-    reading = Reading(renamed=_renames(renamed), ignore_extra=ignore_extra, sheet=sheet, by_options=True)
+    reading = Reading(renamed=_renames(renamed), ignore_extra=ignore_extra, by_options=True)
     lines, cohorts = read_requests(file, reading), read_cohorts(cohort_file) if cohort_file else []
     with open_ledger(**where) as ledger:
         plan = plan_import(ledger, lines, cohorts, file=file, cohort_file=cohort_file, accept_warnings=yes)

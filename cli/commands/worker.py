@@ -87,7 +87,7 @@ def _become_celery(settings: Settings, *, concurrency: int, rounds: bool, upkeep
     from shuffle_ledger.workers.queues import queue_names  # noqa: PLC0415 - Kombu, which only workers need
 
     names = queue_names(settings.queue)
-    wanted = ((names.rounds, rounds), (names.recomputation, rounds), (names.upkeep, upkeep))
+    wanted = ((names.rounds, rounds), (names.upkeep, upkeep))
     consumed = [name for name, is_wanted in wanted if is_wanted]
     command = [
         sys.executable,

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-_OLD_EXCEL = "is an old Excel workbook (.xls); save it as .xlsx, or as CSV UTF-8"
-_ENCRYPTED = "is an encrypted workbook; save it without a password, or as CSV UTF-8"
 _UTF_16 = "looks like UTF-16 text; save it as CSV UTF-8"
 _SIGNATURES: tuple[tuple[bytes, str], ...] = (
-    (b"\xd0\xcf\x11\xe0", _OLD_EXCEL),
-    (b"PARE", "is an encrypted Parquet file; write it without encryption"),
+    (b"\xd0\xcf\x11\xe0", "is a workbook (.xls); save it as CSV UTF-8"),
+    (b"PK\x03\x04", "is a workbook (.xlsx), or another ZIP archive; save it as CSV UTF-8"),
+    (b"PAR1", "is a Parquet file; write it as CSV or as JSON lines (pandas: to_csv)"),
     (b"\x1f\x8b", "is compressed by gzip; unpack it"),
     (b"\xff\xfe", _UTF_16),
     (b"\xfe\xff", _UTF_16),
 )
-_ENCRYPTED_STREAM = "EncryptedPackage".encode(
-    "utf-16-le"
-)  # its name in the container that .xls files use, too
 _DELIMITERS = {";": "';'", "\t": "tabs", "|": "'|'"}
 
 
@@ -24,7 +20,7 @@ def hint_of_bytes(data: bytes) -> str | None:
     """Returns what a file's bytes look like if they are no UTF-8 text with records; None if they may be."""
     for signature, hint in _SIGNATURES:
         if data.startswith(signature):
-            return _ENCRYPTED if hint == _OLD_EXCEL and _ENCRYPTED_STREAM in data else hint
+            return hint
     return _UTF_16 if b"\0" in data[:1000] else None
 
 

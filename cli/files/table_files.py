@@ -1,4 +1,4 @@
-"""Files of records: CSV with a header, JSON lines, Parquet, workbooks; what is wrong is named by its line."""
+"""Files of records: CSV with a header, or JSON lines; what is wrong is named by its line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import difflib
 import functools
 import io
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
@@ -15,13 +15,13 @@ from shuffle_ledger.cli.failures import BadValue, FileRefused
 from shuffle_ledger.cli.files.fields import Fields, Kind
 from shuffle_ledger.cli.files.file_hints import delimiter_hint, hint_of_bytes
 from shuffle_ledger.cli.files.problems import Problems
-from shuffle_ledger.cli.files.typed_cells import is_absent, typed_cell
 from shuffle_ledger.ledger.values import NotStrictJson, read_json
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
 RECORDS_MAX = 200_000
 _ALIKE = 0.8  # how alike two names are, from 0 to 1, if one may be a misspelling of the other
-_PARQUET, _ZIP = b"PAR1", b"PK\x03\x04"  # how these files begin; a workbook is a ZIP archive
+# Without these a round is taken for honest, pure or single, which costs less: NaN in them is refused.
+_NAN_REFUSED = frozenset({"honest_fraction", "delta0", "count", "reports_per_user"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +31,11 @@ class Reading:
     Attributes:
         renamed: by a column's name in the file, the name it has here.
         ignore_extra: whether columns that are not known are left out, not refused.
-        sheet: the sheet of a workbook; the first visible one if None.
         by_options: whether the command has --map and --ignore-extra, for messages to name.
     """
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     ignore_extra: bool = False
-    sheet: str | None = None
     by_options: bool = False
 
 
@@ -64,7 +62,7 @@ def read_records(
     """Returns the good records of `path`, in order; there are at most `RECORDS_MAX` in all.
 
     Args:
-        path: the file: CSV with a header, JSON lines, Parquet or a workbook, as its first bytes say.
+        path: the file: CSV with a header, or JSON lines, as its first byte says.
         columns: what fields there are, and of which kind.
         required: those that every record has.
         problems: collects the lines that are malformed, with the field, the value and what was expected.
@@ -74,9 +72,7 @@ def read_records(
     Raises:
         FileRefused: too big, empty, of no kind that is read, or a header with missing, unknown or repeated
             columns.
-        BadValue: `reading` renames a column to one that is not known, or that is not in the file, or names a
-            sheet that there is not.
-        ModuleNotFoundError: the library that reads this kind of file is not installed.
+        BadValue: `reading` renames a column to one that is not known, or that is not in the file.
     """
     for old, new in reading.renamed.items():
         if new not in columns:
@@ -104,7 +100,7 @@ def read_records(
 
 @dataclass(frozen=True, kw_only=True)
 class _Table:
-    place: str  # the file, and the sheet of a workbook, as messages name it
+    place: str  # the file, as messages name it
     columns: Mapping[str, Kind]
     required: Collection[str]
     reading: Reading
@@ -119,20 +115,6 @@ class _Table:
 def _lines(table: _Table, path: Path) -> Iterator[tuple[int, Callable[[], Fields]]]:
     """Yields the number of each record's line, and what reads its fields."""
     data = _bytes_of(path)
-    if data.startswith(_ZIP):
-        from shuffle_ledger.cli.files.workbook_files import workbook_rows  # noqa: PLC0415 - few files need it
-
-        place, rows = workbook_rows(path, data, sheet=table.reading.sheet)
-        yield from _cells(replace(table, place=place), rows)
-        return
-    if table.reading.sheet is not None:
-        raise BadValue("sheet", table.reading.sheet, "it left out: the file is no workbook (.xlsx)")
-    if data.startswith(_PARQUET):
-        from shuffle_ledger.cli.files.parquet_files import parquet_rows  # noqa: PLC0415 - as above
-
-        wanted = {*table.columns, *table.reading.renamed}
-        yield from _cells(table, enumerate(parquet_rows(path, data, wanted, rows_max=RECORDS_MAX)))
-        return
     text = _text(path, data)
     if text.lstrip()[:1] == "{":
         for line, record in _json_lines(text, table.problems):
@@ -168,32 +150,35 @@ def _text(path: Path, data: bytes) -> str:
 
 
 def _cells(
-    table: _Table, rows: Iterable[tuple[int, Sequence[object]]]
+    table: _Table, rows: Iterable[tuple[int, Sequence[str]]]
 ) -> Iterator[tuple[int, Callable[[], Fields]]]:
     """Yields the records of rows, the first of which is the header; rows without content are left out."""
     header: list[str] = []
     for line, row in rows:
-        if all(cell is None or cell == "" for cell in row):
+        if not any(row):
             continue
         if not header:
-            header = _header(table, ["" if cell is None else str(cell) for cell in row])
+            header = _header(table, list(row))
             continue
         if len(row) != len(header):
             expected = f"{len(header)}, like the header; values that contain commas stand in double quotes"
             table.problems.add(line, BadValue("record", f"{len(row)} fields", expected))
             continue
         pairs = zip(header, row, strict=True)
-        known = {name: cell for name, cell in pairs if name in table.columns and not is_absent(name, cell)}
-        yield line, functools.partial(_fields, table, known, typed_cell)
+        known = {name: cell for name, cell in pairs if name in table.columns and not _is_absent(name, cell)}
+        yield line, functools.partial(_fields, table, known, text=True)
 
 
-def _fields(
-    table: _Table, given: Mapping[str, object], read: Callable[[str, Kind, object], object]
-) -> Fields:
+def _is_absent(field: str, cell: str) -> bool:
+    """Returns whether a cell holds nothing: it is empty, or NaN, which programs write for what is missing."""
+    return not cell or (field not in _NAN_REFUSED and cell.lower() == "nan")
+
+
+def _fields(table: _Table, given: Mapping[str, object], *, text: bool) -> Fields:
     """Returns the typed fields of a record; raises BadValue for one that is missing or not what it takes."""
     for name in table.missing(given):
         raise BadValue(name, "", table.columns[name].expected)
-    return {name: read(name, table.columns[name], cell) for name, cell in given.items()}
+    return {name: table.columns[name].read(name, cell, text=text) for name, cell in given.items()}
 
 
 def _json_fields(table: _Table, record: Mapping[str, object]) -> Fields:
@@ -203,7 +188,7 @@ def _json_fields(table: _Table, record: Mapping[str, object]) -> Fields:
             raise BadValue("column", name, f"one of {', '.join(columns)}")
         _refuse_misspelt(name, given, columns)
     known = {name: cell for name, cell in given.items() if name in columns and cell not in (None, "")}
-    return _fields(table, known, lambda name, kind, cell: kind.read(name, cell, text=False))
+    return _fields(table, known, text=False)
 
 
 def _renamed(cells: Mapping[str, object], reading: Reading) -> dict[str, object]:

@@ -33,7 +33,7 @@ from shuffle_ledger.ledger.api.desk import Desk
 from shuffle_ledger.ledger.api.jobs import Jobs
 from shuffle_ledger.ledger.api.metrics import Metrics
 from shuffle_ledger.ledger.api.overview import Overview
-from shuffle_ledger.ledger.api.pages import papers, routes, sign_in
+from shuffle_ledger.ledger.api.pages import papers, routes
 from shuffle_ledger.ledger.api.pages import rounds as rounds_pages
 from shuffle_ledger.ledger.api.recent import RecentBudgets
 from shuffle_ledger.ledger.api.root_path import RootPath, checked_root_path
@@ -81,10 +81,10 @@ def create_app(
         Conflict: likewise, and a valid token has a name that is now reserved for its subjects.
     """
     root_path = checked_root_path(root_path)
-    oidc = _oidc_of(settings, store, root_path, clock)
+    oidc = _oidc_of(settings, store, clock)
     door = Door(store, FailureLimit(burst=settings.authentication_failures, clock=clock), oidc)
     key = settings.session_key.get_secret_value() if settings.session_key else None
-    sessions = Sessions(key, oidc.settings if oidc else None)
+    sessions = Sessions(key)
     auditing = Desk(Accountant(precision=settings.precision))
     service = Service(
         settings=settings,
@@ -144,10 +144,8 @@ def _answer_errors(app: FastAPI) -> None:
         app.add_exception_handler(expected, _readable(handler))
 
 
-def _oidc_of(
-    settings: Settings, store: Store, root_path: str, clock: Callable[[], float]
-) -> OpenIdConnect | None:
-    checked = OidcSettings.of(settings, root_path=root_path)
+def _oidc_of(settings: Settings, store: Store, clock: Callable[[], float]) -> OpenIdConnect | None:
+    checked = OidcSettings.of(settings)
     if checked is None:
         return None
     from shuffle_ledger.ledger.api.auth.issuer import OpenIdConnect  # noqa: PLC0415 - an extra
@@ -161,7 +159,7 @@ def _oidc_of(
 def _offer(app: FastAPI, metrics: APIRouter) -> None:
     """Add all routes."""
     api = (cohorts.router, rounds.router, calculators.router, audit.router, operations.router)
-    pages = (routes.router, sign_in.router, rounds_pages.router, papers.router)
+    pages = (routes.router, rounds_pages.router, papers.router)
     routers = (*api, metrics, *pages)
     for router in routers:
         app.include_router(router)

@@ -31,7 +31,7 @@ from shuffle_ledger.ledger.hangups import end_at_hangup
 
 CONNECTIONS_MAX = 1000  # whatever the limit on files: each may hold a request's body in memory
 CONNECTIONS_MIN = 16  # with fewer, `serve` does not start
-# For the database (SQLite: three for each of 18 connections), the issuer (8) and the broker.
+# For the database (SQLite: three for each of 18 connections), the issuer and the broker.
 RESERVED_FILES = 64
 BACKLOG_MIN, BACKLOG_MAX = 8, 512
 BURSTS = 4  # turns of the event loop from a connection's acceptance until the file of a dropped one is closed

@@ -36,7 +36,6 @@ from shuffle_ledger.ledger.values.requests import (
     Corrected,
     Incident,
     Pending,
-    Proposal,
     Quote,
     Refused,
     RoundRecord,
@@ -175,8 +174,6 @@ class ANSWERS:
     budget = _ref("BudgetStatement")
     quota = _ref("QuotaReading")
     quotas: Schema = {"type": "array", "items": _ref("QuotaReading")}  # noqa: RUF012 - never changed
-    proposal = _ref("Proposal")
-    open_proposal: Schema = {"anyOf": [_ref("Proposal"), {"type": "null"}]}  # noqa: RUF012 - as above
     quote = _ref("BatchQuote")
     one_quote = _ref("Quote")
     audience = _ref("Audience")
@@ -389,7 +386,6 @@ _COMPONENTS: Mapping[str, Schema] = {
     "BudgetStatement": _schema_of_fields(BudgetStatement),
     "BatchQuote": _schema_of_fields(BatchQuote),
     "QuotaReading": _schema_of_fields(QuotaReading),
-    "Proposal": _schema_of_fields(Proposal),
     "Quote": _schema_of_fields(Quote),
     "Forecast": _schema_of_fields(Forecast),
     "JointForecast": _schema_of_fields(JointForecast),

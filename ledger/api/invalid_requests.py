@@ -9,6 +9,7 @@ from typing import Any
 
 from shuffle_ledger.accounting import InvalidParameter, exact_text
 from shuffle_ledger.ledger.api.schemas.requests import PATTERNS, UNKNOWN_FIELD
+from shuffle_ledger.ledger.gone_names import replacement
 
 _PARTS = ("body", "query", "path", "header")  # of a request, in Pydantic's places
 _KEY = "[key]"  # in Pydantic's places: not the value at a name, but the name itself
@@ -85,6 +86,7 @@ def wrong_field(error: Mapping[str, Any]) -> Wrong:
 def _unknown(limits: Context, place: list[str]) -> Wrong:
     name, known = str(limits["name"]), str(limits["known"]).split(", ")
     close = difflib.get_close_matches(name, known, n=1)
+    instead = replacement(name)
     meant = f"; did you mean {close[0]}?" if close else ""
     inside = f" in {'.'.join(place)}" if place else ""
     expected = f"one of {', '.join(known)}"
@@ -92,7 +94,9 @@ def _unknown(limits: Context, place: list[str]) -> Wrong:
         field=".".join((*place, name)),
         value=limits["value"],
         expected=expected,
-        message=f"unknown field {name!r}{inside}; expected {expected}{meant}",
+        message=f"field {name!r}{inside} is gone: {instead}"
+        if instead
+        else f"unknown field {name!r}{inside}; expected {expected}{meant}",
     )
 
 

@@ -67,7 +67,6 @@ from shuffle_ledger.ledger.values.requests import (
     Opening,
     Outcome,
     Pending,
-    Proposal,
     Quote,
     ReleaseTimes,
     RoundRecord,
@@ -158,25 +157,6 @@ class _Operations:
         """Set what a team's rounds may use of a cohort's budget; see `decisions.quotas.set_quota`."""
         path = f"cohorts/{_segment(checked_text('cohort', cohort))}/quotas/{_segment(checked_team(team))}"
         return value_of(QuotaReading, (yield Ask("PUT", path, _changed_to(epsilon, reason))))
-
-    @Operation
-    def propose(self, cohort: str, *, epsilon: float, reason: str) -> Steps[Proposal]:
-        """Propose to raise a cohort's budget; see `decisions.proposals.propose`."""
-        path = f"cohorts/{_segment(checked_text('cohort', cohort))}/proposal"
-        return value_of(Proposal, (yield Ask("PUT", path, _changed_to(epsilon, reason))))
-
-    @Operation
-    def proposal(self, cohort: str) -> Steps[Proposal | None]:
-        """Return what is proposed for a cohort and may be approved; None if nothing is."""
-        path = f"cohorts/{_segment(checked_text('cohort', cohort))}/proposal"
-        answer = yield Ask("GET", path)
-        return None if answer is None else value_of(Proposal, answer)
-
-    @Operation
-    def approve(self, cohort: str, *, epsilon: float) -> Steps[Cohort]:
-        """Approve what somebody else proposed; see `decisions.proposals.approve`."""
-        path = f"cohorts/{_segment(checked_text('cohort', cohort))}/proposal/approve"
-        return value_of(Cohort, (yield Ask("POST", path, {"epsilon": checked_epsilon(epsilon)})))
 
     @Operation
     def quote(self, cohort: str, rounds: Sequence[ShuffledRound], *, fits: bool = False) -> Steps[BatchQuote]:

@@ -19,7 +19,6 @@ from shuffle_ledger.ledger.decisions.elsewhere import Collected, correct_everywh
 from shuffle_ledger.ledger.decisions.incidents import record_incident
 from shuffle_ledger.ledger.decisions.opening import check_new_cohort, check_opening, open_cohort, open_many
 from shuffle_ledger.ledger.decisions.outcomes import round_record
-from shuffle_ledger.ledger.decisions.proposals import approve, open_proposal, propose
 from shuffle_ledger.ledger.decisions.quotas import QuotaReading, quotas_of, set_quota, with_budgets
 from shuffle_ledger.ledger.decisions.quoting import Fits, price, quote, quote_next, what_fits
 from shuffle_ledger.ledger.decisions.repeats import (
@@ -40,7 +39,6 @@ __all__ = [
     "admit_at_once",
     "admit_in_order",
     "admit_together",
-    "approve",
     "change_budget",
     "check_collection",
     "check_new_cohort",
@@ -50,11 +48,9 @@ __all__ = [
     "least_open",
     "open_cohort",
     "open_many",
-    "open_proposal",
     "prepare_together",
     "present_answer",
     "price",
-    "propose",
     "quotas_of",
     "quote",
     "quote_next",

@@ -14,7 +14,6 @@ from shuffle_ledger.ledger.values.requests import (
     POLICY_FIXED,
     REASON_LENGTH_MAX,
     Cohort,
-    Proposal,
     checked_epsilon,
     promised_epsilon,
 )
@@ -30,7 +29,6 @@ def change_budget(
     reason: str,
     actor: str,
     delta: float | None = None,
-    approves: Proposal | None = None,
 ) -> Cohort:
     """Give a cohort another epsilon from now on; return the cohort.
 
@@ -41,7 +39,7 @@ def change_budget(
     refuses more. An overspent cohort stays overspent whatever is raised: it broke its
     promise. Delta never changes, because filters divided it when the cohort was opened.
 
-    A cohort with a ceiling is raised by two persons, and never beyond it: see `proposals`. A quota is at most
+    A cohort with a ceiling is never raised beyond it. A quota is at most
     its cohort's budget and, of a cohort of policy `fixed`, stays once a round was released: see `quotas`.
 
     Args:
@@ -50,9 +48,8 @@ def change_budget(
         name: the cohort.
         epsilon: its budget's from now on.
         reason: why, for the record.
-        actor: who changes it, or approves what is proposed.
+        actor: who changes it.
         delta: None, or the present one.
-        approves: what somebody else proposed, if this approves it.
 
     Raises:
         NotFound: no such cohort.
@@ -67,7 +64,7 @@ def change_budget(
 
     def decide(view: CohortView) -> EntryDraft:
         cohort = view.cohort
-        _check(store, cohort, epsilon=epsilon, delta=delta, approves=approves)
+        _check(store, cohort, epsilon=epsilon, delta=delta)
         policy = registry.policy_of(store, view)
         step = policy.rebudgeted(Books(store=store, accountant=accountant), view, epsilon)
         return EntryDraft(
@@ -79,7 +76,6 @@ def change_budget(
             details={
                 "reason": reason,
                 "epsilon_before": cohort.epsilon_budget,
-                **({"proposed_by": approves.proposed_by} if approves else {}),
                 **step.details,
             },
             status=None if step.is_within(promised_epsilon(cohort, epsilon)) else "overspent",
@@ -90,13 +86,6 @@ def change_budget(
     if not isinstance(entry, LedgerEntry):
         raise AssertionError("every decision about a budget is an entry")
     return store.cohort(name)
-
-
-def check_raise(cohort: Cohort, epsilon: float) -> None:
-    """Raise InvalidValue if a budget would be raised beyond its cohort's ceiling."""
-    if cohort.ceiling is not None and epsilon > cohort.ceiling:
-        expected = f"at most {exact_text(cohort.ceiling)}, the ceiling that the cohort was opened with"
-        raise InvalidValue(field="epsilon", value=epsilon, expected=expected)
 
 
 def check_quota(store: Store, parent: Cohort, epsilon: float) -> None:
@@ -113,25 +102,7 @@ def check_quota(store: Store, parent: Cohort, epsilon: float) -> None:
         )
 
 
-def times_changed(store: Store, cohort: str) -> int:
-    """Return how often a cohort's budget was changed."""
-    return store.count_entries(cohort).get(EntryKind.BUDGET_CHANGED, 0)
-
-
-def _check_approved(store: Store, cohort: Cohort, approves: Proposal | None) -> None:
-    """Raise Conflict unless this is what one person proposed, and nothing was changed since."""
-    if approves is None:
-        raise Conflict(
-            f"cohort {cohort.name!r} was opened with a ceiling: its budget is raised by two persons, one of"
-            " whom proposes and one approves it (`reserve release`, `reserve approve`)"
-        )
-    if times_changed(store, cohort.name) != approves.changes_before:
-        raise Conflict(f"cohort {cohort.name!r}: the budget was changed since it was proposed to raise it")
-
-
-def _check(
-    store: Store, cohort: Cohort, *, epsilon: float, delta: float | None, approves: Proposal | None
-) -> None:
+def _check(store: Store, cohort: Cohort, *, epsilon: float, delta: float | None) -> None:
     """Raise InvalidValue or Conflict, as `change_budget`, if a cohort must not be given this budget."""
     if cohort.period is not None:
         raise Conflict(
@@ -149,10 +120,10 @@ def _check(
     if epsilon == cohort.epsilon_budget:
         expected = "another budget than the present one"
         raise InvalidValue(field="epsilon", value=epsilon, expected=expected)
-    check_raise(cohort, epsilon)
+    if cohort.ceiling is not None and epsilon > cohort.ceiling:
+        expected = f"at most {exact_text(cohort.ceiling)}, the ceiling that the cohort was opened with"
+        raise InvalidValue(field="epsilon", value=epsilon, expected=expected)
     if cohort.quota is not None:
         check_quota(store, store.cohort(cohort.quota.cohort), epsilon)
-    if cohort.ceiling is not None and epsilon > cohort.epsilon_budget:
-        _check_approved(store, cohort, approves)
     if cohort.status == "frozen":
         raise Conflict(f"cohort {cohort.name!r} is frozen: nothing about it is decided any more")

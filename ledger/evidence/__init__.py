@@ -7,7 +7,6 @@ from shuffle_ledger.ledger.evidence.archive import CONTAINER_BYTES_MAX
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_reader import open_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
-from shuffle_ledger.ledger.evidence.compositions import Answer, Bounds, Question, answered
 from shuffle_ledger.ledger.evidence.conditions import Condition
 from shuffle_ledger.ledger.evidence.earlier_heads import read_earlier_heads
 from shuffle_ledger.ledger.evidence.findings import BundleReport, CohortFound, Finding, Numbers
@@ -27,9 +26,7 @@ from shuffle_ledger.ledger.evidence.statement_request import StatementWanted, co
 
 __all__ = [
     "CONTAINER_BYTES_MAX",
-    "Answer",
     "AsOf",
-    "Bounds",
     "Breach",
     "BundleReport",
     "CohortFound",
@@ -40,14 +37,12 @@ __all__ = [
     "Numbers",
     "Progress",
     "Promise",
-    "Question",
     "StatedKind",
     "StatedRound",
     "StatedTold",
     "Statement",
     "StatementWanted",
     "Verdict",
-    "answered",
     "cohort_names",
     "make_bundle",
     "open_bundle",

@@ -11,7 +11,6 @@ from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, exact_text
 from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads
 from shuffle_ledger.ledger.evidence.bundle import HEADS
 from shuffle_ledger.ledger.evidence.bundle_reader import Chain, Evidence, heads_by_cohort, open_bundle
-from shuffle_ledger.ledger.evidence.compositions import Compositions
 from shuffle_ledger.ledger.evidence.findings import BundleReport, CohortFound, Findings, Numbers
 from shuffle_ledger.ledger.evidence.recomputation import Recomputation
 from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
@@ -30,7 +29,6 @@ def verify_bundle(
     against: SavedHeads | None = None,
     numbers: Numbers = "sampled",
     progress: Progress | None = None,
-    compositions: Compositions | None = None,
 ) -> BundleReport:
     """Return what is wrong with a bundle, and what agrees.
 
@@ -40,7 +38,6 @@ def verify_bundle(
         against: heads that were kept elsewhere: those of these cohorts must be in the chains, and the ledger
             must still have their other cohorts.
         numbers: which numbers are computed again.
-        compositions: computes compositions; this process does if None.
 
     **Guarantee**: a bundle with any byte changed, added or removed is not `ok`, and the finding names the
     member and, within a chain, the entry. A bundle is `vouched` for only if the trusted key signed its heads,
@@ -58,7 +55,7 @@ def verify_bundle(
         _cohort(
             evidence,
             chain,
-            Recomputation(accountant, numbers, chain.data.count(b"\n"), compositions),
+            Recomputation(accountant, numbers, chain.data.count(b"\n")),
             signed=signed.get(chain.cohort, []),
             kept=kept.get(chain.cohort, []),
             joint=joint,

@@ -196,7 +196,6 @@ class Reading:
                     epsilon_before=before,
                     epsilon_after=body.epsilon_budget,
                     reason=None if reason is None else str(reason),
-                    proposed_by=body.details.get("proposed_by"),
                 )
             )
         # Written so that anything but a number within what is promised is an overspend.

@@ -1,9 +1,8 @@
-"""Compositions of rounds that verification asks for: each stands alone, wherever it is computed."""
+"""Compositions of rounds that verification asks for: each stands alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from shuffle_ledger.accounting import Accountant, AccountingError, ShuffledRound
 from shuffle_ledger.ledger.errors import LedgerError
@@ -25,26 +24,6 @@ class Bounds(NamedTuple):
 
 
 Answer: TypeAlias = Bounds | str  # or why there is none
-
-
-class Compositions(Protocol):
-    """Answers questions about compositions, in this process or by workers."""
-
-    def answers(self, questions: Sequence[Question], tell: Callable[[int, int], None]) -> Iterator[Answer]:
-        """Yield the answers in the questions' order; `tell` how many there are already, and of how many."""
-
-
-class InThisProcess:
-    """Answers one question after the other."""
-
-    def __init__(self, accountant: Accountant) -> None:
-        self._accountant = accountant
-
-    def answers(self, questions: Sequence[Question], tell: Callable[[int, int], None]) -> Iterator[Answer]:
-        """See `Compositions`."""
-        for done, question in enumerate(questions, start=1):
-            yield answered(self._accountant, question)
-            tell(done, len(questions))
 
 
 def answered(accountant: Accountant, question: Question) -> Answer:

@@ -16,7 +16,7 @@ from shuffle_ledger.accounting import (
 )
 from shuffle_ledger.accounting.verification import Coverage
 from shuffle_ledger.ledger.errors import LedgerError
-from shuffle_ledger.ledger.evidence.compositions import Answer, Bounds, Compositions, InThisProcess, Question
+from shuffle_ledger.ledger.evidence.compositions import Answer, Bounds, Question, answered
 from shuffle_ledger.ledger.evidence.findings import NumberCheck, Numbers, SecondOpinion, Subject
 from shuffle_ledger.ledger.evidence.second_opinions import SecondOpinions
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, Spending
@@ -47,11 +47,8 @@ class _Stated:
 class Recomputation:
     """Collects a chain's numbers while it is replayed, and computes them again at the end."""
 
-    def __init__(
-        self, accountant: Accountant, numbers: Numbers, length: int, compositions: Compositions | None = None
-    ) -> None:
+    def __init__(self, accountant: Accountant, numbers: Numbers, length: int) -> None:
         self._accountant = accountant
-        self._compositions = compositions or InThisProcess(accountant)
         self._coverage = Coverage(accountant)
         self._numbers = numbers
         self._stride = 1 if numbers == "all" else max(1, -(-length // SAMPLES))
@@ -101,7 +98,9 @@ class Recomputation:
         self._ask_last()
         checks = []
         wanted = list(dict.fromkeys(question.asked for question in self._questions))
-        self._known = dict(zip(wanted, self._compositions.answers(wanted, tell), strict=True))
+        for done, question in enumerate(wanted, start=1):
+            self._known[question] = answered(self._accountant, question)
+            tell(done, len(wanted))
         stride = max(1, len(self._questions) // SECOND_COMPOSITIONS)
         for left, question in enumerate(reversed(self._questions)):
             # Counted from the end, so that the last number always gets a second opinion.

@@ -44,7 +44,7 @@ class Promise:
     opened_by: str
     windows: tuple[Window, ...] = ()  # budgets that begin anew, each with its own promise and chain
     period: Period | None = None  # of another cohort's window, whose promise this is
-    ceiling: float | None = None  # what two persons may raise the budget to, for any reason
+    ceiling: float | None = None  # what the budget may be raised to, for any reason
     local_budget: float | None = None  # the limit on the sum of epsilon0
     rounds_per_user: int | None = None  # that one user takes part in at most, as is attested
     windows_only: bool = False  # of each window alone something is promised
@@ -133,7 +133,6 @@ class StatedBudgetChange:
     epsilon_before: float
     epsilon_after: float
     reason: str | None
-    proposed_by: str | None = None  # where two persons raised it; the actor approved it
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, and_, delete, insert, select, update
+from sqlalchemy import Connection, Engine, and_, insert, select, update
 
 from shuffle_ledger.ledger.errors import Conflict, LedgerError, LostRace, NotFound, TryAgain, Unavailable
 from shuffle_ledger.ledger.storage import appends, batch_writes, cohort_views, rows
@@ -38,7 +38,6 @@ from shuffle_ledger.ledger.storage.tables import (
     heads,
     lost_cohorts,
     privacy_losses,
-    proposals,
     verifications,
 )
 from shuffle_ledger.ledger.storage.tables import entries as entries_table
@@ -53,7 +52,7 @@ from shuffle_ledger.ledger.values.entries import (
     Spending,
 )
 from shuffle_ledger.ledger.values.quotas import Quota
-from shuffle_ledger.ledger.values.requests import DECLARED, Cohort, Proposal, declared_details
+from shuffle_ledger.ledger.values.requests import DECLARED, Cohort, declared_details
 
 REMEMBERED_MAX = 20_000
 LOSSES_AT_ONCE = 50  # stored privacy losses in memory at once, each up to some megabytes
@@ -234,29 +233,6 @@ class Store(RoundStore):
                 Quota.from_mapping(canonical.decode(bytes(row.quota))) for row in connection.execute(query)
             ]
         return sorted((quota for quota in found if quota.cohort == name), key=lambda quota: quota.team)
-
-    def put_proposal(
-        self, *, cohort: str, epsilon: float, changes_before: int, reason: str, proposed_by: str
-    ) -> Proposal:
-        """Store what is proposed for a cohort, in place of what was before."""
-        with engines.writing(self._engine) as connection:
-            proposal = Proposal(
-                cohort=cohort,
-                epsilon=epsilon,
-                changes_before=changes_before,
-                reason=reason,
-                proposed_by=proposed_by,
-                proposed_at=engines.database_time(connection),
-            )
-            connection.execute(delete(proposals).where(proposals.c.cohort == cohort))
-            connection.execute(insert(proposals).values(**vars(proposal)))
-        return proposal
-
-    def proposal(self, cohort: str) -> tuple[Proposal | None, datetime]:
-        """Return what was proposed last for a cohort, if anything was, and the database's clock."""
-        with engines.reading(self._engine) as connection:
-            row = connection.execute(select(proposals).where(proposals.c.cohort == cohort)).one_or_none()
-            return None if row is None else Proposal(**row._mapping), engines.database_time(connection)
 
     def has_windows(self, names: Sequence[str]) -> bool:
         """Return whether some cohort has windows, or is a part of one; never changes; raises NotFound."""

@@ -115,19 +115,6 @@ cohorts = Table(
     Index("ix_cohorts_no_parts", "name", sqlite_where=text(NO_PART), postgresql_where=text(NO_PART)),
 )
 
-# Raises of a budget that were proposed and are not approved yet, one of each cohort at most.
-proposals = Table(
-    "proposals",
-    metadata,
-    Column("cohort", NAME, ForeignKey("cohorts.name"), primary_key=True),
-    Column("epsilon", Double, nullable=False),
-    Column("changes_before", Integer, nullable=False),  # of the budget: another one ends the proposal
-    Column("reason", Text, nullable=False),
-    Column("proposed_by", NAME, nullable=False),
-    Column("proposed_at", UtcDateTime, nullable=False),
-    CheckConstraint("epsilon > 0", name="epsilon"),
-)
-
 # A row without an outcome is the outbox: whatever happens to a message, the round is still found here.
 # A round of several cohorts has a row for each of them; the first one's is not `shared`.
 rounds = Table(

@@ -74,7 +74,7 @@ class Declared(Protocol):
 
     @property
     def ceiling(self) -> float | None:
-        """What its budget may be raised to by two persons."""
+        """What its budget may be raised to."""
 
     @property
     def windows_only(self) -> bool:
@@ -98,7 +98,7 @@ class Cohort:
     windows: tuple[Window, ...] = ()  # budgets that begin anew, beside its own; never change
     period: Period | None = None  # of another cohort's window, whose budget and chain this is
     quota: Quota | None = None  # of a team in another cohort, whose budget and chain this is
-    ceiling: float | None = None  # the most that two persons may raise epsilon to; never changes
+    ceiling: float | None = None  # the most that epsilon may be raised to; never changes
     local_budget: float | None = None  # of the sum of epsilon0 over a user's rounds; never changes
     rounds_per_user: int | None = None  # that one user takes part in at most, as is attested; never changes
     windows_only: bool = False  # only its windows refuse and promise; never changes
@@ -195,7 +195,7 @@ class Opening(TypedDict, total=False):
     Only epsilon changes later. Its `labels`, such as `device=phone`, are what selectors of audiences ask for.
     Its `windows` are budgets that begin anew with every period: a round is admitted only if the cohort's
     own budget and those of all periods that it is collected in allow it. With a `ceiling`, epsilon is raised
-    up to it by two persons, and the promise is that of the ceiling; without one, by one person. With a
+    no further than that, and the promise is that of the ceiling. With a
     `local_budget`, no user's rounds have a larger sum of epsilon0. With `rounds_per_user`, devices take part
     in no more admitted rounds: filters count no more of them, and incidents beside them. With `windows_only`,
     the cohort's own budget refuses and promises nothing: reports compare with it what its whole life has
@@ -277,18 +277,6 @@ def declared_details(cohort: Cohort) -> dict[str, Any]:
         "windows_only": cohort.windows_only,
     }
     return {name: each for name, each in given.items() if each}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Proposal:
-    """A raise of a budget that one person proposed, and that another one may approve."""
-
-    cohort: str
-    epsilon: float  # the budget's from then on
-    reason: str
-    proposed_by: str
-    proposed_at: datetime
-    changes_before: int  # how often the budget had been changed: another change ends the proposal
 
 
 @dataclass(frozen=True, kw_only=True)

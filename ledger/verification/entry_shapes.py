@@ -75,7 +75,6 @@ _ADDED: Final[Mapping[tuple[str, EntryKind], frozenset[str]]] = {
 # Fields that entries of any policy may have: of cohorts with labels or windows, of rounds of several chains.
 _OPTIONAL_OF_ALL: Final[Mapping[EntryKind, frozenset[str]]] = {
     EntryKind.OPENED: frozenset({*DECLARED, "reason"}),
-    EntryKind.BUDGET_CHANGED: frozenset({"proposed_by"}),
     EntryKind.REFUSED: frozenset({"refused_by"}),
 }
 # Fields that entries of a policy may have.
@@ -338,7 +337,6 @@ _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "labels": _are_labels,
     "windows": _are_windows,
     "period": lambda value: is_as_written(value, Period.from_mapping(value).to_mapping()),
-    "proposed_by": _is_text,
     "ceiling": _is_limit,
     "local_budget": _is_limit,
     "rounds_per_user": _is_number,

@@ -291,10 +291,6 @@ class Replay:
     def _apply_budget(self, body: EntryBody) -> None:
         self.overspent = self.overspent or self._is_beyond(body)
         self._check_ceiling(body)
-        is_raised = body.epsilon_budget > body.details["epsilon_before"]
-        is_alone = body.details.get("proposed_by") in (None, body.actor)
-        if self.joint.ceiling is not None and is_raised and is_alone:
-            self.blame(body.sequence, "one person alone raises a budget that two have to raise")
         if self.joint.period is not None or self.joint.windows_only:
             self.blame(
                 body.sequence, "it changes the budget of a window, or one beside windows that alone count"

@@ -76,7 +76,7 @@ class JointRounds:
     windows: tuple[Window, ...] = ()
     period: Period | None = None
     quota: Quota | None = None
-    ceiling: float | None = None  # the most that two persons may raise epsilon to
+    ceiling: float | None = None  # the most that epsilon may be raised to
     local_budget: float | None = None  # of the sum of epsilon0
     windows_only: bool = False  # the chain's own budget refuses and promises nothing
     budget: tuple[float, float] = (0.0, 0.0)  # epsilon and delta at the opening

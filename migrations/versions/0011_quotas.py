@@ -1,4 +1,4 @@
-"""Quotas, ceilings and local budgets of cohorts, teams of tokens, and proposals to raise a budget."""
+"""Quotas, ceilings and local budgets of cohorts, and teams of tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COLUMNS = (
 
 
 def upgrade() -> None:
-    """Add the columns, which never change, and the table of proposals."""
+    """Add the columns, which never change."""
     for table, column, kind, message in _COLUMNS:
         op.add_column(table, sa.Column(column, kind))
         _guard(table, column, message)
@@ -31,18 +31,6 @@ def upgrade() -> None:
         ["name"],
         sqlite_where=sa.text("quota IS NOT NULL"),
         postgresql_where=sa.text("quota IS NOT NULL"),
-    )
-    op.create_table(
-        "proposals",
-        sa.Column("cohort", sa.String(200), nullable=False),
-        sa.Column("epsilon", sa.Double, nullable=False),
-        sa.Column("changes_before", sa.Integer, nullable=False),
-        sa.Column("reason", sa.Text, nullable=False),
-        sa.Column("proposed_by", sa.String(200), nullable=False),
-        sa.Column("proposed_at", sa.DateTime(timezone=True), nullable=False),
-        sa.PrimaryKeyConstraint("cohort", name="pk_proposals"),
-        sa.ForeignKeyConstraint(["cohort"], ["cohorts.name"], name="fk_proposals_cohort_cohorts"),
-        sa.CheckConstraint("epsilon > 0", name=op.f("ck_proposals_epsilon")),
     )
 
 

@@ -18,7 +18,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.cli.rendering.statements.html import html
 from shuffle_ledger.ledger.checkpoints.making import sign_standing
-from shuffle_ledger.ledger.decisions import open_cohort, propose, set_quota
+from shuffle_ledger.ledger.decisions import open_cohort, set_quota
 from shuffle_ledger.ledger.evidence import StatementWanted
 from shuffle_ledger.ledger.recovery.reconciliation import reconcile
 from shuffle_ledger.ledger.values.signing import SigningKey
@@ -86,7 +86,6 @@ def every_kind_of_cohort(server: Server) -> None:
     open_cohort(store, name=LONG, epsilon=1.0, policy="fixed", **opening)
     said: dict[str, Any] = {"reason": "agreed", "actor": "tester"}
     set_quota(store, Accountant(), "study", team="ads", epsilon=0.5, **said)
-    propose(store, "study", epsilon=1.5, reason="a longer study", actor="tester")
     for number in range(4):
         day, use_case = f"{FIRST + timedelta(days=7 * number)}", ("emoji", LONG)[number % 2]
         assert server.register(f"round {number}", collected_on=day, use_case=use_case).is_success

@@ -257,8 +257,6 @@ KRR = ("--randomizer", "krr(k=2, epsilon0=0.5)")
 # One valid order of each command that asks a server, beside those of ORDERS.
 MORE_ORDERS: tuple[tuple[str, ...], ...] = (
     ("cohort", "quota", "phones"),
-    ("reserve", "release", "phones", "--epsilon", "2", "--reason", "agreed"),
-    ("reserve", "approve", "phones", "--epsilon", "2"),
     ("round", "correct", "a", "--reports", "5", "--reason", "counted again"),
     ("incident", "record", "phones", "--id", "x", *KRR, "--reports", "10", "--reason", "found in a log"),
     ("audit", "statement", "phones", "--format", "json"),
@@ -400,7 +398,7 @@ def test_an_auditor_states_and_proves_through_a_server(
         assert _unmade(found[1]) == _unmade(expected), order
         assert found[0] == code
     for name, where in (("here", here), ("through", through)):
-        files = ("-o", f"{name}.csv", "--format", "csv", "--bundle", f"{name}.zip")
+        files = ("-o", f"{name}.json", "--format", "json", "--bundle", f"{name}.zip")
         assert run("audit", "statement", "--all", *files, *where)[0] == 0
     assert (directory / "through.zip").read_bytes() == (directory / "here.zip").read_bytes()
     run("audit", "keygen", "key.pem")
@@ -412,7 +410,7 @@ def test_an_auditor_states_and_proves_through_a_server(
     assert run("audit", "statement", "phones", *through)[0] == 0
     assert run("audit", "statement", "secret", *through)[0] == 4
     assert run("audit", "statement", "--all", *through)[0] == 8
-    assert run("audit", "statement", "phones", "-o", "x.csv", "--bundle", "x.zip", *through)[0] == 8
+    assert run("audit", "statement", "phones", "-o", "x.html", "--bundle", "x.zip", *through)[0] == 8
     assert not (directory / "x.zip").exists()
 
 

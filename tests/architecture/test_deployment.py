@@ -38,10 +38,6 @@ SETTING = "SHUFFLE_LEDGER_"
 PASSED_ON = {
     "SHUFFLE_LEDGER_OIDC_ISSUER": "https://login.example",
     "SHUFFLE_LEDGER_OIDC_AUDIENCE": "ledger",
-    "SHUFFLE_LEDGER_OIDC_CLIENT_ID": "pages",
-    "SHUFFLE_LEDGER_OIDC_CLIENT_SECRET": "secret",
-    "SHUFFLE_LEDGER_OIDC_REDIRECT_URL": "https://ledger.example/login/callback",
-    "SHUFFLE_LEDGER_OIDC_SCOPES": "openid groups",
     "SHUFFLE_LEDGER_OIDC_ROLES_CLAIM": "groups",
     "SHUFFLE_LEDGER_OIDC_ROLES": '{"bosses": "admin"}',
     "SHUFFLE_LEDGER_WEBHOOK_KEY": "s" * 32,
@@ -148,9 +144,7 @@ def test_commands_and_settings_are_those_of_the_code(name: str, monkeypatch: pyt
     if settings.heartbeat_file is not None:
         assert str(settings.heartbeat_file) in " ".join(service["healthcheck"]["test"])
     if word == "serve":
-        checked = OidcSettings.of(settings)
-        assert checked is not None
-        assert checked.client is not None
+        assert OidcSettings.of(settings) is not None
         assert service["ports"][0].endswith(":8000")
         assert arguments[arguments.index("--port") + 1] == "8000"
     if word == "worker":

@@ -109,7 +109,9 @@ def test_all_that_the_ledger_would_not_take_is_named_at_once(phones: Run, direct
     [
         (HEADER.replace(",", ";").encode() + b"a;phones;krr;5\n", "separated by ';'; expected ','"),
         (HEADER.encode("utf-16"), "looks like UTF-16"),
-        (b"PK\x03\x04 and so on", "a workbook that cannot be read"),
+        (b"PK\x03\x04 and so on", "is a workbook (.xlsx), or another ZIP archive; save it as CSV UTF-8"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600), "is a workbook (.xls); save it as CSV UTF-8"),
+        (b"PAR1 and so on", "is a Parquet file; write it as CSV or as JSON lines (pandas: to_csv)"),
         (json.dumps([{"round_id": "a"}]).encode(), "a JSON array; expected JSON lines"),
         ((HEADER + f'a,phones,"{LARGE}","30,000"\n').encode(), "without thousands separators, as 30000"),
         ((HEADER + f',phones,"{LARGE}",5\n').encode(), "round_id: is empty"),

@@ -1,14 +1,13 @@
-"""Ceilings: they are promised whether the budget is raised or not; two persons raise it, and never beyond."""
+"""Ceilings: they are promised whether the budget is raised or not, and no budget is raised beyond one."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import text, update
+from sqlalchemy import text
 
 from shuffle_ledger.accounting import (
     Accountant,
@@ -19,16 +18,11 @@ from shuffle_ledger.accounting import (
     upper_text,
 )
 from shuffle_ledger.ledger.decisions import (
-    approve,
     change_budget,
     correct,
-    open_proposal,
-    propose,
     register_and_admit,
 )
-from shuffle_ledger.ledger.decisions import proposals as proposals_module
-from shuffle_ledger.ledger.decisions.budget_changes import check_raise
-from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
+from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
@@ -36,7 +30,6 @@ from shuffle_ledger.ledger.policies.registry import rules_digest
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.storage.tables import proposals
 from shuffle_ledger.ledger.values.entries import EntryBody
 from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
@@ -63,12 +56,6 @@ class Desk(AnyDesk):
                 return count
         return most
 
-    def propose(self, epsilon: float, actor: str = "ada") -> None:
-        propose(self.store, "watches", epsilon=epsilon, reason="a longer study", actor=actor)
-
-    def approve(self, epsilon: float, actor: str = "bob") -> None:
-        approve(self.store, self.accountant, "watches", epsilon=epsilon, actor=actor)
-
     def change(self, epsilon: float, cohort: str = "watches") -> None:
         change_budget(self.store, self.accountant, cohort, epsilon=epsilon, reason="why", actor="ada")
 
@@ -78,86 +65,22 @@ def desk(store: Store, accountant: Accountant) -> Desk:
     return Desk(store, accountant)
 
 
-def test_two_persons_raise_the_budget_up_to_its_ceiling(desk: Desk) -> None:
+def test_the_budget_is_raised_up_to_its_ceiling(desk: Desk) -> None:
     desk.open("small", epsilon=0.2)
     assert desk.admitted() == desk.admitted("small")
-    with pytest.raises(Conflict, match="raised by two persons"):
-        desk.change(0.3)
-    desk.propose(0.3)
-    with pytest.raises(Conflict, match="another person"):
-        desk.approve(0.3, actor="ada")
-    with pytest.raises(InvalidValue, match=r"expected 0\.3, which 'ada' proposed"):
-        desk.approve(0.4)
-    assert desk.store.cohort("watches").epsilon_budget == 0.2
-    desk.approve(0.3)
-    desk.approve(0.3)  # again, for an answer may be lost
-    assert desk.store.cohort("watches").epsilon_budget == 0.3
+    desk.change(0.3)
     assert desk.admitted() > 0
-    desk.change(0.25)  # one person lowers
-    for epsilon in (0.5, 1e308):
+    desk.change(0.25)
+    for epsilon in (0.4000001, 0.5, 1e308):
         with pytest.raises(InvalidValue, match="the ceiling"):
-            desk.propose(epsilon)
-    with pytest.raises(InvalidValue, match="one person may lower it"):
-        desk.propose(0.2)
-    changes = [
-        each.content() for each in desk.store.entries_of("watches") if each.content().kind == "budget_changed"
-    ]
-    assert [(one.actor, one.details.get("proposed_by")) for one in changes] == [("bob", "ada"), ("ada", None)]
+            desk.change(epsilon)
+    assert desk.store.cohort("watches").epsilon_budget == 0.25
+    desk.change(0.4)
     desk.check()
-
-
-def test_a_proposal_ends_with_a_change_at_this_moment(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was compared with the budget before the change and kept as one made after it: approving lowered."""
-
-    def meanwhile(*words: Any) -> None:
-        monkeypatch.setattr(proposals_module, "check_raise", check_raise)
-        desk.propose(0.4, actor="eve")
-        desk.approve(0.4)
-        check_raise(*words)
-
-    monkeypatch.setattr(proposals_module, "check_raise", meanwhile)
-    desk.propose(0.3)
-    with pytest.raises(NotFound, match="nothing is proposed"):
-        desk.approve(0.3)
-    assert desk.store.cohort("watches").epsilon_budget == 0.4
-
-
-def test_a_proposal_ends_with_the_next_change_and_after_seven_days(desk: Desk) -> None:
-    with pytest.raises(NotFound, match="nothing is proposed"):
-        desk.approve(0.3)
-    desk.propose(0.3)
-    desk.change(0.1)
-    assert open_proposal(desk.store, "watches") is None
-    with pytest.raises(NotFound, match="nothing is proposed"):
-        desk.approve(0.3)
-    desk.propose(0.3, actor="eve")
-    desk.propose(0.35)
-    proposal = open_proposal(desk.store, "watches")
-    assert proposal is not None
-    assert (proposal.epsilon, proposal.proposed_by) == (0.35, "ada"), "the last one counts"
-    for age, is_open in ((timedelta(days=6, hours=23), True), (timedelta(days=7, seconds=1), False)):
-        with desk.store.engine.begin() as connection:
-            connection.execute(update(proposals).values(proposed_at=datetime.now(UTC) - age))
-        assert (open_proposal(desk.store, "watches") is not None) == is_open
-    with pytest.raises(NotFound, match="nothing is proposed"):
-        desk.approve(0.35)
-    assert desk.store.cohort("watches").epsilon_budget == 0.1
-
-
-def test_a_change_between_the_look_and_the_commit_ends_the_proposal(desk: Desk) -> None:
-    desk.propose(0.3)
-    proposal = open_proposal(desk.store, "watches")
-    desk.change(0.1)
-    with pytest.raises(Conflict, match="changed since"):
-        change_budget(
-            desk.store, desk.accountant, "watches", epsilon=0.3, reason="why", actor="bob", approves=proposal
-        )
 
 
 def test_a_cohort_without_a_ceiling_is_as_before(desk: Desk) -> None:
     desk.open("plain", epsilon=0.2)
-    with pytest.raises(Conflict, match="without a ceiling"):
-        propose(desk.store, "plain", epsilon=0.3, reason="why", actor="ada")
     desk.change(0.3, cohort="plain")
     body = desk.store.entry("plain", 1).content()
     assert body.details["rules"] == FilterMenu.for_budget(epsilon=0.2, delta=1e-6).to_mapping()
@@ -221,8 +144,8 @@ def test_what_breaks_the_budget_and_not_the_ceiling_breaks_no_promise(desk: Desk
 def test_plans_have_ceilings_and_fixed_cohorts_have_none(desk: Desk) -> None:
     desk.open("other", epsilon=0.2, ceiling=0.4, policy="plan", plan={KRR: 5})
     assert desk.admitted("other") == 5
-    propose(desk.store, "other", epsilon=0.4, reason="why", actor="ada")
-    assert approve(desk.store, desk.accountant, "other", epsilon=0.4, actor="bob").epsilon_budget == 0.4
+    desk.change(0.4, "other")
+    assert desk.store.cohort("other").epsilon_budget == 0.4
     with pytest.raises(InvalidValue, match="may depend on outputs"):
         desk.open("fixed", epsilon=0.2, ceiling=0.4, policy="fixed")
     desk.check()
@@ -309,18 +232,6 @@ def test_a_plan_whose_promise_is_the_budget_admits_all_of_its_rounds(desk: Desk)
 
 
 FORGERIES: dict[str, tuple[int, Callable[[EntryBody], EntryBody], str]] = {
-    "alone": (
-        2,
-        lambda body: dataclasses.replace(
-            body, details={k: v for k, v in body.details.items() if k != "proposed_by"}
-        ),
-        "one person alone",
-    ),
-    "with himself": (
-        2,
-        lambda body: dataclasses.replace(body, details={**body.details, "proposed_by": body.actor}),
-        "one person alone",
-    ),
     "beyond": (2, lambda body: dataclasses.replace(body, epsilon_budget=0.5), "above the ceiling"),
     "opened beyond": (
         1,
@@ -337,8 +248,7 @@ FORGERIES: dict[str, tuple[int, Callable[[EntryBody], EntryBody], str]] = {
 
 @pytest.mark.parametrize("how", FORGERIES)
 def test_forged_raises_are_found(desk: Desk, how: str) -> None:
-    desk.propose(0.3)
-    desk.approve(0.3)
+    desk.change(0.3)
     desk.check()
     sequence, forge, found = FORGERIES[how]
     rewrite(desk.store, sequence, forge)

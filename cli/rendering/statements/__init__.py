@@ -1,1 +1,1 @@
-"""Statements on paper and screen: one document, set as HTML, as PDF, as CSV."""
+"""Statements on paper and screen: one document, set as HTML and as PDF."""

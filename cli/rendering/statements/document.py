@@ -231,8 +231,8 @@ def _limits(promise: Promise) -> list[str]:
     if promise.ceiling is not None:
         found.append(
             f"The ledger refuses rounds with which more than epsilon¹ {plain(promise.epsilon_budget)} would"
-            f" be spent. Two persons together may raise that to {plain(promise.ceiling)}, for any reason:"
-            f" what is promised is epsilon¹ {plain(promise.ceiling)}, whether they do or not."
+            f" be spent. That may be raised to {plain(promise.ceiling)}, for any reason:"
+            f" what is promised is epsilon¹ {plain(promise.ceiling)}, whether it is or not."
         )
     if promise.local_budget is not None:
         found.append(

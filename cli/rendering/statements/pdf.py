@@ -74,7 +74,7 @@ def _cohort(pages: CohortPages) -> dict[str, Any]:
 
 
 def _sheet(table: Table) -> dict[str, Any]:
-    left_out = f"{table.left_out:,} rows are left out here; the JSON and CSV forms have them all."
+    left_out = f"{table.left_out:,} rows are left out here; the JSON form has them all."
     return {**asdict(table), "left_out_words": left_out}
 
 

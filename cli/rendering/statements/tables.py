@@ -195,7 +195,7 @@ def _budget_changes(cohort: CohortStatement, rows_max: int) -> Table:
         (
             f"{each.sequence:,}",
             moment(each.recorded_at),
-            f"{each.actor}, proposed by {each.proposed_by}" if each.proposed_by else each.actor,
+            each.actor,
             plain(each.epsilon_before),
             plain(each.epsilon_after),
             each.reason or "no reason was given",

@@ -1,4 +1,4 @@
-"""The issuer of OpenID Connect: its published addresses and keys, and the check of its tokens.
+"""The issuer of OpenID Connect: its published keys, and the check of its tokens.
 
 The extra `oidc` brings the libraries; only a server whose settings name an issuer imports this module.
 """
@@ -13,13 +13,8 @@ import math
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote_plus
 
-from authlib.oauth2.claims import JWTClaims
-from authlib.oidc.core import CodeIDToken
 from joserfc import jws, jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, Key, OKPKey, RSAKey, import_key
@@ -28,14 +23,13 @@ from shuffle_ledger.ledger.access import AccessToken
 from shuffle_ledger.ledger.api.auth.oidc_settings import (
     BadToken,
     OidcSettings,
-    SignInClient,
     access_of,
     actor_of,
 )
 from shuffle_ledger.ledger.errors import IssuerUnavailable
 from shuffle_ledger.ledger.values.web_addresses import is_safe_url
 
-import httpx  # isort: skip  # the extra `client` has it, too: a missing authlib must be named first
+import httpx  # isort: skip  # the extra `client` has it, too: a missing joserfc must be named first
 
 ALGORITHMS = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
@@ -43,7 +37,6 @@ ALGORITHMS = (
 )
 LEEWAY_SECONDS = 30  # between the issuer's clock and this server's
 TIMEOUT_SECONDS = 5.0  # for one answer of the issuer, as a whole
-CODES_AT_ONCE = 8  # others wait; `RESERVED_FILES` has room for these connections
 ANSWER_BYTES_MAX = 1 << 20
 TOKEN_LENGTH_MAX = 1 << 14
 KEYS_MAX = 100
@@ -57,13 +50,8 @@ _WELL_KNOWN = "/.well-known/openid-configuration"
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Published:
-    """The addresses and keys that the issuer published at one time."""
-
-    authorization_endpoint: str
-    token_endpoint: str
-    keys: Mapping[str | None, tuple[Key, ...]] = field(repr=False)
+# The keys that the issuer published at one time, by name.
+_Published = Mapping[str | None, tuple[Key, ...]]
 
 
 class OpenIdConnect:
@@ -75,21 +63,14 @@ class OpenIdConnect:
         self.issuer = Issuer(settings.issuer, clock=clock)
 
     async def bearer(self, token: str) -> AccessToken:
-        """Returns the access of a service's token; raises BadToken, IssuerUnavailable."""
-        if self.settings.audience is None:
-            raise BadToken("no audience is set: tokens of the issuer are not accepted")
-        claims = await self.issuer.bearer_claims(token, audience=self.settings.audience)
-        actor, granting = self.allowed(claims)
-        return access_of(actor, self.settings.grants[granting], expires_at=float(claims["exp"]))
-
-    def allowed(self, claims: Mapping[str, object]) -> tuple[str, str]:
-        """Returns the actor of checked claims and the name of its grant; raises BadToken."""
-        actor, granting = actor_of(claims.get("sub")), self.settings.granting(claims)
+        """Returns the access of a token of the issuer; raises BadToken, IssuerUnavailable."""
+        claims = await self.issuer.claims(token, audience=self.settings.audience)
+        actor, grant = actor_of(claims.get("sub")), self.settings.granting(claims)
         if actor is None:
             raise BadToken("it has no subject")
-        if granting is None:
+        if grant is None:
             raise BadToken(f"claim {self.settings.roles_claim} allows nothing to {actor}")
-        return actor, granting
+        return access_of(actor, grant, expires_at=float(claims["exp"]))
 
 
 class Issuer:
@@ -102,10 +83,9 @@ class Issuer:
         self._published_at = 0.0
         self._asked_at: float | None = None
         self._fetching = asyncio.Lock()
-        self._redeeming = asyncio.Semaphore(CODES_AT_ONCE)
 
-    async def bearer_claims(self, token: str, *, audience: str) -> dict[str, Any]:
-        """Returns the claims of a service's access token.
+    async def claims(self, token: str, *, audience: str) -> dict[str, Any]:
+        """Returns the claims of a token.
 
         Guarantee: the issuer signed it with a published key and an asymmetric algorithm, for this audience,
         and it is valid now, up to `LEEWAY_SECONDS`.
@@ -114,84 +94,38 @@ class Issuer:
             BadToken: it is not such a token.
             IssuerUnavailable: the keys are not known.
         """
-        header, claims = await self._signed(token)
-        return self._checked(JWTClaims(claims, header, self._expected(audience)))
-
-    async def people_claims(self, token: str, *, client_id: str, nonce: str) -> dict[str, Any]:
-        """Returns the claims of an ID token that answers a sign-in with this nonce; as `bearer_claims`."""
-        header, claims = await self._signed(token)
-        if header.get("typ", "JWT") != "JWT":
-            raise BadToken("the type is not that of an ID token")
-        options = {**self._expected(client_id), "iat": {"essential": True}}
-        return self._checked(CodeIDToken(claims, header, options, {"nonce": nonce, "client_id": client_id}))
-
-    async def authorization_endpoint(self) -> str:
-        """Returns where people sign in; raises IssuerUnavailable."""
-        return (await self._now()).authorization_endpoint
-
-    async def redeem(self, client: SignInClient, *, code: str, verifier: str) -> str:
-        """Returns the ID token that the issuer gives for a code.
-
-        Raises:
-            BadToken: the issuer refuses the code, or answers without an ID token.
-            IssuerUnavailable: there is no answer.
-        """
-        form = {
-            "grant_type": "authorization_code",
-            "code": code,
-            "redirect_uri": client.redirect_url,
-            "code_verifier": verifier,
-        }
-        authentication = None
-        if client.client_secret is None:
-            form["client_id"] = client.client_id
-        else:
-            authentication = httpx.BasicAuth(quote_plus(client.client_id), quote_plus(client.client_secret))
-        endpoint = (await self._now()).token_endpoint
-        status, answer = await self._ask(
-            "POST", endpoint, place=self._redeeming, data=form, auth=authentication
+        claims = await self._signed(token)
+        expected = jwt.JWTClaimsRegistry(
+            now=int(time.time()),
+            leeway=LEEWAY_SECONDS,
+            iss={"essential": True, "value": self._address},
+            aud={"essential": True, "value": audience},
+            sub={"essential": True},
+            exp={"essential": True},
         )
-        if status >= 500:
-            raise IssuerUnavailable(f"the issuer answered {status}")
-        found = answer.get("id_token") if status == 200 else None
-        if not isinstance(found, str):
-            raise BadToken(f"the issuer answered {status} to a code, without an ID token")
-        return found
-
-    @functools.cached_property
-    def _tls(self) -> ssl.SSLContext:
-        return httpx.create_ssl_context()  # reads the authorities: 20 ms, once
-
-    async def _ask(
-        self, method: str, url: str, *, place: AbstractAsyncContextManager[Any] | None = None, **more: Any
-    ) -> tuple[int, dict[str, Any]]:
-        """Returns what `_answered` does, once there is a place to ask from; raises IssuerUnavailable."""
         try:
-            async with asyncio.timeout(TIMEOUT_SECONDS), place or nullcontext():
-                return await _answered(self._tls, method, url, **more)
-        except (httpx.HTTPError, TimeoutError, OSError) as error:
-            raise IssuerUnavailable(f"the issuer does not answer: {type(error).__name__}") from error
-
-    def _expected(self, audience: str) -> dict[str, Any]:
-        return {
-            "iss": {"essential": True, "value": self._address},
-            "aud": {"essential": True, "value": audience},
-            "sub": {"essential": True},
-            "exp": {"essential": True},
-        }
-
-    def _checked(self, claims: JWTClaims) -> dict[str, Any]:
-        try:
-            claims.validate(now=int(time.time()), leeway=LEEWAY_SECONDS)
+            expected.validate(claims)
             times = [float(claims[name]) for name in ("exp", "nbf", "iat") if name in claims]
         except (JoseError, ValueError, TypeError, OverflowError) as error:
             raise BadToken(f"its claims: {error}") from error
         if not all(map(math.isfinite, times)):  # NaN is neither before nor after now
             raise BadToken("its claims: a time that is not finite")
-        return dict(claims)
+        return claims
 
-    async def _signed(self, token: str) -> tuple[Mapping[str, Any], dict[str, Any]]:
-        """Returns the header and the claims of a token with a valid signature of the issuer."""
+    @functools.cached_property
+    def _tls(self) -> ssl.SSLContext:
+        return httpx.create_ssl_context()  # reads the authorities: 20 ms, once
+
+    async def _ask(self, url: str) -> tuple[int, dict[str, Any]]:
+        """Returns what `_answered` does; raises IssuerUnavailable."""
+        try:
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                return await _answered(self._tls, url)
+        except (httpx.HTTPError, TimeoutError, OSError) as error:
+            raise IssuerUnavailable(f"the issuer does not answer: {type(error).__name__}") from error
+
+    async def _signed(self, token: str) -> dict[str, Any]:
+        """Returns the claims of a token with a valid signature of the issuer."""
         if len(token) > TOKEN_LENGTH_MAX:
             raise BadToken("too long")
         try:
@@ -202,7 +136,7 @@ class Issuer:
             if not isinstance(kind, str) or kind.lower() not in _TYPES:
                 raise BadToken("its type is not accepted")
             key = await self._key(None if named is None else str(named), algorithm)
-            return header, dict(jwt.decode(token, key, algorithms=[algorithm]).claims)
+            return dict(jwt.decode(token, key, algorithms=[algorithm]).claims)
         except (JoseError, ValueError, TypeError, RecursionError) as error:
             raise BadToken(f"not signed by the issuer: {type(error).__name__}") from error
 
@@ -239,26 +173,22 @@ class Issuer:
             return self._published
 
     async def _fetched(self) -> _Published:
-        status, found = await self._ask("GET", self._address.rstrip("/") + _WELL_KNOWN)
-        names = ("authorization_endpoint", "token_endpoint", "jwks_uri")
-        addresses = [found.get(name) for name in names]
+        status, found = await self._ask(self._address.rstrip("/") + _WELL_KNOWN)
+        keys_at = found.get("jwks_uri")
         if status != 200 or found.get("issuer") != self._address:
             raise IssuerUnavailable(f"{self._address} does not publish itself as an issuer of that name")
-        if not all(isinstance(each, str) and is_safe_url(each) for each in addresses):
-            raise IssuerUnavailable(f"the issuer's {', '.join(names)} are not all https:// addresses")
-        authorization, token, keys_at = map(str, addresses)
-        status, listed = await self._ask("GET", keys_at)
+        if not isinstance(keys_at, str) or not is_safe_url(keys_at):
+            raise IssuerUnavailable("the issuer's jwks_uri is not an https:// address")
+        status, listed = await self._ask(keys_at)
         keys = listed.get("keys")
         if status != 200 or not isinstance(keys, list) or len(keys) > KEYS_MAX:
             raise IssuerUnavailable("the issuer's keys cannot be read")
-        return _Published(
-            authorization_endpoint=authorization, token_endpoint=token, keys=_keys_by_name(keys)
-        )
+        return _keys_by_name(keys)
 
 
 def _suitable(published: _Published, named: str | None, algorithm: str) -> Key | None:
     """Returns the key of a name that may make such a signature. Without a name: the only one there is."""
-    keys = published.keys.get(named, ()) if named is not None else sum(published.keys.values(), ())
+    keys = published.get(named, ()) if named is not None else sum(published.values(), ())
     fitting = [key for key in keys if key.get("alg") in (None, algorithm)]
     return fitting[0] if len(fitting) == 1 else None
 
@@ -282,14 +212,14 @@ def _keys_by_name(listed: list[Any]) -> dict[str | None, tuple[Key, ...]]:
     return found
 
 
-async def _answered(tls: ssl.SSLContext, method: str, url: str, **more: Any) -> tuple[int, dict[str, Any]]:
+async def _answered(tls: ssl.SSLContext, url: str) -> tuple[int, dict[str, Any]]:
     """Returns the status and the JSON object that the issuer answers; redirects are not followed."""
     body, status = bytearray(), 0
     options: dict[str, Any] = {"timeout": TIMEOUT_SECONDS, "follow_redirects": False, "verify": tls}
     try:
         async with (
             httpx.AsyncClient(**options) as client,
-            client.stream(method, url, headers={"Accept": "application/json"}, **more) as answer,
+            client.stream("GET", url, headers={"Accept": "application/json"}) as answer,
         ):
             status = answer.status_code
             async for part in answer.aiter_bytes():

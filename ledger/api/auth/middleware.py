@@ -7,8 +7,7 @@ a well-formed request is, and the body of such a request is not read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
@@ -21,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shuffle_ledger.ledger import security_log
 from shuffle_ledger.ledger.access import AccessToken, authenticate
-from shuffle_ledger.ledger.api.auth.oidc_settings import CALLBACK, BadToken
+from shuffle_ledger.ledger.api.auth.oidc_settings import BadToken
 from shuffle_ledger.ledger.api.auth.rate_limits import FailureLimit
 from shuffle_ledger.ledger.api.auth.sessions import COOKIE, Sessions
 from shuffle_ledger.ledger.api.problems import (
@@ -40,9 +39,7 @@ if TYPE_CHECKING:  # its libraries are an extra's
 
 API_PREFIX = "/v1/"
 # What strangers may see: whether the server lives, and the page that asks for a token.
-OPEN_PATHS = frozenset(
-    {"/healthz", "/readyz", "/v1/healthz", "/v1/readyz", "/login", "/login/start", CALLBACK, "/style.css"}
-)
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v1/healthz", "/v1/readyz", "/login", "/style.css"})
 BODY_BYTES_MAX = 1 << 20
 OPEN_BODY_BYTES_MAX = 1 << 14  # of a client without a token or a session: a form with a token
 BODY_SECONDS_MAX = 30.0
@@ -111,16 +108,6 @@ class Door:
             security_log.record(Event.LOCKED_OUT, address=address, wait_seconds=wait)
         return problem(UNAUTHORIZED, _UNAUTHORIZED_DETAIL)
 
-    @contextmanager
-    def trying(self, scope: Scope) -> Iterator[None]:
-        """Count a sign-in as a failure while it lasts: many at once are no more than one after the other."""
-        address = address_of(scope)
-        self._failures.count(address)
-        try:
-            yield
-        finally:
-            self._failures.forgive(address)
-
     async def _access(self, credentials: str, *, only_own: bool) -> AccessToken | None:
         # No token of the ledger has a dot, and every JSON web token has.
         if self.oidc is not None and "." in credentials and not only_own:
@@ -183,21 +170,27 @@ class Gate:
         try:
             if path.startswith(API_PREFIX) or path == "/metrics":
                 return await self._admit_bearer(scope)
-            return await self._admit_cookie(scope)
+            return await self._admit_person(scope)
         except Exception as error:  # noqa: BLE001 - who cannot be checked does not get in
             return problem_of(error)
 
     async def _admit_bearer(self, scope: Scope) -> Response | None:
-        scheme, _, credentials = Headers(scope=scope).get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer":
+        credentials = _credentials(scope)
+        if credentials is None:
             return problem(UNAUTHORIZED, _UNAUTHORIZED_DETAIL)
-        found = await self._door.check(scope, credentials.strip())
+        found = await self._door.check(scope, credentials)
         if isinstance(found, AccessToken):
             scope["state"]["token"] = found
             return None
         return found
 
-    async def _admit_cookie(self, scope: Scope) -> Response | None:
+    async def _admit_person(self, scope: Scope) -> Response | None:
+        # A proxy that signs people in sends a token of the issuer with each request of theirs.
+        if self._door.oidc is not None and "." in (_credentials(scope) or ""):
+            refused = await self._admit_bearer(scope)
+            if refused is None:
+                scope["state"]["csrf"] = self._sessions.form_secret(scope["state"]["token"].token_id)
+            return refused
         cookie = session_cookie(scope, self._sessions)
         token = await anyio.to_thread.run_sync(partial(self._sessions.bearer, self._store, cookie))
         if token is None:
@@ -205,6 +198,12 @@ class Gate:
         scope["state"]["token"] = token
         scope["state"]["csrf"] = self._sessions.form_secret(cookie)
         return None
+
+
+def _credentials(scope: Scope) -> str | None:
+    """Return the token of a request's header; None without one."""
+    scheme, _, credentials = Headers(scope=scope).get("authorization", "").partition(" ")
+    return credentials.strip() if scheme.lower() == "bearer" else None
 
 
 def _bearer(token: AccessToken) -> str:
@@ -217,14 +216,10 @@ def address_of(scope: Scope) -> str:
 
 
 def session_cookie(scope: Scope, sessions: Sessions) -> str:
-    """Return the session's cookie as the client sent it; empty without one. See `Sessions.own`."""
-    return sessions.own(cookies_of(scope, COOKIE))
-
-
-def cookies_of(scope: Scope, name: str) -> list[str]:
-    """Return the cookies of a name, whatever other applications of the host have set."""
+    """Return the session's cookie as the client sent it, whatever other applications of the host have set;
+    empty without one. See `Sessions.own`."""
     pairs = (pair.partition("=") for pair in Headers(scope=scope).get("cookie", "").split(";"))
-    return [value.strip() for found, _, value in pairs if found.strip() == name]
+    return sessions.own(value.strip() for found, _, value in pairs if found.strip() == COOKIE)
 
 
 def _segments(scope: Scope) -> str:

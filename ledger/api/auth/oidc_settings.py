@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from urllib.parse import urlsplit
 
 from shuffle_ledger.ledger.access import (
     SCOPE_MAX,
@@ -25,7 +24,6 @@ from shuffle_ledger.ledger.values.quotas import checked_team
 from shuffle_ledger.ledger.values.texts import NAME_LENGTH_MAX, checked_text
 from shuffle_ledger.ledger.values.web_addresses import is_safe_url
 
-CALLBACK = "/login/callback"
 _LIFETIME_SECONDS_MAX = 366 * 86_400.0
 _PREFIX = "SHUFFLE_LEDGER_"
 _FIELDS_OF_GRANT = frozenset({"role", "cohorts", "team"})
@@ -47,27 +45,16 @@ class Grant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignInClient:
-    """This server as the issuer's client: people sign in through it."""
-
-    client_id: str
-    client_secret: str | None  # None: a public client, which proves itself by PKCE only
-    redirect_url: str
-    scopes: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class OidcSettings:
     """Whose tokens are accepted, and what they allow."""
 
     issuer: str
-    audience: str | None  # of services' tokens; None: none are accepted
-    client: SignInClient | None  # None: people do not sign in this way
+    audience: str  # that its tokens must be for
     roles_claim: str
     grants: Mapping[str, Grant]  # by value of the claim; the first one that a subject has counts
 
     @classmethod
-    def of(cls, settings: Settings, *, root_path: str = "") -> OidcSettings | None:
+    def of(cls, settings: Settings) -> OidcSettings | None:
         """Returns the settings, None without any of them.
 
         Raises:
@@ -77,25 +64,18 @@ class OidcSettings:
         if not any(getattr(settings, name) is not None for name in given):
             return None
         issuer = _required(settings.oidc_issuer, "oidc_issuer", "the issuer's address")
-        if (settings.oidc_client_id is None) != (settings.oidc_redirect_url is None):
-            missing = "oidc_client_id" if settings.oidc_client_id is None else "oidc_redirect_url"
-            raise _wrong(missing, None, "a value: people sign in only with a client and a redirect URL")
-        if settings.oidc_audience is None and settings.oidc_client_id is None:
-            expected = "an audience for services, or SHUFFLE_LEDGER_OIDC_CLIENT_ID for people, or both"
-            raise _wrong("oidc_audience", None, expected)
-        if settings.oidc_audience is not None and settings.oidc_audience == settings.oidc_client_id:
-            expected = "another audience than the client's: its ID tokens are no credentials of the API"
-            raise _wrong("oidc_audience", settings.oidc_audience, expected)
+        if not is_safe_url(issuer):
+            expected = "an https:// address (http:// on this machine only) without a user"
+            raise _wrong("oidc_issuer", issuer, expected)
         return cls(
-            issuer=_checked_url("oidc_issuer", issuer),
-            audience=settings.oidc_audience,
-            client=_client(settings, root_path),
+            issuer=issuer,
+            audience=_required(settings.oidc_audience, "oidc_audience", "the audience of its tokens"),
             roles_claim=_required(settings.oidc_roles_claim, "oidc_roles_claim", "the claim with the roles"),
             grants=_checked_grants(settings.oidc_roles),
         )
 
-    def granting(self, claims: Mapping[str, object]) -> str | None:
-        """Returns the value of the roles' claim that counts: a name in `grants`.
+    def granting(self, claims: Mapping[str, object]) -> Grant | None:
+        """Returns the grant of the first name in `grants` that the roles' claim has.
 
         None, and then nothing is allowed: the claim is missing, of another type, or not mapped.
         """
@@ -103,7 +83,7 @@ class OidcSettings:
         listed = [value] if isinstance(value, str) else value
         if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
             return None
-        return next((name for name in self.grants if name in listed), None)
+        return next((grant for name, grant in self.grants.items() if name in listed), None)
 
 
 def access_of(actor: str, grant: Grant, *, expires_at: float) -> AccessToken:
@@ -138,34 +118,10 @@ def actor_of(subject: object) -> str | None:
     return SUBJECT_PREFIX_HASHED + digest
 
 
-def _client(settings: Settings, root_path: str) -> SignInClient | None:
-    if settings.oidc_client_id is None or settings.oidc_redirect_url is None:
-        if settings.oidc_client_secret is not None:
-            raise _wrong("oidc_client_id", None, "the client whose secret is given")
-        return None
-    redirect_url = _checked_url("oidc_redirect_url", settings.oidc_redirect_url)
-    if urlsplit(redirect_url).path != root_path + CALLBACK or urlsplit(redirect_url).query:
-        expected = f"this server's address with the path {root_path + CALLBACK}"
-        raise _wrong("oidc_redirect_url", redirect_url, expected)
-    scopes = (settings.oidc_scopes or "openid").split()
-    if "openid" not in scopes:
-        raise _wrong("oidc_scopes", settings.oidc_scopes, "scopes that include openid")
-    secret = settings.oidc_client_secret
-    return SignInClient(
-        client_id=settings.oidc_client_id,
-        client_secret=secret.get_secret_value() if secret else None,
-        redirect_url=redirect_url,
-        scopes=" ".join(scopes),
-    )
-
-
 def _checked_grants(roles: Mapping[str, object] | None) -> Mapping[str, Grant]:
     if not roles:
         expected = 'a JSON object from values of the claim to roles, such as {"ledger-readers": "reader"}'
         raise _wrong("oidc_roles", None, expected)
-    for name in roles:
-        if not 1 <= len(name) <= NAME_LENGTH_MAX:  # it is part of a session's cookie
-            raise _wrong("oidc_roles", name, f"values of the claim with 1 to {NAME_LENGTH_MAX} characters")
     return {name: _checked_grant(value) for name, value in roles.items()}
 
 
@@ -194,12 +150,6 @@ def _claim(claims: Mapping[str, object], name: str) -> object:
             return None
         found = found.get(step.replace("~1", "/").replace("~0", "~"))
     return found
-
-
-def _checked_url(field: str, url: str) -> str:
-    if not is_safe_url(url):
-        raise _wrong(field, url, "an https:// address (http:// on this machine only) without a user")
-    return url
 
 
 def _required(value: str | None, field: str, what: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from importlib.resources import files
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from fastapi import APIRouter, Query, Request
@@ -25,7 +25,6 @@ from shuffle_ledger.ledger.api.auth.middleware import address_of, session_cookie
 from shuffle_ledger.ledger.api.auth.sessions import COOKIE, SESSION_SECONDS
 from shuffle_ledger.ledger.api.dependencies import (
     Asked,
-    Manager,
     Reader,
     Service,
     in_thread,
@@ -37,10 +36,9 @@ from shuffle_ledger.ledger.api.overview import COMPUTED_AT_ONCE, Outlook
 from shuffle_ledger.ledger.api.pages import charts
 from shuffle_ledger.ledger.api.pages.spending import Continuation, drawn_until, spending_picture
 from shuffle_ledger.ledger.api.schemas.strict_body import check_media_type
-from shuffle_ledger.ledger.decisions.proposals import approve, open_proposal
 from shuffle_ledger.ledger.decisions.quotas import quotas_of
 from shuffle_ledger.ledger.decisions.quoting import BatchQuote, quote_batch
-from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotAllowed, NotFound
+from shuffle_ledger.ledger.errors import InvalidValue, NotAllowed
 from shuffle_ledger.ledger.evidence.conditions import OF_SEVERAL_REPORTS
 from shuffle_ledger.ledger.health import VERIFIED_ALARM_SECONDS
 from shuffle_ledger.ledger.policies.registry import Books
@@ -127,8 +125,8 @@ async def style() -> Response:
 
 @router.get("/login")
 async def login_form(request: Request) -> HTMLResponse:
-    """Ask for a token, or offer the issuer's sign-in."""
-    return login_page(request, wrong=None)
+    """Ask for a token."""
+    return _login_page(request, wrong=None)
 
 
 @router.post("/login")
@@ -141,7 +139,7 @@ async def log_in(request: Request, service: Asked) -> Response:
         wrong = (
             "This token is not valid." if found.status_code == 401 else "Too many wrong tokens: wait a while."
         )
-        return login_page(request, status=found.status_code, wrong=wrong)
+        return _login_page(request, status=found.status_code, wrong=wrong)
     security_log.record(
         Event.LOGGED_IN,
         token_id=found.token_id,
@@ -288,20 +286,6 @@ async def history_csv(cohort: str, token: Reader, service: Asked) -> StreamingRe
     return StreamingResponse(_history_lines(service.store, name), media_type="text/csv", headers=headers)
 
 
-@router.post("/cohorts/{cohort}/approve")
-async def approve_page(cohort: str, request: Request, token: Manager, service: Asked) -> Response:
-    """Approve what somebody else proposed, and show the cohort."""
-    name = seen_cohort(token, cohort)
-    epsilon = (await checked_form(request)).get("epsilon", "")
-    try:
-        work = partial(approve, service.store, cohort=name, epsilon=float(epsilon), actor=token.name)
-        await service.deciding.run(work)
-    except (Conflict, InvalidValue, NotFound, ValueError) as error:
-        return page("error.html.jinja", request, status=409, title="Not approved", detail=str(error))
-    place = f"{service.root_path}/cohorts/{quote(name, safe='')}"
-    return RedirectResponse(place, status_code=303, headers={"Cache-Control": "no-store"})
-
-
 @router.post("/cohorts/{cohort}/quote")
 async def quote_page(cohort: str, request: Request, token: Reader, service: Asked) -> HTMLResponse:
     """Show what a planned round would cost, on the cohort's page."""
@@ -371,7 +355,6 @@ async def _cohort(
         kinds=[kind.value for kind in EntryKind],
         older=rows[-1].sequence if len(rows) == ENTRIES_LISTED and rows[-1].sequence > 2 else None,
         cohort=view.cohort,
-        proposal=await in_thread(open_proposal, service.store, name) if view.cohort.ceiling else None,
         quotas=await in_thread(quotas_of, service.store, name) if view.cohort.parent is None else (),
         may={permission.value for permission in Permission if bearer_of(request).may(permission)},
         asked=asked or dict.fromkeys(FORM_FIELDS, ""),
@@ -509,41 +492,22 @@ def _with_session(request: Request, cookie: str, *, location: str, seconds: int)
     """Returns a redirection that sets the session's cookie for `seconds` seconds; 0 removes the cookie."""
     root = service_of(request).root_path
     answer = RedirectResponse(root + location, status_code=303, headers={"Cache-Control": "no-store"})
-    set_cookie(request, answer, COOKIE, cookie, seconds=seconds, samesite="strict")
+    answer.set_cookie(
+        COOKIE,
+        cookie,
+        max_age=seconds,
+        path=root or "/",
+        httponly=True,
+        samesite="strict",
+        # Without TLS a session may cross this machine only.
+        secure=request.url.scheme == "https" or request.url.hostname not in _LOOPBACK,
+    )
     return answer
 
 
-def set_cookie(
-    request: Request,
-    answer: Response,
-    name: str,
-    cookie: str,
-    *,
-    seconds: int,
-    samesite: Literal["lax", "strict"],
-) -> None:
-    """Set a cookie of this server's pages for `seconds` seconds; 0 removes it. No script reads it."""
-    oidc = service_of(request).door.oidc
-    comes_back = oidc.settings.client.redirect_url if oidc and oidc.settings.client else ""
-    answer.set_cookie(
-        name,
-        cookie,
-        max_age=seconds,
-        path=service_of(request).root_path or "/",
-        httponly=True,
-        samesite=samesite,
-        # Without TLS a session may cross this machine only. A proxy may hide both TLS and the host.
-        secure=request.url.scheme == "https"
-        or request.url.hostname not in _LOOPBACK
-        or comes_back.startswith("https:"),
-    )
-
-
-def login_page(request: Request, *, status: int = 200, wrong: str | None) -> HTMLResponse:
+def _login_page(request: Request, *, status: int = 200, wrong: str | None) -> HTMLResponse:
     """Return the page that starts sessions, with what was wrong with the last attempt."""
-    oidc = service_of(request).door.oidc
-    offers = oidc is not None and oidc.settings.client is not None
-    return page("login.html.jinja", request, status=status, wrong=wrong, signs_in=offers)
+    return page("login.html.jinja", request, status=status, wrong=wrong)
 
 
 async def _form(request: Request) -> dict[str, str]:

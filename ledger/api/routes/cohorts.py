@@ -22,7 +22,6 @@ from shuffle_ledger.ledger.api.dependencies import (
 )
 from shuffle_ledger.ledger.api.description import ANSWERS, OPENED, answers
 from shuffle_ledger.ledger.api.schemas.requests import (
-    ApproveProposal,
     ChangeBudget,
     ForecastRounds,
     OpenCohort,
@@ -31,7 +30,6 @@ from shuffle_ledger.ledger.api.schemas.requests import (
 from shuffle_ledger.ledger.api.schemas.strict_body import StrictRoute
 from shuffle_ledger.ledger.decisions.budget_changes import change_budget
 from shuffle_ledger.ledger.decisions.opening import check_opening, open_cohort
-from shuffle_ledger.ledger.decisions.proposals import approve, open_proposal, propose
 from shuffle_ledger.ledger.decisions.quotas import quotas_of, set_quota
 from shuffle_ledger.ledger.decisions.quoting import quote_batch
 from shuffle_ledger.ledger.errors import NotAllowed
@@ -130,34 +128,6 @@ async def set_quota_(
         actor=token.name,
         **body.model_dump(),
     )
-    return JSONResponse(document_of(await service.deciding.run(work)))
-
-
-@router.get(
-    "/cohorts/{cohort}/proposal", responses=answers(200, ANSWERS.open_proposal, "The proposal, or null.")
-)
-async def proposal_(cohort: CohortName, token: Reader, service: Asked) -> JSONResponse:
-    """Show what is proposed for a cohort with a ceiling, and waits for another person's approval."""
-    name = seen_cohort(token, cohort)
-    return JSONResponse(document_of(await in_thread(open_proposal, service.store, name)))
-
-
-@router.put("/cohorts/{cohort}/proposal", responses=answers(200, ANSWERS.proposal, "The proposal."))
-async def propose_(cohort: CohortName, body: ChangeBudget, token: Manager, service: Asked) -> JSONResponse:
-    """Propose to raise the budget of a cohort with a ceiling, in place of what was proposed before."""
-    name = seen_cohort(token, cohort)
-    found = await in_thread(propose, service.store, name, actor=token.name, **body.model_dump())
-    return JSONResponse(document_of(found))
-
-
-@router.post(
-    "/cohorts/{cohort}/proposal/approve",
-    responses=answers(200, ANSWERS.cohort, "The cohort, with the raised budget."),
-)
-async def approve_(cohort: CohortName, body: ApproveProposal, token: Manager, service: Asked) -> JSONResponse:
-    """Approve what somebody else proposed, so that it is done."""
-    name = seen_cohort(token, cohort)
-    work = partial(approve, service.store, cohort=name, epsilon=body.epsilon, actor=token.name)
     return JSONResponse(document_of(await service.deciding.run(work)))
 
 

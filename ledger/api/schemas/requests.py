@@ -231,14 +231,6 @@ class ChangeBudget(Body):
     )
 
 
-class ApproveProposal(Body):
-    """The epsilon that is approved: it must be the one that was proposed."""
-
-    epsilon: Epsilon
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"epsilon": 2.0}]})
-
-
 class RoundParameters(Body):
     """A round as planned: the same fields as the command line's options and the columns of an import."""
 
@@ -346,8 +338,8 @@ class OpenCohort(Body):
     ceiling: Annotated[
         Epsilon | None,
         Field(
-            description="The most that epsilon may be raised to, by two persons. The promise is that of the"
-            " ceiling. It never changes; left out, one person may raise epsilon."
+            description="The most that epsilon may be raised to. The promise is that of the ceiling. It never"
+            " changes; left out, there is no such limit, and the promise is raised with epsilon."
         ),
     ] = None
     local_budget: Annotated[

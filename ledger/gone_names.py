@@ -1,0 +1,28 @@
+"""Names that are gone: commands, options, fields and settings, each with what replaces it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_SIGN_IN = "a reverse proxy signs people in and sends the token of the issuer (docs/sign-in.md)"
+_RESERVE = "one person raises a budget up to its ceiling (cohort budget NAME --epsilon E --reason TEXT)"
+# A name as people write it, or the command before it where other commands still have the name.
+GONE: Mapping[str, str] = {
+    "reserve": _RESERVE,
+    "reserve release": _RESERVE,
+    "reserve approve": _RESERVE,
+    "audit statement --format csv": "--format json has all numbers; a cohort's page gives its history as CSV",
+    "round import --sheet": "workbooks are not read: save the sheet as CSV UTF-8",
+    "SHUFFLE_LEDGER_OIDC_CLIENT_ID": _SIGN_IN,
+    "SHUFFLE_LEDGER_OIDC_CLIENT_SECRET": _SIGN_IN,
+    "SHUFFLE_LEDGER_OIDC_REDIRECT_URL": _SIGN_IN,
+    "SHUFFLE_LEDGER_OIDC_SCOPES": _SIGN_IN,
+}
+
+
+def replacement(name: str, *, after: str = "") -> str | None:
+    """Returns what replaces a name that is gone, as a sentence without a full stop; None: it never was one.
+
+    `after`: the command whose option `name` is.
+    """
+    return GONE.get(f"{after} {name}", GONE.get(name))
