@@ -17,9 +17,9 @@ from shuffle_ledger.ledger.request_ids import MESSAGE_HEADER
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted
-from shuffle_ledger.workers.celery_app import ADMIT_ROUND, RECOMPUTE, SWEEP, create_app
+from shuffle_ledger.workers.celery_app import ADMIT_ROUND, SWEEP, create_app
 from shuffle_ledger.workers.dispatch import broker_state, decide, publish, queue_alarms
-from shuffle_ledger.workers.messages import BATCH_BYTES_MAX, ERRAND_BYTES_MAX, accepted_headers
+from shuffle_ledger.workers.messages import BODY_BYTES_MAX, accepted_headers
 from shuffle_ledger.workers.queues import queue_names
 from tests.workers.conftest import awaited, register_round, remove_queues, running, settings_at
 from tests.workers.test_worker import SCRIPT
@@ -46,7 +46,7 @@ def with_header(name: str, value: object) -> dict[str, Any]:
     return message(headers={**HEADERS, name: value})
 
 
-BATCH = {"numerical_policy": "9", "precision": "0x1p-3", "kinds": [], "questions": []}
+HUGE_BYTES = 16 << 20  # RabbitMQ takes no larger message
 POISON: dict[str, dict[str, Any]] = {
     "an object": message(b'{"a": 1}'),
     "a task in the body": message(json.dumps({"task": ADMIT_ROUND, "id": "x", "args": ["r"]}).encode()),
@@ -62,13 +62,11 @@ POISON: dict[str, dict[str, Any]] = {
     "a round with a zero byte": of(ADMIT_ROUND, "a\0b"),
     "a very long round": of(ADMIT_ROUND, "a" * 10_000),
     "arguments of a sweep": of(SWEEP, 1),
-    "a batch that is none": of(RECOMPUTE, {"a": 1}),
-    "a batch of other types": of(RECOMPUTE, {**BATCH, "kinds": 5}),
     "named arguments": message(json.dumps([["a"], {"b": 1}, NOTHING]).encode()),
     "arguments as an object": message(json.dumps([{"a": 1}, {}, NOTHING]).encode()),
     "options as a list": message(json.dumps([["a"], {}, []]).encode()),
     "a callback": of(ADMIT_ROUND, "a", callbacks=[5]),
-    "huge": of(ADMIT_ROUND, "a" * (ERRAND_BYTES_MAX + 1)),
+    "huge": of(ADMIT_ROUND, "a" * (BODY_BYTES_MAX + 1)),
     "deep": message(b"[" * 60_000),
     "a long number": message(b"9" * 60_000),
     "nothing": message(b""),
@@ -154,7 +152,7 @@ def test_a_worker_survives_every_message_that_is_not_ours(
         for poison in POISON.values():
             send(app, broker, **poison)
         if is_redis:  # RabbitMQ takes no larger message
-            send(app, broker, **of(RECOMPUTE, {**BATCH, "precision": "a" * BATCH_BYTES_MAX}))
+            send(app, broker, **of(ADMIT_ROUND, "a" * HUGE_BYTES))
         refused = len(POISON) + is_redis
         if is_redis:
             refused += len(NO_MESSAGES)
