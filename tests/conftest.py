@@ -21,7 +21,6 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from shuffle_ledger.ledger.storage.schema import initialise
-from tests.history import MISSING, before_the_last_migration
 
 pytest_plugins = ("pytester", "tests.tiers", "tests.statements")
 POSTGRESQL = "SHUFFLE_LEDGER_TEST_POSTGRES_URL"
@@ -99,16 +98,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(
                 f"NOT RUN for want of a server, {variable}: {missing} tests", red=True
             )
-    if before_the_last_migration() is None:
-        terminalreporter.write_line(f"NOT RUN for want of {MISSING}: the test of an upgrade", red=True)
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the test of an upgrade where the previous version is not known."""
-    upgrades = [item for item in items if "previous" in getattr(item, "fixturenames", ())]
-    if upgrades and before_the_last_migration() is None:
-        items[:] = [item for item in items if item not in upgrades]
-        config.hook.pytest_deselected(items=upgrades)
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from alembic.script import ScriptDirectory
 
 _REVISION_TABLE = "alembic_version"
+# What versions made before the first release: nothing leads from there to the schema of today.
+_UNRELEASED = frozenset(f"{number:04}" for number in range(1, 17))
 _LOCK_NUMBER = 0x5368_4C64  # any constant: every migration of this ledger takes this advisory lock
 
 
@@ -24,7 +26,8 @@ def initialise(database_url: str) -> str:
 
     Raises:
         InvalidValue: the URL is of no supported database.
-        SchemaError: the database is newer than this code, or does not tell its revision.
+        SchemaError: the database is newer than this code, was made before the first release, or does not tell
+            its revision.
         Ruined: tables are missing; nothing was changed.
         Damaged: a row refers to one that is missing; nothing was changed.
         TryAgain: another process held the database for too long; nothing was changed.
@@ -106,6 +109,11 @@ def _stored_revision(connection: Connection) -> str | None:
 
 
 def _refuse_unknown(stored: str | None, scripts: ScriptDirectory) -> None:
+    if stored in _UNRELEASED:
+        raise SchemaError(
+            f"the database has schema {stored}, which a version before the first release made and no version"
+            " brings up to date: run `shuffle-ledger init` on a new, empty database"
+        )
     known = {script.revision for script in scripts.walk_revisions()}
     if stored is not None and stored not in known:
         raise SchemaError(

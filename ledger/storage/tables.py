@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-SCHEMA_REVISION = "0016"  # the migration this code was written for
+SCHEMA_REVISION = "v1_0001"  # the migration this code was written for
 
 NAME = String(200)
 DIGEST = LargeBinary(32)

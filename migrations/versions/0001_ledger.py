@@ -1,82 +1,187 @@
-"""The ledger's first schema: cohorts, rounds, the chain, what is held, and stored privacy losses."""
+"""The schema: cohorts, rounds, chains, what is held; evidence against restores; tokens; webhooks."""
 
 from __future__ import annotations
+
+import uuid
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001"
+revision = "v1_0001"
 down_revision = None
 branch_labels = None
 depends_on = None
 
 _NAME = sa.String(200)
 _DIGEST = sa.LargeBinary(32)
+_MOMENT = sa.DateTime(timezone=True)
 _ROW_NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-_PENDING = sa.text("outcome_sequence IS NULL")
-_OUTCOME = sa.text("kind IN ('admitted', 'refused')")
-_CLOSING = sa.text("kind IN ('settled', 'voided')")
-_KINDS = "kind IN ('opened', 'admitted', 'refused', 'settled', 'voided', 'budget_changed')"
+_COUNTS = (
+    "admitted",
+    "refused",
+    "settled",
+    "voided",
+    "budget_changes",
+    "freezes",
+    "corrections",
+    "incidents",
+)
+_KINDS = (
+    "kind IN ('opened', 'admitted', 'refused', 'settled', 'voided', 'budget_changed', 'frozen', 'corrected',"
+    " 'incident')"
+)
 
-# (table, moment, condition under which it is refused, what the database then says)
-_REFUSED = (
-    ("entries", "UPDATE", None, "entries are never changed"),
-    ("entries", "DELETE", None, "entries are never removed"),
-    (
+
+class _Guard(NamedTuple):
+    """What a trigger refuses before a row changes: some columns' changes, and what a condition says."""
+
+    table: str
+    moment: str
+    message: str
+    kept: tuple[str, ...] = ()
+    refused: str | None = None  # without this and without columns: every change
+
+    def name(self) -> str:
+        part = "" if self.message != _BUDGET else "_budget"
+        return f"guard_{self.table}_{self.moment.lower()}{part}"
+
+    def condition(self, differs: str) -> str | None:
+        changes = [f"NEW.{column} {differs} OLD.{column}" for column in self.kept]
+        return " OR ".join([*changes, *([self.refused] if self.refused else [])]) or None
+
+
+_BUDGET = "a budget changes only by the entry that says so"
+_GUARDS = (
+    _Guard("entries", "UPDATE", "entries are never changed"),
+    _Guard("entries", "DELETE", "entries are never removed"),
+    _Guard(
         "entries",
         "INSERT",
-        "NEW.sequence > 1 AND NOT EXISTS (SELECT 1 FROM entries WHERE cohort = NEW.cohort"
-        " AND sequence = NEW.sequence - 1 AND digest = NEW.previous_digest)",
         "an entry continues the chain of its cohort",
+        refused="(NEW.sequence > 1 AND NOT EXISTS (SELECT 1 FROM entries WHERE cohort = NEW.cohort"
+        " AND sequence = NEW.sequence - 1 AND digest = NEW.previous_digest))",
     ),
-    ("cohorts", "DELETE", None, "cohorts are never removed"),
-    (
+    _Guard(
+        "cohorts",
+        "INSERT",
+        "a cohort that was lost is not opened again",
+        refused="EXISTS (SELECT 1 FROM lost_cohorts WHERE name = NEW.name)",
+    ),
+    _Guard("cohorts", "DELETE", "cohorts are never removed"),
+    _Guard(
         "cohorts",
         "UPDATE",
-        "NEW.name <> OLD.name OR NEW.population <> OLD.population OR NEW.policy <> OLD.policy"
-        " OR NEW.opened_at <> OLD.opened_at",
         "a cohort keeps what it was opened with",
+        kept=(
+            *("name", "population", "policy", "opened_at", "labels", "windows", "period", "quota"),
+            *("ceiling", "local_budget", "rounds_per_user", "windows_only"),
+        ),
     ),
-    ("rounds", "DELETE", None, "rounds are never removed"),
-    (
+    _Guard(
+        "cohorts",
+        "UPDATE",
+        _BUDGET,
+        kept=("delta_budget",),
+        refused="(NEW.epsilon_budget <> OLD.epsilon_budget AND NOT EXISTS (SELECT 1 FROM heads"
+        " JOIN entries ON entries.cohort = heads.cohort AND entries.sequence = heads.sequence"
+        " WHERE heads.cohort = NEW.name AND entries.kind = 'budget_changed'))",
+    ),
+    _Guard("rounds", "DELETE", "rounds are never removed"),
+    _Guard(
         "rounds",
         "UPDATE",
-        "NEW.registration <> OLD.registration OR NEW.round_id <> OLD.round_id OR NEW.cohort <> OLD.cohort"
-        " OR NEW.content <> OLD.content OR NEW.content_digest <> OLD.content_digest"
-        " OR NEW.registered_by <> OLD.registered_by OR NEW.registered_at <> OLD.registered_at"
-        " OR (OLD.outcome_sequence IS NOT NULL AND (NEW.outcome_sequence IS NULL"
+        "a registered round keeps its content, its cohorts and its outcome",
+        kept=(
+            *("registration", "round_id", "cohort", "content", "content_digest", "registered_by"),
+            *("registered_at", "shared"),
+        ),
+        refused="(OLD.outcome_sequence IS NOT NULL AND (NEW.outcome_sequence IS NULL"
         " OR NEW.outcome_sequence <> OLD.outcome_sequence))"
         " OR (OLD.closing_sequence IS NOT NULL AND (NEW.closing_sequence IS NULL"
         " OR NEW.closing_sequence <> OLD.closing_sequence))",
-        "a registered round keeps its content and its outcome",
     ),
-    ("heads", "DELETE", None, "heads are never removed"),
-    (
+    _Guard("registrations", "UPDATE", "registrations are never changed"),
+    _Guard("registrations", "DELETE", "registrations are never removed"),
+    _Guard("heads", "DELETE", "heads are never removed"),
+    _Guard(
         "heads",
         "UPDATE",
-        "NEW.cohort <> OLD.cohort OR NEW.sequence <> OLD.sequence + 1"
-        " OR (OLD.status = 'overspent' AND NEW.status <> 'overspent')",
-        "a head moves one entry at a time and stays overspent",
+        "a head moves one entry at a time and stays overspent or frozen",
+        kept=("cohort",),
+        refused="NEW.sequence <> OLD.sequence + 1 OR (OLD.status = 'overspent' AND NEW.status = 'open')"
+        " OR (OLD.status = 'frozen' AND NEW.status <> 'frozen')",
     ),
-    ("accounted_rounds", "UPDATE", None, "accounted rounds are never changed"),
-    ("accounted_rounds", "DELETE", None, "accounted rounds are never removed"),
-    ("privacy_losses", "UPDATE", None, "stored privacy losses are never changed"),
+    _Guard("accounted_rounds", "UPDATE", "accounted rounds are never changed"),
+    _Guard("accounted_rounds", "DELETE", "accounted rounds are never removed"),
+    _Guard("privacy_losses", "UPDATE", "stored privacy losses are never changed"),
+    _Guard("ledger_identity", "UPDATE", "a ledger keeps its identity"),
+    _Guard("ledger_identity", "DELETE", "a ledger keeps its identity"),
+    _Guard("reconciliations", "UPDATE", "reconciliations are never changed"),
+    _Guard("reconciliations", "DELETE", "reconciliations are never removed"),
+    _Guard("lost_cohorts", "UPDATE", "lost cohorts are never changed"),
+    _Guard("lost_cohorts", "DELETE", "lost cohorts are never removed"),
+    _Guard("access_tokens", "DELETE", "tokens are never removed"),
+    _Guard(
+        "access_tokens",
+        "UPDATE",
+        "a token keeps what it was issued with, and stays revoked",
+        kept=("token_id", "name", "secret_digest", "role", "cohorts", "team", "created_by", "created_at"),
+        refused="NEW.expires_at > OLD.expires_at"
+        " OR (OLD.revoked_at IS NOT NULL AND (NEW.revoked_at IS NULL OR NEW.revoked_at <> OLD.revoked_at))",
+    ),
 )
-_NOT_EMPTIED = ("cohorts", "rounds", "entries", "heads", "holdings", "accounted_rounds")
+_NOT_EMPTIED = (
+    *("cohorts", "rounds", "entries", "heads", "holdings", "accounted_rounds", "ledger_identity"),
+    *("registrations", "reconciliations", "lost_cohorts"),
+)
+_ALL_UNVERIFIED = (
+    "INSERT INTO unverified (cohort, opened_at) SELECT name, opened_at FROM cohorts"
+    " WHERE NOT EXISTS (SELECT 1 FROM verifications WHERE verifications.cohort = cohorts.name)"
+)
+# Lists that triggers keep: after which change, of which table, and what is done.
+_KEPT_LISTS = {
+    "note_registration": (
+        "INSERT",
+        "rounds",
+        "INSERT INTO registrations (cohort, round_id, content_digest)"
+        " VALUES (NEW.cohort, NEW.round_id, NEW.content_digest);",
+    ),
+    "note_unverified": (
+        "INSERT",
+        "cohorts",
+        "INSERT INTO unverified (cohort, opened_at) VALUES (NEW.name, NEW.opened_at);",
+    ),
+    "note_verified": ("INSERT", "verifications", "DELETE FROM unverified WHERE cohort = NEW.cohort;"),
+    "note_forgotten": (
+        "DELETE",
+        "verifications",
+        "INSERT INTO unverified (cohort, opened_at) SELECT name, opened_at FROM cohorts"
+        " WHERE name = OLD.cohort;",
+    ),
+}
 
 
 def upgrade() -> None:
-    """Create the tables, then the triggers that guard them."""
-    _create_cohorts_and_rounds()
-    _create_chain()
+    """Create the tables, then the triggers that guard them and those that keep lists."""
+    _create_cohorts()
+    _create_rounds()
+    _create_entries()
+    _create_heads()
     _create_holdings()
+    _create_identity()
+    _create_losses_of_entries()
+    _create_verifications()
+    _create_access()
+    _create_webhooks()
     if op.get_bind().dialect.name == "sqlite":
-        _guard_sqlite()
+        _add_triggers_of_sqlite()
     else:
-        _guard_postgresql()
+        _number_entries()
+        _add_triggers_of_postgresql()
 
 
-def _create_cohorts_and_rounds() -> None:
+def _create_cohorts() -> None:
     op.create_table(
         "cohorts",
         sa.Column("name", _NAME, nullable=False),
@@ -84,12 +189,28 @@ def _create_cohorts_and_rounds() -> None:
         sa.Column("epsilon_budget", sa.Double, nullable=False),
         sa.Column("delta_budget", sa.Double, nullable=False),
         sa.Column("policy", sa.String(20), nullable=False),
-        sa.Column("opened_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("opened_at", _MOMENT, nullable=False),
+        sa.Column("labels", sa.LargeBinary),
+        sa.Column("windows", sa.LargeBinary),
+        sa.Column("period", sa.LargeBinary),
+        sa.Column("quota", sa.LargeBinary),
+        sa.Column("ceiling", sa.LargeBinary),
+        sa.Column("local_budget", sa.LargeBinary),
+        sa.Column("rounds_per_user", sa.LargeBinary),
+        sa.Column("windows_only", sa.LargeBinary),
         sa.PrimaryKeyConstraint("name", name="pk_cohorts"),
         sa.CheckConstraint("population >= 1", name=op.f("ck_cohorts_population")),
         sa.CheckConstraint("epsilon_budget > 0", name=op.f("ck_cohorts_epsilon_budget")),
         sa.CheckConstraint("delta_budget > 0 AND delta_budget < 1", name=op.f("ck_cohorts_delta_budget")),
     )
+    _create_index("ix_cohorts_quota", "cohorts", ["name"], where="quota IS NOT NULL")
+    op.create_index("ix_cohorts_in_order", "cohorts", [_in_order("name")])
+    _create_index(
+        "ix_cohorts_no_parts", "cohorts", [_in_order("name")], where="period IS NULL AND quota IS NULL"
+    )
+
+
+def _create_rounds() -> None:
     op.create_table(
         "rounds",
         sa.Column("registration", _ROW_NUMBER, autoincrement=True, nullable=False),
@@ -98,14 +219,14 @@ def _create_cohorts_and_rounds() -> None:
         sa.Column("content", sa.LargeBinary, nullable=False),
         sa.Column("content_digest", _DIGEST, nullable=False),
         sa.Column("registered_by", _NAME, nullable=False),
-        sa.Column("registered_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("queued_at", sa.DateTime(timezone=True)),
+        sa.Column("registered_at", _MOMENT, nullable=False),
+        sa.Column("queued_at", _MOMENT),
         sa.Column("outcome_sequence", sa.BigInteger),
         sa.Column("closing_sequence", sa.BigInteger),
         sa.Column("attempts", sa.Integer, nullable=False, server_default=sa.text("0")),
         sa.Column("last_error", sa.Text),
+        sa.Column("shared", sa.Boolean, nullable=False, server_default=sa.text("false")),
         sa.PrimaryKeyConstraint("registration", name="pk_rounds"),
-        sa.UniqueConstraint("round_id", name="uq_rounds_round_id"),
         sa.UniqueConstraint("cohort", "round_id", name="uq_rounds_cohort_round_id"),
         sa.ForeignKeyConstraint(["cohort"], ["cohorts.name"], name="fk_rounds_cohort"),
         sa.CheckConstraint("length(content_digest) = 32", name=op.f("ck_rounds_content_digest")),
@@ -116,16 +237,20 @@ def _create_cohorts_and_rounds() -> None:
         sa.CheckConstraint("attempts >= 0", name=op.f("ck_rounds_attempts")),
         sqlite_autoincrement=True,
     )
-    op.create_index(
-        "ix_rounds_pending",
-        "rounds",
-        ["cohort", "registration"],
-        sqlite_where=_PENDING,
-        postgresql_where=_PENDING,
+    _create_index("uq_rounds_first", "rounds", ["round_id"], where="NOT shared", unique=True)
+    in_order = ["cohort", "registration"]
+    _create_index("ix_rounds_pending", "rounds", in_order, where="outcome_sequence IS NULL")
+    _create_index("ix_rounds_in_order", "rounds", in_order, where="registration > 0")
+    op.create_table(
+        "registrations",
+        sa.Column("cohort", _NAME, nullable=False),
+        sa.Column("round_id", _NAME, nullable=False),
+        sa.Column("content_digest", _DIGEST, nullable=False),
+        sa.PrimaryKeyConstraint("cohort", "round_id", name="pk_registrations"),
     )
 
 
-def _create_chain() -> None:
+def _create_entries() -> None:
     op.create_table(
         "entries",
         sa.Column("cohort", _NAME, nullable=False),
@@ -135,7 +260,9 @@ def _create_chain() -> None:
         sa.Column("body", sa.LargeBinary, nullable=False),
         sa.Column("previous_digest", _DIGEST, nullable=False),
         sa.Column("digest", _DIGEST, nullable=False),
+        sa.Column("position", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("cohort", "sequence", name="pk_entries"),
+        sa.UniqueConstraint("position", name="uq_entries_position"),
         sa.UniqueConstraint("cohort", "sequence", "digest", name="uq_entries_cohort_sequence_digest"),
         sa.ForeignKeyConstraint(["cohort"], ["cohorts.name"], name="fk_entries_cohort"),
         sa.ForeignKeyConstraint(
@@ -144,7 +271,7 @@ def _create_chain() -> None:
         sa.CheckConstraint("sequence >= 1", name=op.f("ck_entries_sequence")),
         sa.CheckConstraint(_KINDS, name=op.f("ck_entries_kind")),
         sa.CheckConstraint(
-            "(kind IN ('opened', 'budget_changed')) = (round_id IS NULL)",
+            "(kind IN ('opened', 'budget_changed', 'frozen')) = (round_id IS NULL)",
             name=op.f("ck_entries_about_a_round"),
         ),
         sa.CheckConstraint("(kind = 'opened') = (sequence = 1)", name=op.f("ck_entries_opened_first")),
@@ -152,17 +279,26 @@ def _create_chain() -> None:
             "length(digest) = 32 AND length(previous_digest) = 32", name=op.f("ck_entries_digests")
         ),
     )
-    op.create_index("ix_entries_cohort_kind", "entries", ["cohort", "kind"])
-    for name, condition in (("uq_entries_one_outcome", _OUTCOME), ("uq_entries_one_closing", _CLOSING)):
-        op.create_index(
-            name, "entries", ["round_id"], unique=True, sqlite_where=condition, postgresql_where=condition
-        )
+    _create_index("ix_entries_refused", "entries", ["cohort", "sequence"], where="kind = 'refused'")
+    _create_index(
+        "ix_entries_told", "entries", ["round_id", "sequence"], where="kind IN ('corrected', 'incident')"
+    )
+    for name, where in (
+        ("uq_entries_one_outcome", "kind IN ('admitted', 'refused')"),
+        ("uq_entries_one_closing", "kind IN ('settled', 'voided')"),
+        ("uq_entries_one_incident", "kind = 'incident'"),
+    ):
+        _create_index(name, "entries", ["round_id", "cohort"], where=where, unique=True)
+
+
+def _create_heads() -> None:
     op.create_table(
         "heads",
         sa.Column("cohort", _NAME, nullable=False),
         sa.Column("sequence", sa.BigInteger, nullable=False),
         sa.Column("digest", _DIGEST, nullable=False),
         sa.Column("status", sa.String(20), nullable=False),
+        *(sa.Column(count, sa.BigInteger, nullable=False, server_default=sa.text("0")) for count in _COUNTS),
         sa.PrimaryKeyConstraint("cohort", name="pk_heads"),
         sa.ForeignKeyConstraint(["cohort"], ["cohorts.name"], name="fk_heads_cohort"),
         sa.ForeignKeyConstraint(
@@ -172,8 +308,11 @@ def _create_chain() -> None:
             deferrable=True,
             initially="DEFERRED",
         ),
-        sa.CheckConstraint("status IN ('open', 'overspent')", name=op.f("ck_heads_status")),
+        sa.CheckConstraint("status IN ('open', 'overspent', 'frozen')", name=op.f("ck_heads_status")),
+        sa.CheckConstraint("sequence = 1 + " + " + ".join(_COUNTS), name=op.f("ck_heads_counted")),
     )
+    op.create_index("ix_heads_in_order", "heads", [_in_order("cohort")])
+    _create_index("ix_heads_closed", "heads", ["cohort"], where="status <> 'open'")
 
 
 def _create_holdings() -> None:
@@ -210,33 +349,222 @@ def _create_holdings() -> None:
     )
 
 
-def _guard_sqlite() -> None:
-    for number, (table, moment, condition, message) in enumerate(_REFUSED):
+def _create_identity() -> None:
+    identity = op.create_table(
+        "ledger_identity",
+        sa.Column("number", sa.Integer, autoincrement=False, nullable=False),
+        sa.Column("ledger_id", sa.String(32), nullable=False),
+        sa.PrimaryKeyConstraint("number", name="pk_ledger_identity"),
+        sa.CheckConstraint("number = 1", name=op.f("ck_ledger_identity_one_row")),
+        sa.CheckConstraint("length(ledger_id) = 32", name=op.f("ck_ledger_identity_ledger_id")),
+    )
+    op.bulk_insert(identity, [{"number": 1, "ledger_id": uuid.uuid4().hex}])
+
+
+def _create_losses_of_entries() -> None:
+    op.create_table(
+        "reconciliations",
+        sa.Column("number", sa.Integer, autoincrement=False, nullable=False),
+        sa.Column("checkpoint_digest", _DIGEST, nullable=False),
+        sa.Column("checkpoint", sa.LargeBinary, nullable=False),
+        sa.Column("nothing_later", sa.Boolean, nullable=False),
+        sa.Column("reason", sa.Text, nullable=False),
+        sa.Column("actor", _NAME, nullable=False),
+        sa.Column("recorded_at", _MOMENT, nullable=False),
+        sa.PrimaryKeyConstraint("number", name="pk_reconciliations"),
+        sa.CheckConstraint("number >= 1", name=op.f("ck_reconciliations_number")),
+        sa.CheckConstraint(
+            "length(checkpoint_digest) = 32", name=op.f("ck_reconciliations_checkpoint_digest")
+        ),
+    )
+    op.create_table(
+        "lost_cohorts",
+        sa.Column("name", _NAME, nullable=False),
+        sa.Column("reconciliation", sa.Integer, nullable=False),
+        sa.Column("sequence", sa.BigInteger, nullable=False),
+        sa.Column("digest", _DIGEST, nullable=False),
+        sa.PrimaryKeyConstraint("name", name="pk_lost_cohorts"),
+        sa.ForeignKeyConstraint(
+            ["reconciliation"], ["reconciliations.number"], name="fk_lost_cohorts_reconciliation"
+        ),
+        sa.CheckConstraint("sequence >= 1", name=op.f("ck_lost_cohorts_sequence")),
+        sa.CheckConstraint("length(digest) = 32", name=op.f("ck_lost_cohorts_digest")),
+    )
+
+
+def _create_verifications() -> None:
+    op.create_table(
+        "verifications",
+        sa.Column("cohort", _NAME, nullable=False),
+        sa.Column("verified_at", _MOMENT, nullable=False),
+        sa.Column("head_sequence", sa.BigInteger, nullable=False),
+        sa.Column("head_digest", sa.String(64), nullable=False),
+        sa.Column("numbers_checked", sa.Integer, nullable=False),
+        sa.Column("problem", sa.Text),
+        sa.Column("replayed_at", _MOMENT),
+        sa.Column("position", sa.LargeBinary),
+        sa.PrimaryKeyConstraint("cohort", name="pk_verifications"),
+        sa.CheckConstraint("head_sequence >= 0", name=op.f("ck_verifications_head_sequence")),
+    )
+    op.create_index("ix_verifications_verified", "verifications", ["verified_at", "cohort"])
+    op.create_index("ix_verifications_replayed", "verifications", ["replayed_at"])
+    _create_index("ix_verifications_broken", "verifications", ["cohort"], where="problem IS NOT NULL")
+    _create_index("ix_verifications_not_replayed", "verifications", ["cohort"], where="replayed_at IS NULL")
+    op.create_table(
+        "unverified",
+        sa.Column("cohort", _NAME, nullable=False),
+        sa.Column("opened_at", _MOMENT, nullable=False),
+        sa.PrimaryKeyConstraint("cohort", name="pk_unverified"),
+    )
+    op.create_index("ix_unverified_opened", "unverified", ["opened_at", "cohort"])
+
+
+def _create_access() -> None:
+    op.create_table(
+        "access_tokens",
+        sa.Column("token_id", sa.String(16), nullable=False),
+        sa.Column("name", _NAME, nullable=False),
+        sa.Column("secret_digest", _DIGEST, nullable=False),
+        sa.Column("role", sa.String(20), nullable=False),
+        sa.Column("cohorts", sa.LargeBinary),
+        sa.Column("created_by", _NAME, nullable=False),
+        sa.Column("created_at", _MOMENT, nullable=False),
+        sa.Column("expires_at", _MOMENT, nullable=False),
+        sa.Column("revoked_at", _MOMENT),
+        sa.Column("team", sa.String(60)),
+        sa.PrimaryKeyConstraint("token_id", name="pk_access_tokens"),
+        sa.CheckConstraint(
+            "role IN ('admin', 'registrar', 'reader', 'auditor')", name=op.f("ck_access_tokens_role")
+        ),
+        sa.CheckConstraint("length(secret_digest) = 32", name=op.f("ck_access_tokens_secret_digest")),
+        sa.CheckConstraint("expires_at > created_at", name=op.f("ck_access_tokens_expires_after_creation")),
+    )
+    op.create_index("ix_access_tokens_created_at", "access_tokens", ["created_at"])
+    op.create_table(
+        "ended_sessions",
+        sa.Column("session_id", sa.String(32), nullable=False),
+        sa.Column("expires_at", _MOMENT, nullable=False),
+        sa.PrimaryKeyConstraint("session_id", name="pk_ended_sessions"),
+    )
+    op.create_index("ix_ended_sessions_expires_at", "ended_sessions", ["expires_at"])
+
+
+def _create_webhooks() -> None:
+    op.create_table(
+        "webhooks",
+        sa.Column("subscription_id", sa.String(16), nullable=False),
+        sa.Column("url", sa.Text, nullable=False),
+        sa.Column("filters", sa.LargeBinary, nullable=False),
+        sa.Column("secret_digest", _DIGEST, nullable=False),
+        sa.Column("created_by", _NAME, nullable=False),
+        sa.Column("created_at", _MOMENT, nullable=False),
+        sa.Column("cursor", sa.String(40)),
+        sa.Column("done_of_next", sa.Integer, nullable=False),
+        sa.Column("trying", sa.String(100)),
+        sa.Column("attempts", sa.Integer, nullable=False),
+        sa.Column("next_attempt_at", _MOMENT),
+        sa.Column("failing_since", _MOMENT),
+        sa.Column("last_error", sa.Text),
+        sa.Column("claim", sa.String(32)),
+        sa.Column("claimed_until", _MOMENT),
+        sa.PrimaryKeyConstraint("subscription_id", name="pk_webhooks"),
+        sa.CheckConstraint("length(secret_digest) = 32", name=op.f("ck_webhooks_secret_digest")),
+        sa.CheckConstraint("attempts >= 0 AND done_of_next >= 0", name=op.f("ck_webhooks_counts")),
+    )
+    op.create_table(
+        "webhook_letters",
+        sa.Column("webhook_id", sa.String(100), nullable=False),
+        sa.Column("subscription_id", sa.String(16), nullable=False),
+        sa.Column("kind", sa.String(20), nullable=False),
+        sa.Column("subject", _NAME, nullable=False),
+        sa.Column("body", sa.LargeBinary, nullable=False),
+        sa.Column("status", sa.String(10), nullable=False),
+        sa.Column("written_at", _MOMENT, nullable=False),
+        sa.Column("last_error", sa.Text),
+        sa.PrimaryKeyConstraint("webhook_id", name="pk_webhook_letters"),
+        sa.ForeignKeyConstraint(
+            ["subscription_id"],
+            ["webhooks.subscription_id"],
+            name="fk_webhook_letters_subscription_id_webhooks",
+        ),
+        sa.CheckConstraint("status IN ('waiting', 'dead')", name=op.f("ck_webhook_letters_status")),
+    )
+    op.create_index(
+        "ix_webhook_letters_subscription", "webhook_letters", ["subscription_id", "status", "written_at"]
+    )
+    op.create_table(
+        "webhook_states",
+        sa.Column("subscription_id", sa.String(16), nullable=False),
+        sa.Column("kind", sa.String(20), nullable=False),
+        sa.Column("subject", _NAME, nullable=False),
+        sa.PrimaryKeyConstraint("subscription_id", "kind", "subject", name="pk_webhook_states"),
+        sa.ForeignKeyConstraint(
+            ["subscription_id"],
+            ["webhooks.subscription_id"],
+            name="fk_webhook_states_subscription_id_webhooks",
+        ),
+    )
+
+
+def _create_index(
+    name: str, table: str, columns: list[str | sa.TextClause], *, where: str, unique: bool = False
+) -> None:
+    rows = sa.text(where)
+    op.create_index(name, table, columns, unique=unique, sqlite_where=rows, postgresql_where=rows)
+
+
+def _in_order(column: str) -> sa.TextClause:
+    """Return a column by the code points of its text, as SQLite compares it anyway."""
+    order = "" if op.get_bind().dialect.name == "sqlite" else ' COLLATE "C"'
+    return sa.text(f"{column}{order}")
+
+
+def _number_entries() -> None:
+    """Let a sequence give each entry its place in the feed of all chains."""
+    op.execute("CREATE SEQUENCE entries_position_seq OWNED BY entries.position")
+    op.execute("ALTER TABLE entries ALTER COLUMN position SET DEFAULT nextval('entries_position_seq')")
+
+
+def _add_triggers_of_sqlite() -> None:
+    for guard in _GUARDS:
+        condition = guard.condition("IS NOT")
         when = f"WHEN {condition}" if condition else ""
         op.execute(
-            f"CREATE TRIGGER guard_{number:02}_{table}_{moment.lower()} BEFORE {moment} ON {table}"
-            f" FOR EACH ROW {when} BEGIN SELECT RAISE(ABORT, '{message}'); END"
+            f"CREATE TRIGGER {guard.name()} BEFORE {guard.moment} ON {guard.table}"
+            f" FOR EACH ROW {when} BEGIN SELECT RAISE(ABORT, '{guard.message}'); END"
         )
+    for name, (moment, table, what) in _KEPT_LISTS.items():
+        op.execute(f"CREATE TRIGGER {name} AFTER {moment} ON {table} FOR EACH ROW BEGIN {what} END")
 
 
-def _guard_postgresql() -> None:
+def _add_triggers_of_postgresql() -> None:
+    for guard in _GUARDS:
+        condition = guard.condition("IS DISTINCT FROM") or "TRUE"
+        refuse = f"RAISE EXCEPTION '{guard.message}' USING ERRCODE = 'restrict_violation';"
+        result = "OLD" if guard.moment == "DELETE" else "NEW"
+        _add_trigger_of_postgresql(
+            guard.name(),
+            f"BEFORE {guard.moment} ON {guard.table} FOR EACH ROW",
+            f"IF {condition} THEN {refuse} END IF; RETURN {result};",
+        )
+    for name, (moment, table, what) in _KEPT_LISTS.items():
+        _add_trigger_of_postgresql(name, f"AFTER {moment} ON {table} FOR EACH ROW", f"{what} RETURN NULL;")
+    _add_trigger_of_postgresql(
+        "note_all_forgotten",
+        "AFTER TRUNCATE ON verifications FOR EACH STATEMENT",
+        f"{_ALL_UNVERIFIED} ON CONFLICT DO NOTHING; RETURN NULL;",
+    )
     op.execute(
         "CREATE FUNCTION shuffle_ledger_refuse() RETURNS trigger LANGUAGE plpgsql AS $$"
         " BEGIN RAISE EXCEPTION '%', TG_ARGV[0] USING ERRCODE = 'restrict_violation'; END $$"
     )
-    for number, (table, moment, condition, message) in enumerate(_REFUSED):
-        body = (
-            f"IF {condition or 'TRUE'} THEN RAISE EXCEPTION '{message}' USING ERRCODE = 'restrict_violation';"
-        )
-        name = f"guard_{number:02}_{table}_{moment.lower()}"
-        result = "OLD" if moment == "DELETE" else "NEW"
-        op.execute(
-            f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS"
-            f" $$ BEGIN {body} END IF; RETURN {result}; END $$"
-        )
-        op.execute(f"CREATE TRIGGER {name} BEFORE {moment} ON {table} FOR EACH ROW EXECUTE FUNCTION {name}()")
     for table in _NOT_EMPTIED:
         op.execute(
             f"CREATE TRIGGER guard_{table}_truncate BEFORE TRUNCATE ON {table} FOR EACH STATEMENT"
             f" EXECUTE FUNCTION shuffle_ledger_refuse('{table} are never emptied')"
         )
+
+
+def _add_trigger_of_postgresql(name: str, when: str, what: str) -> None:
+    op.execute(f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {what} END $$")
+    op.execute(f"CREATE TRIGGER {name} {when} EXECUTE FUNCTION {name}()")

@@ -374,8 +374,8 @@ def test_a_damaged_stored_loss_decides_nothing(
 
 
 _DROP_LOSS_GUARD = {
-    "sqlite": "DROP TRIGGER guard_11_privacy_losses_update",
-    "postgresql": "DROP TRIGGER guard_11_privacy_losses_update ON privacy_losses",
+    "sqlite": "DROP TRIGGER guard_privacy_losses_update",
+    "postgresql": "DROP TRIGGER guard_privacy_losses_update ON privacy_losses",
 }
 
 

@@ -11,13 +11,19 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import CheckConstraint, create_engine, inspect
+from sqlalchemy import CheckConstraint, create_engine, inspect, text
+from sqlalchemy.exc import DBAPIError
 
-from shuffle_ledger.ledger.errors import InvalidValue, SchemaError, Unavailable
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.access import issue
+from shuffle_ledger.ledger.decisions import admit, open_cohort, register
+from shuffle_ledger.ledger.errors import Damaged, InvalidValue, SchemaError, Unavailable
 from shuffle_ledger.ledger.storage import engine as engines
 from shuffle_ledger.ledger.storage import schema, tables
 from shuffle_ledger.ledger.storage.schema import initialise
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
+from shuffle_ledger.ledger.verification.verifier import verify
 
 PROCESSES = 4
 WAIT_SECONDS_MAX = 60
@@ -26,6 +32,62 @@ INITIALISE = (
     " sys.stdin.readline(); initialise(sys.argv[1])"
 )
 REPOSITORY = Path(__file__).parents[2]
+ROUND = ShuffledRound(randomizer=parse_randomizer("krr(k=2, epsilon0=0.5)"), reports=1000)
+# What the database says, and changes that it refuses so: each kept column for itself.
+REFUSED = {
+    "entries are never changed": ["UPDATE entries SET kind = kind"],
+    "entries are never removed": ["DELETE FROM entries"],
+    "an entry continues the chain": [
+        "INSERT INTO entries SELECT cohort, 9, kind, round_id, body, digest, previous_digest, 9 FROM entries"
+    ],
+    "heads are never removed": ["DELETE FROM heads"],
+    "a head moves one entry at a time": [
+        "UPDATE heads SET sequence = sequence + 2, refused = refused + 2",
+        "UPDATE heads SET sequence = sequence",
+    ],
+    "ck_heads_counted": ["UPDATE heads SET sequence = sequence + 1"],
+    "cohorts are never removed": ["DELETE FROM cohorts"],
+    "a cohort keeps what it was opened with": [
+        *("UPDATE cohorts SET name = 'x'", "UPDATE cohorts SET population = 9"),
+        *("UPDATE cohorts SET policy = 'plan'", "UPDATE cohorts SET opened_at = '2001-01-01'"),
+        *("UPDATE cohorts SET labels = 'x'", "UPDATE cohorts SET windows = 'x'"),
+        *("UPDATE cohorts SET period = 'x'", "UPDATE cohorts SET quota = 'x'"),
+        *("UPDATE cohorts SET ceiling = 'x'", "UPDATE cohorts SET local_budget = 'x'"),
+        *("UPDATE cohorts SET rounds_per_user = 'x'", "UPDATE cohorts SET windows_only = 'x'"),
+    ],
+    "a budget changes only by the entry": [
+        *("UPDATE cohorts SET epsilon_budget = 100", "UPDATE cohorts SET delta_budget = 0.5"),
+    ],
+    "rounds are never removed": ["DELETE FROM rounds WHERE round_id = 'waiting'"],
+    "a registered round keeps its content": [
+        *("UPDATE rounds SET registration = registration + 9", "UPDATE rounds SET round_id = 'x'"),
+        *("UPDATE rounds SET cohort = 'x'", "UPDATE rounds SET content = 'x'"),
+        *("UPDATE rounds SET content_digest = content", "UPDATE rounds SET registered_by = 'x'"),
+        *("UPDATE rounds SET registered_at = '2001-01-01'", "UPDATE rounds SET shared = true"),
+        "UPDATE rounds SET outcome_sequence = NULL",
+        "UPDATE rounds SET outcome_sequence = 9 WHERE outcome_sequence IS NOT NULL",
+    ],
+    "registrations are never changed": ["UPDATE registrations SET cohort = 'tablets'"],
+    "registrations are never removed": ["DELETE FROM registrations"],
+    "accounted rounds are never changed": ["UPDATE accounted_rounds SET parameters = digest"],
+    "accounted rounds are never removed": ["DELETE FROM accounted_rounds"],
+    "stored privacy losses are never changed": ["UPDATE privacy_losses SET blob = digest"],
+    "a ledger keeps its identity": [
+        *("UPDATE ledger_identity SET ledger_id = ledger_id", "DELETE FROM ledger_identity"),
+    ],
+    "tokens are never removed": ["DELETE FROM access_tokens"],
+    "a token keeps what it was issued with": [
+        *("UPDATE access_tokens SET token_id = 'x'", "UPDATE access_tokens SET name = 'x'"),
+        *("UPDATE access_tokens SET secret_digest = 'x'", "UPDATE access_tokens SET role = 'admin'"),
+        *("UPDATE access_tokens SET cohorts = 'x'", "UPDATE access_tokens SET team = 'x'"),
+        *("UPDATE access_tokens SET created_by = 'x'", "UPDATE access_tokens SET created_at = '2001-01-01'"),
+        "UPDATE access_tokens SET expires_at = '2999-01-01'",
+    ],
+}
+EMPTIED = (
+    *("cohorts", "rounds", "entries", "heads", "holdings", "accounted_rounds", "ledger_identity"),
+    *("registrations", "reconciliations", "lost_cohorts"),
+)
 
 
 def test_migrations_make_exactly_the_tables_of_the_code(empty_database_url: str) -> None:
@@ -81,11 +143,28 @@ def test_a_schema_of_the_future_is_refused(empty_database_url: str) -> None:
         initialise(empty_database_url)
 
 
+@pytest.mark.parametrize("revision", ["0001", "0009", "0016"])
+def test_a_schema_from_before_the_first_release_is_refused(empty_database_url: str, revision: str) -> None:
+    """Nothing leads from there to the schema of today, and an upgrade must not be tried."""
+    initialise(empty_database_url)
+    engine = create_engine(empty_database_url)
+    with engine.begin() as connection:
+        change = text("UPDATE alembic_version SET version_num = :revision")
+        connection.execute(change, {"revision": revision})
+    said = f"schema {revision}, .* before the first release .* new, empty"
+    for asked in (initialise, Store.connect):
+        with pytest.raises(SchemaError, match=said):
+            asked(empty_database_url)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == revision
+    engine.dispose()
+
+
 @pytest.mark.parametrize(
     "lost",
     [
         "DELETE FROM alembic_version",
-        "INSERT INTO alembic_version VALUES ('0001')",
+        "INSERT INTO alembic_version VALUES ('9999')",
         "DROP TABLE alembic_version",
     ],
 )
@@ -106,13 +185,56 @@ def test_a_ledger_is_never_downgraded(empty_database_url: str) -> None:
     initialise(empty_database_url)
     engine = engines.connect(empty_database_url, migrating=True)
     config = schema._configuration()
-    for target in ("-1", "0001", "base"):
+    for target in ("-1", "base"):
         with engines.writing(engine) as connection:
             config.attributes["connection"] = connection
             with pytest.raises(AttributeError, match="downgrade"):
                 command.downgrade(config, target)
     engine.dispose()
     Store.connect(empty_database_url).close()
+
+
+@pytest.fixture
+def lived_in_url(empty_database_url: str) -> str:
+    """Return a ledger with a cohort, a round that was admitted, one that is not decided, and a token."""
+    initialise(empty_database_url)
+    with Store.connect(empty_database_url) as store:
+        open_cohort(
+            store, name="phones", population=10**5, epsilon=1.0, delta=1e-6, policy="fixed", actor="tester"
+        )
+        for name in ("decided", "waiting"):
+            register(store, RoundRequest(round_id=name, cohort="phones", round=ROUND), actor="tester")
+        assert isinstance(admit(store, Accountant(), "decided"), Admitted)
+        issue(store, name="tester", role="reader", actor="tester")
+    return empty_database_url
+
+
+@pytest.mark.slow
+def test_a_ledger_guards_its_rows(lived_in_url: str) -> None:
+    with Store.connect(lived_in_url) as store:
+        emptied = {
+            f"{table} are never emptied": [f"TRUNCATE {table} CASCADE"]
+            for table in EMPTIED
+            if store.engine.dialect.name == "postgresql"
+        }
+        for said, statements in (REFUSED | emptied).items():
+            for statement in statements:
+                # A table that refers to it may refuse first.
+                expected = "are never emptied" if "TRUNCATE" in statement else said
+                with pytest.raises(DBAPIError, match=expected), store.engine.begin() as connection:
+                    connection.execute(text(statement))
+        assert verify(store, Accountant(), numbers="all").ok
+
+
+@pytest.mark.parametrize("empty_database_url", ["sqlite"], indirect=True)  # elsewhere no row dangles
+def test_a_damaged_file_is_not_called_initialised(lived_in_url: str) -> None:
+    engine = engines.connect(lived_in_url, migrating=True)
+    with engines.writing(engine) as connection:
+        connection.execute(text("DROP TRIGGER guard_rounds_delete"))
+        connection.execute(text("DELETE FROM rounds WHERE round_id = 'decided'"))
+    engine.dispose()
+    with pytest.raises(Damaged, match="missing"):
+        initialise(lived_in_url)
 
 
 @pytest.mark.parametrize(
