@@ -233,6 +233,9 @@ class Rules:
         name: of the budget.
         cohort: whose.
         kind: life, period or quota.
+        delta: of the budget, in `DELTA_UNIT`.
+        shares: parts of it: for the Gaussian filter, each order, certain loss and slack, if there are
+            filters; then for slots, if there are any. Together at most `delta`.
         opened_at: the time of the opening in force, as a count of any unit; incidents are compared with it.
         reserves: variances, rising from 0; empty: no Gaussian and Renyi filters (slots alone).
         orders: names of the Renyi orders, and of the largest loss, which is one of infinite order.
@@ -243,6 +246,8 @@ class Rules:
 
     name: str
     cohort: str
+    delta: int
+    shares: tuple[int, ...]
     kind: BudgetKind = BudgetKind.LIFE
     opened_at: int = 0
     reserves: tuple[int, ...] = (0,)
@@ -253,7 +258,10 @@ class Rules:
 
     def __post_init__(self) -> None:
         """Raises InvalidStep for rules that no budget may have."""
-        _check_limits(*self.reserves, *self.slots)
+        _check_limits(*self.reserves, *self.slots, self.delta, *self.shares)
+        needed = (3 + len(self.orders) if self.reserves else 0) + bool(self.slots)
+        if len(self.shares) != needed or sum(self.shares) > self.delta:
+            raise InvalidStep(f"shares {self.shares}", f"{needed} shares, together at most {self.delta}")
         if self.reserves and (self.reserves[0] != 0 or list(self.reserves) != sorted(set(self.reserves))):
             raise InvalidStep(f"reserves {self.reserves}", "variances that rise from 0")
         if not self.reserves and (self.orders or not self.slots):

@@ -42,13 +42,16 @@ def some_budget(draw: random.Random, name: str, cohort: str, kind: BudgetKind) -
     slots = () if capped else draw.choice([(), (), (3,), (2, 4)])
     filtered = not slots or draw.random() < 0.7
     certificate = draw.choice([5, 10])
+    orders = draw.choice([(), ("3", "inf")]) if filtered else ()
     rules = Rules(
         name=name,
         cohort=cohort,
         kind=kind,
         opened_at=OPENED,
+        delta=100,
+        shares=(1,) * ((3 + len(orders)) * filtered + bool(slots)),
         reserves=draw.choice([(0,), (0, 32, 128), (0, 64, 256, 512)]) if filtered else (),
-        orders=draw.choice([(), ("3", "inf")]) if filtered else (),
+        orders=orders,
         slots=slots,
         slots_epsilon=certificate,
         rounds_per_user=draw.choice([1, 2, 4]) if capped else None,
