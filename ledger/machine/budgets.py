@@ -80,13 +80,13 @@ def change_budget(
 
     A larger promise takes the smaller limit of slack at its price; the sliding limit grows with it. A smaller
     promise leaves both, and is refused if what is held does not fit. A quota promises nothing and may move to
-    any level.
+    any level, with any limit of slack.
 
     Args:
         state: the budget.
         refuse: the level that decides from now on.
         promise: the level that is promised from now on; None: as before.
-        slack: limit of slack at the price of a larger promise.
+        slack: limit of slack at the price of a larger promise; None: as before.
 
     Raises:
         InvalidStep: `refuse` is above what is promised, levels do not suit the rules, or a promise is neither
@@ -95,13 +95,14 @@ def change_budget(
     before, rules = state.limits, state.rules
     promise = promise or (before.promise if rules.promises else refuse)
     is_raised = not promise.is_within(before.promise)
-    if is_raised and (slack is None or not before.promise.is_within(promise)):
+    if rules.promises and is_raised and (slack is None or not before.promise.is_within(promise)):
         raise InvalidStep("a promise raised", "every limit at least as before, and slack at its price")
+    stated = before.slack if slack is None else slack
     limits = replace(
         before,
         refuse=refuse,
         promise=promise,
-        slack=min(before.slack, before.slack if slack is None else slack),
+        slack=min(before.slack, stated) if rules.promises else stated,
         sliding=None if before.sliding is None else max(before.sliding, promise.gaussian),
     )
     _check_suit(rules, limits)

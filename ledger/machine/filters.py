@@ -66,9 +66,6 @@ def check_cost(rules: Rules, cost: Cost) -> None:
         raise InvalidStep(f"fits {cost.fits}", f"kinds below {len(rules.slots)} for {rules.name}")
 
 
-# What slots a round takes -------------------------------------------------------------------------------
-
-
 def claim(rules: Rules, total: Total, cost: Cost) -> int | None:
     """Returns the kind that a round claims: the first that it fits with enough free slots, else the first
     that it fits, else None."""
@@ -85,9 +82,6 @@ def place(claimed: int | None, fits: Sequence[int]) -> int | None:
     if claimed in fits:
         return claimed
     return fits[0] if fits else None
-
-
-# The sliding total --------------------------------------------------------------------------------------
 
 
 def headroom(limit: int) -> int:
@@ -152,9 +146,6 @@ def _sliding_room(state: State, costs: Sequence[int]) -> int:
     return count
 
 
-# What adds up -------------------------------------------------------------------------------------------
-
-
 def added(rules: Rules, total: Total, charge: Charge) -> Total:
     """Returns the total with one more round."""
     if rules.rounds_per_user is not None:
@@ -212,9 +203,6 @@ def rounds_of_one_user(rules: Rules, total: Total) -> int:
     if rules.rounds_per_user is None:
         return 1
     return min(total.rounds, rules.rounds_per_user + total.incidents)
-
-
-# What holds ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,9 +282,6 @@ def sliding_counts(limits: Limits, level: Level) -> bool:
 def slots_count(rules: Rules, level: Level) -> bool:
     """Returns whether the slots' certificate is within a level."""
     return bool(rules.slots) and rules.slots_epsilon <= level.epsilon
-
-
-# What a round is charged ---------------------------------------------------------------------------------
 
 
 def taken(state: State, cost: Cost) -> Charge:

@@ -128,17 +128,10 @@ def _labels(window: Window, first: date, last: date) -> Iterator[str]:
 
 
 def _start(unit: str, day: date) -> date:
-    match unit:
-        case "day":
-            return day
-        case "week":
-            return day - day.weekday() * _DAY
-        case "month":
-            return day.replace(day=1)
-        case "quarter":
-            return day.replace(month=day.month - (day.month - 1) % 3, day=1)
-        case _:
-            return day.replace(month=1, day=1)
+    months = {"month": 1, "quarter": 3, "year": 12}
+    if unit in months:
+        return day.replace(month=day.month - (day.month - 1) % months[unit], day=1)
+    return day - day.weekday() * _DAY if unit == "week" else day
 
 
 def _next(unit: str, start: date) -> date:
@@ -148,15 +141,6 @@ def _next(unit: str, start: date) -> date:
 
 
 def _label(unit: str, start: date) -> str:
-    match unit:
-        case "day":
-            return start.isoformat()
-        case "week":
-            year, week, _ = start.isocalendar()
-            return f"{year:04d}-W{week:02d}"
-        case "month":
-            return f"{start:%Y-%m}"
-        case "quarter":
-            return f"{start:%Y}-Q{(start.month + 2) // 3}"
-        case _:
-            return f"{start:%Y}"
+    if unit == "quarter":
+        return f"{start.year}-Q{(start.month + 2) // 3}"
+    return start.strftime({"day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m", "year": "%Y"}[unit])

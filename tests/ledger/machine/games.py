@@ -11,6 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from scipy.special import log_ndtr, ndtr
@@ -175,7 +176,7 @@ class Opening:
     slots: float = 0.0
     parts: tuple[float, ...] = (0.0, 1 / 64, 1 / 16, 1 / 5, 1 / 2)  # of V, as reserves
     has_sliding: bool = True
-    changes: Mapping[str, object] = field(default_factory=dict)  # of the rules
+    changes: Mapping[str, Any] = field(default_factory=dict)  # of the rules
 
     @functools.cached_property
     def variance(self) -> float:
@@ -206,7 +207,7 @@ class Opening:
     def rules_and_limits_of(self, name: str = "a") -> tuple[Rules, Limits]:
         filtered = (self.gaussian, *(self.renyi for _ in self.orders), self.certain, self.slack)
         shares = (*(filtered if self.parts else ()), *([self.slots] if self.slots else []))
-        fields: dict[str, object] = {
+        fields: dict[str, Any] = {
             "name": name,
             "cohort": name.split("@", maxsplit=1)[0],
             "delta": math.ceil(self.delta / DELTA_UNIT),
@@ -214,7 +215,7 @@ class Opening:
             "reserves": tuple(math.floor(one * self.variance / LOSS_UNIT) for one in self.parts),
             "orders": tuple(map(str, self.orders)),
         }
-        rules = Rules(**{**fields, **self.changes})  # type: ignore[arg-type] - names of fields
+        rules = Rules(**{**fields, **self.changes})
         promise = self.level(self.epsilon)
         limits = Limits(
             refuse=promise if self.refuse is None else self.level(self.refuse),
@@ -225,14 +226,14 @@ class Opening:
         )
         return rules, limits
 
-    def cost(self, masses: Masses, **others: object) -> Cost:
+    def cost(self, masses: Masses, **others: Any) -> Cost:
         """The cost of a round whose pure version is this mechanism."""
         return Cost(
             gaussian=tuple(
                 _variance(tuple(sorted(masses.items())), one * self.variance) for one in self.parts
             ),
             divergences=tuple(math.ceil(divergence(masses, one) / LOSS_UNIT) for one in self.orders),
-            **others,  # type: ignore[arg-type] - names of fields
+            **others,
         )
 
 
@@ -255,6 +256,7 @@ class Kind:
     is_asked: bool = True
     is_mine: bool = False  # of the neighbours' user, although the budget of the game is not charged
     may_be_voided: bool = True
+    may_be_hidden: bool = False  # voided although it is released, and told of later as an incident
     times: int = 9
 
     def told(self) -> Sequence[Mapping[str, Cost]]:
@@ -270,6 +272,8 @@ class Open:
     kind: int
     charges: tuple[tuple[str, Charge], ...]
     released_after: int = 0
+    is_told: bool = False
+    is_voided: bool = False
 
 
 Step = Callable[[States], States | None]
@@ -337,20 +341,26 @@ class Game:
         asked: tuple[int, ...],
         joins: int,
     ) -> Array:
-        """The best of releasing, voiding or telling one of the rounds there are."""
+        """The best of releasing, voiding, correcting or telling one of the rounds there are."""
         named, best = {state.rules.name: state for state in states}, LOST
         for one, rest in _each(waiting):
             kind = self.kinds[one.kind]
-            open_ = untold if kind.truths is None else _sorted((*untold, one))
+            open_ = untold if kind.truths is None or one.is_told else _sorted((*untold, one))
             best = np.maximum(best, self._released(kind, (states, rest, open_, asked, joins)))
             if kind.may_be_voided:
-                left = self._told(named, one, Cause.VOID, None)
+                left, voided = self._told(named, one, Cause.VOID, None)
                 best = np.maximum(best, self.at(left, rest, untold, asked, joins))
+                if kind.may_be_hidden:
+                    open_ = _sorted((*untold, voided))
+                    best = np.maximum(best, self._released(kind, (left, rest, open_, asked, joins)))
+            for truths in () if one.is_told else kind.told():
+                left, told = self._told(named, one, Cause.CORRECT, truths)
+                best = np.maximum(best, self.at(left, _sorted((*rest, told)), untold, asked, joins))
         for one, rest in _each(untold):
-            cause = Cause.SETTLE if one.charges else Cause.INCIDENT
-            for truths in self.kinds[one.kind].told():
-                after = self._told(named, one, cause, truths)
-                best = np.maximum(best, self.at(after, waiting, rest, asked, joins))
+            cause = Cause.SETTLE if one.charges and not one.is_voided else Cause.INCIDENT
+            for truths in self.kinds[one.kind].told() or [self.kinds[one.kind].costs]:
+                left, _ = self._told(named, one, cause, truths)
+                best = np.maximum(best, self.at(left, waiting, rest, asked, joins))
         return best
 
     def _asked(
@@ -374,10 +384,10 @@ class Game:
         )
 
     def _released(self, kind: Kind, place: Place) -> Array:
-        *others, joins = place
+        states, waiting, untold, asked, joins = place
         if self.mine not in kind.costs and not kind.is_mine:
             return self.at(*place)
-        best = self._joined(kind, (*others, joins - 1)) if joins else LOST  # type: ignore[arg-type] - a Place
+        best = self._joined(kind, (states, waiting, untold, asked, joins - 1)) if joins else LOST
         return best if self.joins == 99 else np.maximum(best, self.at(*place))
 
     def _joined(self, kind: Kind, place: Place) -> Array:
@@ -386,11 +396,20 @@ class Game:
 
     def _told(
         self, named: Mapping[str, State], one: Open, cause: Cause, truths: Mapping[str, Cost] | None
-    ) -> States:
-        round_ = Round(charges=dict(one.charges), released_after=one.released_after)
+    ) -> tuple[States, Open]:
+        """The states, and the round, after a restatement."""
+        round_ = Round(
+            charges=dict(one.charges),
+            is_closed=one.is_voided,
+            is_voided=one.is_voided,
+            released_after=one.released_after if not one.charges else named[self.mine].rules.opened_at + 1,
+        )
         described = Described.NOTHING if truths is None else Described.STATED
         touched = {name: named[name] for name in self.kinds[one.kind].costs}
-        return folded(named, restate(touched, round_, described, cause, truths or {}))
+        postings = restate(touched, round_, described, cause, truths or {})
+        charges = tuple((posting.budget, posting.charge) for posting in postings if posting.charge)
+        told = replace(one, charges=charges, is_told=True, is_voided=cause is Cause.VOID)
+        return folded(named, postings), told
 
 
 def admitted(states: Mapping[str, State], costs: Mapping[str, Cost]) -> tuple[Posting, ...]:

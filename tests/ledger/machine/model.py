@@ -84,7 +84,7 @@ class Replay:
 
     def admitted(self, name: str, cost: Cost) -> None:
         free = [k for k in cost.fits if self.claims(k) + cost.parts <= self.rules.slots[k]]
-        kind = (free or list(cost.fits) or [None])[0]
+        kind = next(iter(free or cost.fits), None)
         one = noted(cost, kind, kind)
         one.slides, one.reserve = self.smoothed(one.variances, self.held())
         self.ever += one.slides

@@ -8,12 +8,15 @@ import random
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
+from typing import Any
 
 import numpy as np
 import pytest
 
 from shuffle_ledger.ledger.machine import (
     DELTA_UNIT,
+    LOSS_UNIT,
+    BudgetKind,
     Cause,
     Charge,
     Cohort,
@@ -34,7 +37,6 @@ from shuffle_ledger.ledger.machine import budgets as budget_rules
 from shuffle_ledger.ledger.machine import filters as rules_of
 from shuffle_ledger.ledger.machine import restatements as restating
 from tests.ledger.machine.games import (
-    LOSS_UNIT,
     LOST,
     REACH,
     Array,
@@ -60,21 +62,21 @@ from tests.tiers import thorough
 Patch = pytest.MonkeyPatch
 
 
-def asked(opening: Opening, masses: Masses, *budgets: str, **others: object) -> Kind:
+def asked(opening: Opening, masses: Masses, *budgets: str, **others: Any) -> Kind:
     """A kind of rounds that are what they are asked for as. Filters charge the pure version."""
     fields = {name: others.pop(name) for name in list(others) if name in Kind.__dataclass_fields__}
     approximate = "certain" in others or "slack" in others
     cost = opening.cost({0: 1.0} if approximate else masses, **others)
-    return Kind(masses=masses, costs=dict.fromkeys(budgets or ("a",), cost), **fields)  # type: ignore[arg-type] - names of fields
+    return Kind(masses=masses, costs=dict.fromkeys(budgets or ("a",), cost), **fields)
 
 
-def otherwise(opening: Opening, declared: Masses, truth: Masses, **fields: object) -> Kind:
+def otherwise(opening: Opening, declared: Masses, truth: Masses, **fields: Any) -> Kind:
     """A kind of rounds that are declared as less than they are."""
     return Kind(
         masses=truth,
         costs={"a": opening.cost(declared)},
         truths={"a": opening.cost(truth)},
-        **fields,  # type: ignore[arg-type] - names of fields
+        **fields,
     )
 
 
@@ -84,11 +86,11 @@ def part(opening: Opening, share: float) -> Masses:
     return coins(math.floor(share * opening.variance / each))
 
 
-def reached(opening: Opening, kinds: list[Kind], **others: object) -> float:
+def reached(opening: Opening, kinds: list[Kind], **others: Any) -> float:
     """The supremum over all analysts, in parts of delta."""
     game = Game(
         kinds=kinds,
-        **{  # type: ignore[arg-type] - names of fields
+        **{
             "states": {"a": opening.state()},
             "promised": lambda named: opening.epsilon,
             **others,
@@ -161,6 +163,7 @@ def test_a_charge_leaves_its_reserve(monkeypatch: Patch) -> None:
     assert reached(VOIDED, kinds, rounds=3) > 1.165
 
 
+@pytest.mark.slow
 def test_any_order_of_moves_stays_within_delta() -> None:
     opening = Opening(epsilon=6.0, delta=1e-2)
     kinds = [
@@ -178,7 +181,7 @@ def some_game(draw: random.Random) -> tuple[Opening, list[Kind]]:
     left = (0.5 if with_slots else 1.0) - 2 * renyi * (1 - with_slots) - 0.11
     epsilon = draw.choice([2.0, 4.0, 6.0])
     kinds_of_slots = [coin(draw.randint(10, 45), draw.choice([0.05, 0.2])), coins(draw.randint(10, 90))]
-    delta, changes = draw.choice([1e-2, 1e-3]), {}
+    delta, changes = draw.choice([1e-2, 1e-3]), dict[str, Any]()
     if with_slots:
         delta = max(2 * delta_of(kinds_of_slots, epsilon), 1e-5) * (1 + 1e-9)
         changes = {"slots": (1, 1), "slots_epsilon": epsilon_units(epsilon)}
@@ -275,8 +278,8 @@ def planned(rounds: list[tuple[Masses, int]], epsilon: float, **others: float) -
     return Opening(epsilon=epsilon, delta=delta, gaussian=0, slots=1.0, parts=(), changes=changes)
 
 
-def slotted(masses: Masses, *fits: int, **fields: object) -> Kind:
-    return Kind(masses=masses, costs={"a": Cost(fits=fits)}, **fields)  # type: ignore[arg-type] - names of fields
+def slotted(masses: Masses, *fits: int, **fields: Any) -> Kind:
+    return Kind(masses=masses, costs={"a": Cost(fits=fits)}, **fields)
 
 
 @pytest.mark.slow
@@ -325,8 +328,8 @@ def worst_of_late_fits(opening: Opening, counts: tuple[int, int], truths: list[t
             if postings := admitted({"a": state}, {"a": Cost(fits=fits)}):
                 (after,) = folded({"a": state}, postings)
                 best = np.maximum(best, expected(value(after, waiting), masses))
-        for fits in truths if waiting else ():
-            told = restate({"a": state}, waits, Described.STATED, Cause.SETTLE, {"a": Cost(fits=fits)})
+        for truth in truths if waiting else ():
+            told = restate({"a": state}, waits, Described.STATED, Cause.SETTLE, {"a": Cost(fits=truth)})
             (after,) = folded({"a": state}, told)
             if not after.is_overspent:
                 best = np.maximum(best, value(after, waiting - 1))
@@ -462,6 +465,7 @@ def test_a_release_that_was_too_much_ends_the_promise(monkeypatch: Patch) -> Non
 # Several budgets -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_period_that_a_round_meets_is_charged(monkeypatch: Patch) -> None:
     opening = Opening(epsilon=2.0, delta=1e-2, parts=(0.0, 0.5))
     cohorts = {"a": Cohort(name="a", has_life=False, windows=(Window(unit="day", run=2),))}
@@ -504,7 +508,7 @@ def test_a_round_of_two_cohorts_is_admitted_by_both() -> None:
 
 def test_rounds_of_a_team_with_a_quota_are_charged_to_their_cohort() -> None:
     opening = Opening(epsilon=2.0, delta=1e-2, parts=(0.0, 0.5))
-    quota = replace(opening.state("a@team=x").rules, kind="quota")
+    quota = replace(opening.state("a@team=x").rules, kind=BudgetKind.QUOTA)
     states = {"a": opening.state(), "a@team=x": replace(opening.state(), rules=quota)}
     masses, larger = part(opening, 0.9), opening.level(2.0)
     moves = [change_to("a@team=x", opening.level(1.0)), change_to("a@team=x", larger)]
