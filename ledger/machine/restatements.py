@@ -38,7 +38,7 @@ def restate(
     Raises:
         InvalidStep: the cause does not suit the round or the description, or costs do not suit the budgets.
     """
-    _check(round_, described, cause)
+    _check(states, round_, described, cause)
     if set(charges) != (set(states) if described is Described.STATED else set()) or not states:
         raise InvalidStep(
             f"costs of {sorted(charges)}", "one for each budget if the release is described, else none"
@@ -80,14 +80,15 @@ def _restated(state: State, round_: Round, cost: Cost | None) -> Posting:
     return posted(state, PostingKind.RESTATED, charge=after, total=total)
 
 
-def _check(round_: Round, described: Described, cause: Cause) -> None:
+def _check(states: Mapping[str, State], round_: Round, described: Described, cause: Cause) -> None:
     if (cause is Cause.VOID) != (described is Described.NOTHING):
         raise InvalidStep(f"cause {cause} with a release described as {described}", "void with nothing")
     if described is Described.UNKNOWN and cause is not Cause.INCIDENT:
         raise InvalidStep(f"cause {cause} of an unknown release", "an incident")
     if cause is Cause.INCIDENT:
-        if round_.charges and not round_.is_voided:
-            raise InvalidStep("an incident of a round that is charged", "a correction")
+        charged = [name for name in states if name in round_.charges]
+        if charged and not round_.is_voided:
+            raise InvalidStep(f"an incident of a round that is charged to {charged}", "a correction")
     elif not round_.charges:
         raise InvalidStep(f"cause {cause} of a round that nothing was charged for", "an incident")
     elif round_.is_voided:

@@ -126,6 +126,16 @@ def test_an_incident_that_may_be_older_than_the_opening_is_unrandomized(time: in
     assert not tell(STATE, None, Cause.INCIDENT, Cost(gaussian=(1,)), released_after=8)[1].is_overspent
 
 
+def test_a_round_is_an_incident_in_the_periods_that_it_lacked() -> None:
+    period = new_state(replace(RULES, name="a@2026-W49", kind=BudgetKind.PERIOD), LIMITS)
+    _, posting = after(STATE, Cost(gaussian=(10,)))
+    assert posting.charge is not None
+    round_ = Round(charges={"a": posting.charge}, released_after=8)
+    cost = {"a@2026-W49": Cost(gaussian=(10,))}
+    (told,) = restate({"a@2026-W49": period}, round_, Described.STATED, Cause.INCIDENT, cost)
+    assert told.total.gaussian == (10,)
+
+
 def test_what_is_unbounded_is_given_back_exactly() -> None:
     state = new_state(
         replace(RULES, shares=(3, 1, 3, 1), orders=("inf",)),
