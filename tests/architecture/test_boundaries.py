@@ -58,6 +58,7 @@ PLANTED = {
         "import shuffle_ledger.accounting.amplification.blanket.divergence",
     ),
     "ledger/errors.py": ("import shuffle_ledger.workers.dispatch", "import rich"),
+    "ledger/machine/filters.py": ("import os", "import numpy", "import shuffle_ledger.ledger.values"),
     "ledger/storage/tables.py": ("import shuffle_ledger.ledger.decisions.admission",),
     "ledger/client/client.py": ("import fastapi",),
     "ledger/telemetry/hooks.py": ("import opentelemetry",),
@@ -130,3 +131,26 @@ def test_accounting_imports_nothing_impure() -> None:
                 assert own or name.split(".")[0] in PURE or (file.name, name) in OTHERS, (
                     f"{file}: imports {name}"
                 )
+
+
+def test_the_machine_is_exact_and_pure() -> None:
+    """No floating point, clock, chance or division in what decides: only integers and days."""
+    allowed = {"__future__", "collections.abc", "dataclasses", "datetime", "enum", "fractions", "typing"}
+    files = sorted((ROOT / "ledger" / "machine").glob("*.py"))
+    assert files
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            where = f"{file}:{getattr(node, 'lineno', 0)}"
+            if isinstance(node, ast.Import):
+                assert {alias.name for alias in node.names} <= allowed, where
+            elif isinstance(node, ast.ImportFrom):
+                own = (node.module or "").startswith("shuffle_ledger.ledger.machine")
+                assert own or node.module in allowed, where
+            elif isinstance(node, ast.Constant):
+                assert not isinstance(node.value, float | complex), where
+            elif isinstance(node, ast.BinOp | ast.AugAssign):
+                assert not isinstance(node.op, ast.Div), where
+            elif isinstance(node, ast.Attribute):
+                assert node.attr not in {"now", "today", "utcnow"}, where
+            elif isinstance(node, ast.Name):
+                assert node.id not in {"float", "open", "print"}, where

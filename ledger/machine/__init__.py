@@ -1,0 +1,74 @@
+"""The exact state machine: pure functions that decide what events do to budgets.
+
+A caller passes states, costs and limits in; postings come out. `fold` applies a posting. Nothing here knows a
+store, a clock, the accountant, floating point or chance, so a verifier that folds the same events gets the
+same postings.
+"""
+
+from shuffle_ledger.ledger.machine.budgets import change_budget, fold, freeze, new_state, open_budget
+from shuffle_ledger.ledger.machine.decisions import decide, how_many
+from shuffle_ledger.ledger.machine.periods import BudgetName, Cohort, Window, budgets_of
+from shuffle_ledger.ledger.machine.restatements import restate
+from shuffle_ledger.ledger.machine.values import (
+    DELTA_UNIT,
+    EPSILON_UNIT,
+    LOSS_UNIT,
+    ROUNDS_MAX,
+    UNBOUNDED,
+    BudgetKind,
+    Cause,
+    Charge,
+    Cost,
+    Decided,
+    Described,
+    InvalidStep,
+    Level,
+    Limits,
+    Posting,
+    PostingKind,
+    Refusal,
+    Request,
+    Round,
+    Rules,
+    State,
+    Total,
+    parts_of,
+)
+
+__all__ = [
+    "DELTA_UNIT",
+    "EPSILON_UNIT",
+    "LOSS_UNIT",
+    "ROUNDS_MAX",
+    "UNBOUNDED",
+    "BudgetKind",
+    "BudgetName",
+    "Cause",
+    "Charge",
+    "Cohort",
+    "Cost",
+    "Decided",
+    "Described",
+    "InvalidStep",
+    "Level",
+    "Limits",
+    "Posting",
+    "PostingKind",
+    "Refusal",
+    "Request",
+    "Round",
+    "Rules",
+    "State",
+    "Total",
+    "Window",
+    "budgets_of",
+    "change_budget",
+    "decide",
+    "fold",
+    "freeze",
+    "how_many",
+    "new_state",
+    "open_budget",
+    "parts_of",
+    "restate",
+]
