@@ -31,10 +31,12 @@ from shuffle_ledger.accounting.pld.inversion import (
     delta_interval,
     epsilon_interval,
     is_precise_delta,
+    most_work,
     pair_delta,
     pair_epsilon,
 )
 from shuffle_ledger.accounting.pld.pair_bounds import SIDES, RoundLoss
+from shuffle_ledger.accounting.pld.rare_losses import RareLosses
 from shuffle_ledger.accounting.pld.tilting import LossSpectrum, SpectrumMemory
 from shuffle_ledger.accounting.randomizers import WholeRelease
 from shuffle_ledger.accounting.randomizers.base import DecomposedRandomizer
@@ -70,6 +72,8 @@ _TAIL_POINTS = 512
 # If an answer is too wide, rounds with at most this share of the variance are accounted separately, with this
 # share of delta.
 _LIGHT_SHARE = 1e-3
+# Bytes of characteristic functions that are kept while one answer is narrowed.
+_NARROWING_BYTES = 16 << 20
 # Smaller deltas are not divided: their shares would lose digits.
 _LEAST_DIVIDED_DELTA = 1e-300
 _UNKNOWN = Interval(upper=math.inf, lower=0.0, truncation=math.inf)
@@ -340,9 +344,13 @@ class Accountant:
             if not interval.is_within(self.precision) and interval.upper >= nothing:
                 found = epsilon_interval(above, below, delta, self.precision)
                 interval = interval.intersection(found)
+            if count > 1 and not interval.is_within(self.precision):
+                interval = interval.intersection(self._rare(rounds).epsilon(delta))
             if interval.upper >= nothing:
-                interval = self._apart(interval, rounds, delta)
-                interval = self._narrowed(interval, rounds, delta)
+                left = most_work(above.kinds) - above.work - below.work
+                if left > 0:
+                    interval = self._apart(interval, rounds, delta)
+                interval = self._narrowed(interval, rounds, delta, left)
             interval = self._promised(rounds).epsilon(interval, delta)
         else:
             interval = epsilon_interval_with_slack(above, below, delta, slack, self.precision)
@@ -388,11 +396,17 @@ class Accountant:
         lower = self.certify(heavy, delta=delta).epsilon_lower
         return interval.intersection(Interval(upper=upper * (1 + 1e-15), lower=min(lower, upper)))
 
-    def _narrowed(self, interval: Interval, rounds: Mapping[ShuffledRound, int], delta: float) -> Interval:
+    def _rare(self, rounds: Mapping[ShuffledRound, int]) -> RareLosses:
+        return RareLosses([(self.privacy_loss(one), count) for one, count in rounds.items()])
+
+    def _narrowed(
+        self, interval: Interval, rounds: Mapping[ShuffledRound, int], delta: float, most: float
+    ) -> Interval:
         """Returns the interval; while it is wider than asked, narrowed first without the largest, improbable
-        losses, and then with losses on finer lattices if these take little time."""
+        losses, and then with losses on finer lattices if these take little time. It ends when compositions
+        have done the work `most`."""
         for share in (1.0, *_FINER_SHARES):
-            if not self._is_wide(interval):
+            if not self._is_wide(interval) or most <= 0:
                 break
             precision = max(self.precision * share, min(_FINEST_PRECISION, self.precision))
             if share < 1 and (precision >= self.precision or not self._are_cheap(rounds, share)):
@@ -403,10 +417,11 @@ class Accountant:
             for tail in _TAIL_SHARES:
                 mass = tail * delta / sum(rounds.values())
                 above, below = (_without_tails(losses, mass, side) for side in SIDES)
-                both = interval.intersection(epsilon_interval(above, below, delta, precision))
+                both = interval.intersection(epsilon_interval(above, below, delta, precision, most=most))
+                most -= above.work + below.work
                 if both.lower <= both.upper:
                     interval = both
-                if not self._is_wide(interval):
+                if not self._is_wide(interval) or most <= 0:
                     break
             if share < 1 and interval.width > _HELPFUL_SHARE * before:
                 break  # the width has another cause
@@ -443,7 +458,12 @@ class Accountant:
             later = pair_delta(loss, epsilon * (1 + self.precision)).upper
         elif count:
             interval, later = delta_interval(above, below, epsilon, self.precision)
-            interval, later = self._narrowed_delta(interval, later, rounds, epsilon)
+            if not is_precise_delta(interval, later, self.precision):
+                rare = self._rare(rounds)
+                interval = interval.intersection(rare.delta(epsilon))
+                later = min(later, rare.upper(epsilon * (1 + self.precision)))
+            left = most_work(above.kinds) - above.work - below.work
+            interval, later = self._narrowed_delta(interval, later, rounds, epsilon, left)
         if (slack := _slack(rounds)) > 0:
             interval = delta_interval_with_slack(interval, self._pure_delta(rounds), epsilon, slack)
             later += (1 + math.exp(min(epsilon * (1 + self.precision), LARGEST_EXPONENT))) * slack
@@ -460,17 +480,24 @@ class Accountant:
         )
 
     def _narrowed_delta(
-        self, interval: Interval, later: float, rounds: Mapping[ShuffledRound, int], epsilon: float
+        self,
+        interval: Interval,
+        later: float,
+        rounds: Mapping[ShuffledRound, int],
+        epsilon: float,
+        most: float,
     ) -> tuple[Interval, float]:
         """Returns bounds on delta at `epsilon`, and an upper bound at a slightly larger epsilon. While the
-        bounds are wider than asked, losses that are improbable beside the upper bound are left out."""
+        bounds are wider than asked, losses that are improbable beside the upper bound are left out, until
+        compositions have done the work `most`."""
         losses = [(self.privacy_loss(one), count) for one, count in rounds.items()]
         for tail in _TAIL_SHARES:
-            if is_precise_delta(interval, later, self.precision):
+            if is_precise_delta(interval, later, self.precision) or most <= 0:
                 break
             mass = tail * interval.upper / sum(rounds.values())
             above, below = (_without_tails(losses, mass, side) for side in SIDES)
-            found, after = delta_interval(above, below, epsilon, self.precision)
+            found, after = delta_interval(above, below, epsilon, self.precision, most=most)
+            most -= above.work + below.work
             before, both, later = interval.width, interval.intersection(found), min(later, after)
             interval = both if both.lower <= both.upper else interval
             if interval.width > _HELPFUL_SHARE * before:
@@ -579,7 +606,7 @@ def _privacy_loss(shuffled: ShuffledRound, precision: float) -> RoundLoss:
 
 def _without_tails(losses: Sequence[tuple[RoundLoss, int]], mass: float, side: Side) -> Composition:
     """Returns the composition of one side's pairs, each without its largest losses of probability `mass`."""
-    spectra = SpectrumMemory()
+    spectra = SpectrumMemory(most_bytes=_NARROWING_BYTES)
     pairs = [(loss.side(side).without_tail(mass), count) for loss, count in losses]
     return Composition([(LossSpectrum(pair, spectra), count) for pair, count in pairs], side)
 

@@ -27,11 +27,22 @@ _MOST_NUDGES = 14
 _BISECTIONS = 20
 # Replaces a bound of 0 in a logarithm.
 _LEAST_BOUND = 1e-320
+# Once two compositions have done this work together (see `Composition.work`), and this much for each kind of
+# rounds, no closer answer is sought: some seconds.
+_MOST_WORK, _MOST_WORK_OF_KIND = 3e7, 2e5
 # Bisections after which no float is left between two ends.
 _ALL_BISECTIONS = 60
 
 
-def epsilon_interval(above: Composition, below: Composition, delta: float, precision: float) -> Interval:
+def most_work(kinds: int) -> float:
+    """Returns the most work (see `Composition.work`) of a question about this many kinds of rounds before
+    their answer is given as it is."""
+    return max(_MOST_WORK, _MOST_WORK_OF_KIND * kinds)
+
+
+def epsilon_interval(
+    above: Composition, below: Composition, delta: float, precision: float, *, most: float | None = None
+) -> Interval:
     """Returns bounds on epsilon at `delta`, the smoothing reduced until they are close enough or stop
     improving.
 
@@ -39,6 +50,8 @@ def epsilon_interval(above: Composition, below: Composition, delta: float, preci
         above, below: compositions of the upper and of the lower pairs.
         delta: the delta, positive.
         precision: wanted relative width.
+        most: the compositions' work, earlier work included, from which on the bounds are returned as they
+            are; None for the usual limit.
 
     Guarantee: `lower <= epsilon <= upper` for the exact epsilon of everything between the pairs; infinite if
     no
@@ -49,24 +62,30 @@ def epsilon_interval(above: Composition, below: Composition, delta: float, preci
         if below.infinity > delta:
             return Interval(upper=math.inf, lower=math.inf)
         return Interval(upper=math.inf, lower=0.0, truncation=math.inf)
-    interval = Interval(upper=above.largest_loss, lower=0.0)
+    interval, most = Interval(upper=above.largest_loss, lower=0.0), _limit(above, most)
     for smoothing in _SMOOTHINGS:
-        found, smoothed = _epsilon_once(above, below, delta, smoothing * math.sqrt(precision))
+        found, smoothed = _epsilon_once(above, below, delta, smoothing * math.sqrt(precision), most)
         interval = interval.intersection(found)
         # Less smoothing helps only as long as smoothing causes most of the width.
         if interval.is_within(precision) or smoothed < 0.3 * interval.width:
             break
+        if above.work + below.work >= most:
+            break
     return interval
 
 
+def _limit(above: Composition, most: float | None) -> float:
+    return most_work(above.kinds) if most is None else most
+
+
 def delta_interval(
-    above: Composition, below: Composition, epsilon: float, precision: float
+    above: Composition, below: Composition, epsilon: float, precision: float, *, most: float | None = None
 ) -> tuple[Interval, float]:
     """Returns bounds on delta at `epsilon`, likewise, and an upper bound at the epsilon that is larger by the
     relative precision."""
     if above.infinity >= 1:
         return Interval(upper=1.0, lower=below.infinity), 1.0  # no loss is finite
-    interval, later = Interval(upper=1.0, lower=0.0), 1.0
+    interval, later, most = Interval(upper=1.0, lower=0.0), 1.0, _limit(above, most)
     for smoothing in _SMOOTHINGS:
         contour = above.contour(min(epsilon, above.largest_loss), smoothing * math.sqrt(precision))
         high = above.delta(epsilon, contour)
@@ -80,7 +99,7 @@ def delta_interval(
                 round_off=high.round_off + low.round_off,
             )
         )
-        if is_precise_delta(interval, later, precision):
+        if is_precise_delta(interval, later, precision) or above.work + below.work >= most:
             break
     return interval, later
 
@@ -101,8 +120,12 @@ def pair_delta(loss: RoundLoss, epsilon: float) -> Interval:
 def pair_epsilon(loss: RoundLoss, delta: float) -> Interval:
     """Returns bounds on the epsilon of a single round at `delta`, computed from its two pairs without
     smoothing."""
-    upper = _first(lambda epsilon: loss.upper.divergence_bound(epsilon) <= delta, loss.upper.largest_loss)[1]
-    lower = _first(lambda epsilon: loss.lower.divergence_bound(epsilon) < delta, loss.lower.largest_loss)[0]
+    upper = first_that_holds(
+        lambda epsilon: loss.upper.divergence_bound(epsilon) <= delta, loss.upper.largest_loss
+    )[1]
+    lower = first_that_holds(
+        lambda epsilon: loss.lower.divergence_bound(epsilon) < delta, loss.lower.largest_loss
+    )[0]
     if loss.lower.infinity > delta:
         return Interval(upper=math.inf, lower=math.inf)
     if loss.upper.infinity >= delta:
@@ -110,7 +133,7 @@ def pair_epsilon(loss: RoundLoss, delta: float) -> Interval:
     return Interval(upper=upper, lower=min(lower, upper))
 
 
-def _first(holds: Callable[[float], bool], high: float) -> tuple[float, float]:
+def first_that_holds(holds: Callable[[float], bool], high: float) -> tuple[float, float]:
     """Returns two neighbouring floats from 0 to `high`: the condition is false at the first and true at the
     second.
 
@@ -126,12 +149,13 @@ def _first(holds: Callable[[float], bool], high: float) -> tuple[float, float]:
 
 
 def _epsilon_once(
-    above: Composition, below: Composition, delta: float, smoothing: float
+    above: Composition, below: Composition, delta: float, smoothing: float, most: float
 ) -> tuple[Interval, float]:
     """Returns bounds on epsilon at `delta` with one smoothing, and the part of their distance that the
     smoothing causes.
 
-    The contour is chosen for a guess, and again if the answer is far from the guess.
+    The contour is chosen for a guess, and again if the answer is far from the guess, until the work reaches
+    `most`.
     """
     guess, upper, many = above.about(delta), above.largest_loss, above.kinds >= _MANY_KINDS
     # With many kinds, which are most of the work, neighbouring deltas share a contour.
@@ -141,6 +165,9 @@ def _epsilon_once(
         found = _beyond(above, contour, delta, guess)
         upper, best = (found, contour) if found < upper else (upper, best)
         guess, before = found, contour
+        if above.work + below.work >= most:
+            contour = best
+            break
         contour = above.contour(guess, smoothing)
         if abs(contour.tilt - before.tilt) <= (_SETTLED_STEPS_OF_MANY if many else _SETTLED_STEPS):
             contour = before

@@ -24,12 +24,20 @@ from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
 TILT_RATIO = 1.05
 # Largest exponent `theta * loss` for which weights are computed without logarithms.
 _MOST_PLAIN_EXPONENT = 500.0
-# Tilts whose moments one pair keeps, and bytes of characteristic functions that all pairs keep together.
+# Tilts whose moments one pair keeps.
 _TILTS_KEPT = 64
-_SPECTRUM_BYTES_KEPT = 128 << 20
+#: Bytes of characteristic functions that all pairs keep together.
+SPECTRUM_BYTES_KEPT = 128 << 20
 # Characteristic functions are summed term by term if that takes at most this many terms for each point of a
 # transform: about as fast.
 _TERMS_PER_POINT = 8
+#: A lattice is cut into runs if one transform for all of it has more points than this. The bounds hold for
+#: every value; the tests change it.
+CUT_FROM = 1 << 18
+# Most points of one transform, which takes about a hundred bytes for each.
+_MOST_POINTS = 1 << 20
+# Runs of fewer losses than this are not cut any further.
+_FEWEST_IN_RUN = 16
 
 
 class Contour(NamedTuple):
@@ -79,6 +87,7 @@ class Spectrum(NamedTuple):
     log_modulus: FloatArray
     phase: FloatArray
     noise: float  # bound on the absolute error of values; a smaller modulus is stated as this
+    work: float  # points of the transforms that it took
 
     @property
     def nbytes(self) -> int:
@@ -87,9 +96,14 @@ class Spectrum(NamedTuple):
 
 
 class SpectrumMemory:
-    """A cache of characteristic functions, least recently used out first, limited in bytes."""
+    """A cache of characteristic functions, least recently used out first, limited in bytes.
 
-    def __init__(self) -> None:
+    Args:
+        most_bytes: the limit; one function is kept however large.
+    """
+
+    def __init__(self, *, most_bytes: int = SPECTRUM_BYTES_KEPT) -> None:
+        self._most_bytes = most_bytes
         self._spectra: OrderedDict[tuple[LossSpectrum, Contour], Spectrum] = OrderedDict()
         self._bytes = 0
 
@@ -101,7 +115,7 @@ class SpectrumMemory:
             return self._spectra[key]
         spectrum = self._spectra[key] = _spectrum(pair.pair, contour)
         self._bytes += spectrum.nbytes
-        while self._bytes > _SPECTRUM_BYTES_KEPT and len(self._spectra) > 1:
+        while self._bytes > self._most_bytes and len(self._spectra) > 1:
             _, oldest = self._spectra.popitem(last=False)
             self._bytes -= oldest.nbytes
         return spectrum
@@ -221,14 +235,81 @@ def _spectrum(pair: PrivacyLossDistribution, contour: Contour) -> Spectrum:
     index, (weights, _, _) = _positions(pair), _weights(pair, contour.theta)
     span, nodes = int(index[-1] - index[0]) + 1, contour.nodes
     angle = np.uint64(round(Fraction(pair.spacing) / Fraction(contour.period) * 2**63) % 2**64)
-    far_apart = index.size * nodes <= _TERMS_PER_POINT * (span + nodes)
-    values, error = (_added_up if far_apart else _transformed)(index, weights, angle, nodes)
+    if (work := _run_work(index, nodes)) <= CUT_FROM:
+        values, error = _summed(index, weights, angle, nodes)
+    else:
+        work, runs = _cut(index, nodes)
+        values, error = _run_by_run(runs, index, weights, angle, nodes)
     # Masses under the tilt also have the round-off of the exponents.
     tilts = abs(contour.theta) * float((weights * np.abs(index)).sum()) * pair.spacing
     noise = error + UNIT_ROUND_OFF * (16 + 8 * tilts) + 2.0**-61 * nodes * span
     modulus = np.maximum(np.abs(values), noise)
     # A modulus below the noise is stated as the noise: the error is at most twice the noise.
-    return Spectrum(np.log(np.minimum(modulus, 1.0)), np.angle(values), noise)
+    return Spectrum(np.log(np.minimum(modulus, 1.0)), np.angle(values), noise, work)
+
+
+class _Run(NamedTuple):
+    """Neighbouring losses, from place `start` before place `stop`, whose positions differ by multiples of
+    `stride`."""
+
+    start: int
+    stop: int
+    stride: int
+
+
+def _run_work(steps: IndexArray, nodes: int) -> float:
+    """Returns the work of the sum over losses at these positions, ascending, in points of a transform."""
+    length = int(steps[-1] - steps[0]) + 1
+    return float(min(length + nodes, steps.size * nodes / _TERMS_PER_POINT))
+
+
+def _cut(index: IndexArray, nodes: int) -> tuple[float, list[_Run]]:
+    """Cuts a lattice into runs whose transforms have few points, and not more than memory allows. Returns the
+    points of all of them, and the runs.
+
+    Spacings of a graded lattice grow with the loss. A run's transform needs one point for each of its
+    strides, where that of the whole lattice has one for each unit.
+    """
+
+    def best(start: int, stop: int) -> tuple[float, list[_Run]]:
+        steps = index[start:stop] - index[start]
+        together = int(np.bitwise_or.reduce(steps))
+        stride = (together & -together) or 1
+        length = int(steps[-1]) // stride + 1
+        whole = _run_work(steps // stride, nodes), [_Run(start, stop, stride)]
+        if steps.size < _FEWEST_IN_RUN or length <= nodes:
+            return whole
+        middle = start + int(np.searchsorted(steps, int(steps[-1]) // 2 + 1))
+        before, after = best(start, middle), best(middle, stop)
+        halves = before[0] + after[0], before[1] + after[1]
+        return halves if halves[0] < whole[0] or length + nodes > _MOST_POINTS else whole
+
+    return best(0, index.size)
+
+
+def _run_by_run(
+    runs: list[_Run], index: IndexArray, weights: FloatArray, angle: np.uint64, nodes: int
+) -> tuple[ComplexArray, float]:
+    """Returns `sum over j of weights[j] exp(2 i j k angle)` for every k as a sum over runs, and a bound on
+    its round-off."""
+    values, error = np.zeros(nodes, dtype=np.complex128), 2 * UNIT_ROUND_OFF * (len(runs) + 8)
+    turns = 2 * np.arange(nodes, dtype=np.uint64) * angle
+    for start, stop, stride in runs:
+        steps = (index[start:stop] - index[start]) // stride
+        wide = np.uint64(int(angle) * stride % 2**64)
+        found, doubt = _summed(steps, weights[start:stop], wide, nodes)
+        values += found * _turn(turns * np.uint64(int(index[start]) % 2**64))
+        error += doubt
+    return values, error
+
+
+def _summed(
+    index: IndexArray, weights: FloatArray, angle: np.uint64, nodes: int
+) -> tuple[ComplexArray, float]:
+    """Returns `sum over j of weights[j] exp(2 i j k angle)` for every k, and a bound on its round-off."""
+    span = int(index[-1] - index[0]) + 1
+    far_apart = index.size * nodes <= _TERMS_PER_POINT * (span + nodes)
+    return (_added_up if far_apart else _transformed)(index, weights, angle, nodes)
 
 
 def _added_up(

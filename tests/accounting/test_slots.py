@@ -158,7 +158,7 @@ def test_older_policies_keep_their_rule() -> None:
     assert (slot.reports, slot.sampled_from) == (995, 9_909)
     coin = ShuffledRound(randomizer=krr, reports=1000, participation=0.5)
     assert slot_for(coin, numerical_policy=BEFORE).participation == math.exp(-69 * math.log(1.01))
-    for unknown in ("shuffle-ledger-numerics-1", "shuffle-ledger-numerics-27", ""):
+    for unknown in ("shuffle-ledger-numerics-1", "shuffle-ledger-numerics-28", ""):
         with pytest.raises(InvalidParameter):
             slot_for(coin, numerical_policy=unknown)
         with pytest.raises(InvalidParameter):
