@@ -162,7 +162,7 @@ def worker_alarms(state: BrokerState | None, *, pending: int, longest_wait_secon
     """Return the alarm for rounds that wait while no worker lives; of a broker that can be asked only."""
     if state is None or state.workers or longest_wait_seconds <= WORKERS_ALARM_SECONDS:
         return []
-    return [f"WORKERS none takes rounds: {pending} wait, the first for {longest_wait_seconds:.0f} seconds"]
+    return [f"WORKERS none takes rounds: {pending} wait, the first for {int(longest_wait_seconds)} seconds"]
 
 
 def _can_be_asked(settings: Settings) -> bool:

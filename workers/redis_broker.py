@@ -22,12 +22,12 @@ _UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError, 
 _log = logging.getLogger(__name__)
 
 
-class SteadyChannel(redis.Channel):  # type: ignore[misc]  # Kombu publishes no types
+class SteadyChannel(redis.Channel):
     """Kombu's channel, which drops what is no message instead of ending the worker."""
 
     def _brpop_read(self, **options: Any) -> Any:
         try:
-            return super()._brpop_read(**options)
+            return super()._brpop_read(**options)  # type: ignore[no-untyped-call]  # Kombu has no types here
         except _UNREADABLE as error:
             said = str(error)[:_SHOWN_MAX]
             _log.error("a message was refused: it cannot be read: %s: %s", type(error).__name__, said)
@@ -35,7 +35,7 @@ class SteadyChannel(redis.Channel):  # type: ignore[misc]  # Kombu publishes no 
             return True
 
 
-class SteadyTransport(redis.Transport):  # type: ignore[misc]  # Kombu publishes no types
+class SteadyTransport(redis.Transport):
     """Kombu's transport, with such channels."""
 
     Channel = SteadyChannel

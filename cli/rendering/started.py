@@ -7,7 +7,7 @@ import sys
 
 from shuffle_ledger.cli.rendering.present import present
 from shuffle_ledger.ledger.logs import FIELDS, Form, JsonLines
-from shuffle_ledger.ledger.values.documents import Json
+from shuffle_ledger.ledger.values import Json
 
 
 def present_start(document: dict[str, Json], sentence: str, *, form: Form, as_json: bool) -> None:
