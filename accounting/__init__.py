@@ -88,7 +88,7 @@ from shuffle_ledger.accounting.rounds.shuffled_round import (
     charged_together,
     honest_share,
 )
-from shuffle_ledger.accounting.rounds.slots import has_fixed_points, slot_for
+from shuffle_ledger.accounting.rounds.slots import slot_for
 from shuffle_ledger.accounting.rounds.summed_curves import with_summed_curves
 from shuffle_ledger.accounting.validation import MAXIMUM_REPORTS_PER_USER, MAXIMUM_ROUNDS
 
@@ -166,7 +166,6 @@ __all__ = [
     "frequency_error",
     "from_dp_accounting",
     "given_text",
-    "has_fixed_points",
     "honest_share",
     "html_table",
     "interval_text",

@@ -6,27 +6,21 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from shuffle_ledger.accounting.certificate import NUMERICAL_POLICY, is_known_policy
-from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.randomizers import WholeRelease
 from shuffle_ledger.accounting.rounds.shuffled_round import (
     ShuffledRound,
     certain_round,
     charged_as,
     fewest_reports,
-    honest_share,
 )
 
 #: Ratio of neighbouring grid points.
 GRID_RATIO = 1.01
 # Up to this number of reports every number is a grid point.
 _EXACT_REPORTS = 100
-# The last numerical policy whose slot rule, applied to a slot, could give another slot, and could lower a
-# small number of honest users.
-_LAST_WITHOUT_FIXED_POINTS = 21
 
 
-def slot_for(shuffled: ShuffledRound, *, numerical_policy: str = NUMERICAL_POLICY) -> ShuffledRound:
+def slot_for(shuffled: ShuffledRound) -> ShuffledRound:
     """Returns the slot of a round, the grid point as which it is accounted: fewer honest reports and a higher
     sampling rate, each by less than 1 % (or by one user). The slot of a grid point is the point itself.
 
@@ -38,22 +32,14 @@ def slot_for(shuffled: ShuffledRound, *, numerical_policy: str = NUMERICAL_POLIC
     thinned.
     Source: docs/theory.md, "The slot rule".
 
-    Args:
-        shuffled: the round as declared.
-        numerical_policy: the policy whose slot rule applies; ledger entries keep the rule they were written
-            with.
-
     Raises:
-        InvalidParameter: `shuffled` is not a round, or the policy is unknown.
+        InvalidParameter: `shuffled` is not a round.
     """
-    fixed_points = has_fixed_points(numerical_policy)
     shuffled = certain_round(shuffled)
     if shuffled.reports_per_user > 1:
-        return _slot_of_several(shuffled, numerical_policy)
+        return _slot_of_several(shuffled)
     if isinstance(shuffled.randomizer, WholeRelease) and shuffled.sampled_from is None:
         return dataclasses.replace(shuffled, reports=1)  # nothing depends on their number
-    if not fixed_points:
-        return _slot_before(shuffled)
     if shuffled.sampled_from is not None:
         return _sampled_slot(shuffled, shuffled.sampled_from)
     # Only honest reports matter: the fewest reports with the grid's number of honest ones.
@@ -64,24 +50,13 @@ def slot_for(shuffled: ShuffledRound, *, numerical_policy: str = NUMERICAL_POLIC
     return dataclasses.replace(shuffled, reports=reports, participation=participation)
 
 
-def _slot_of_several(shuffled: ShuffledRound, numerical_policy: str) -> ShuffledRound:
+def _slot_of_several(shuffled: ShuffledRound) -> ShuffledRound:
     """Returns the round of fewest reports that is charged as the slots of the rounds that this one is charged
     as. It is not sampled, since sampling earns no credit."""
     single, count = charged_as(shuffled)
-    honest = count * slot_for(single, numerical_policy=numerical_policy).honest_reports
+    honest = count * slot_for(single).honest_reports
     reports = min(fewest_reports(honest, shuffled.honest_fraction), shuffled.reports)
     return dataclasses.replace(shuffled, reports=reports, sampled_from=None)
-
-
-def has_fixed_points(numerical_policy: str) -> bool:
-    """Returns whether, by the slot rule of a numerical policy, the slot of every slot is the slot itself.
-
-    Raises:
-        InvalidParameter: the policy is unknown.
-    """
-    if not is_known_policy(numerical_policy):
-        raise InvalidParameter("numerical_policy", numerical_policy, f"at most {NUMERICAL_POLICY}")
-    return int(numerical_policy.rpartition("-")[2]) > _LAST_WITHOUT_FIXED_POINTS
 
 
 def _sampled_slot(shuffled: ShuffledRound, population: int) -> ShuffledRound:
@@ -95,26 +70,6 @@ def _sampled_slot(shuffled: ShuffledRound, population: int) -> ShuffledRound:
     return dataclasses.replace(shuffled, reports=reports, sampled_from=_grid_below(at_rate, reports))
 
 
-def _slot_before(shuffled: ShuffledRound) -> ShuffledRound:
-    """Returns the slot by the rule of older policies. With participation or sampling, slots of slots may
-    differ."""
-    reports = _grid_below(shuffled.reports)
-    if honest_share(shuffled.honest_fraction, reports) < shuffled.randomizer.minimum_honest:
-        return shuffled  # rounding down would leave too few honest
-    if shuffled.sampled_from is not None and shuffled.honest_fraction < 1:
-        return shuffled
-    if shuffled.participation is not None:
-        participation = _rate_above_before(shuffled.participation)
-        return dataclasses.replace(shuffled, reports=reports, participation=participation)
-    if shuffled.sampled_from is None:
-        return dataclasses.replace(shuffled, reports=reports)
-    rate = _rate_above_before(shuffled.reports / shuffled.sampled_from)
-    population = math.floor(reports / rate)
-    while population * shuffled.reports > reports * shuffled.sampled_from:
-        population -= 1
-    return dataclasses.replace(shuffled, reports=reports, sampled_from=max(population, reports))
-
-
 def _rate_above(rate: float) -> float:
     """Returns the smallest grid point that is at least `rate`; 1 is a grid point."""
     ratio = math.log(GRID_RATIO)
@@ -122,13 +77,6 @@ def _rate_above(rate: float) -> float:
     while (point := math.exp(-ratio * step)) < rate:
         step -= 1
     return point
-
-
-def _rate_above_before(rate: float) -> float:
-    """Returns a rate of at least `rate` by the rule of older policies; for a grid point it may be the next
-    one."""
-    step = math.log(GRID_RATIO)
-    return max(rate, math.exp(-step * math.floor(-math.log(rate) / step * (1 - 1e-12))))
 
 
 def _grid_below(count: int, least: int = _EXACT_REPORTS) -> int:

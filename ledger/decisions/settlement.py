@@ -224,4 +224,4 @@ def _turned_out(
     """Return what the policy has to charge or, where the plan's slots are what is charged, to place."""
     if view.cohort.policy == POLICY_PLAN:
         return truth_of(declared, reports)
-    return really_shuffled(accounted, declared, reports, numerical_policy=NUMERICAL_POLICY)
+    return really_shuffled(accounted, declared, reports)

@@ -40,8 +40,6 @@ from shuffle_ledger.ledger.values.requests import (
 
 _SLOTS_REMEMBERED_MAX = 8192
 _RULES_DOMAIN = "shuffle-ledger/policy-rules/1"
-# Under these, a settlement changed a pair of the plan, and a void of policy fixed gave back.
-_CLOSING_AS_BEFORE = frozenset(f"shuffle-ledger-numerics-{number}" for number in range(2, 21))
 
 # The report is the user's value: no round reveals more.
 IN_CLEAR = ShuffledRound(randomizer=parse_randomizer("table([[1, 0], [0, 1]])"), reports=1)
@@ -252,11 +250,6 @@ def spell_once(view: CohortView, name: str, part: object, spell: Callable[[], An
     if known is None or known[1] is not part:
         known = view.read[name] = (spell(), part)
     return known[0]
-
-
-def closes_as_before(numerical_policy: str) -> bool:
-    """Return whether this numerical policy is older than `place`: voids of `fixed` gave back."""
-    return numerical_policy in _CLOSING_AS_BEFORE
 
 
 def rules_digest(rules: Mapping[str, Any]) -> str:

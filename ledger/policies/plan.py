@@ -117,8 +117,6 @@ class PlanPolicy(Policy):
         A later truth is placed again from the slot claimed at admission, not from where the last one stood.
         """
         before, others, unplaced = course.accounted, self.claimed(view), self.unplaced(view)
-        if "slot" not in course.last:
-            return self._told_of_before(books, view, before, after)
         slot, claims = course.last["slot"], None if course.is_incident else course.first["slot"]
         if slot is None:
             unplaced -= 1
@@ -176,20 +174,6 @@ class PlanPolicy(Policy):
     def unplaced(self, view: CohortView) -> int:
         """Return how many released rounds no slot covers; raises Damaged."""
         return int(standing_of(view.details, self.digest).get("unplaced", 0))
-
-    def _told_of_before(
-        self, books: Books, view: CohortView, before: ShuffledRound, after: ShuffledRound | None
-    ) -> Step:
-        """Return the step for a round that earlier rules settled: its pair took its slot's place in the plan.
-
-        The pair covers only what it dominates. No slot covers anything else, and none is free for it.
-        """
-        others, unplaced = self.claimed(view), self.unplaced(view)
-        if after is None or fits(after, before):
-            return dataclasses.replace(self._stepped(books, view, {}, others, unplaced), accounted=before)
-        accounted = slot_of(after)
-        step = self._stepped(books, view, replaced(before, accounted), others, unplaced + 1)
-        return dataclasses.replace(step, details={"slot": None, **step.details}, accounted=accounted)
 
     def standing(self, claimed: tuple[int, ...], promised: float, unplaced: int = 0) -> dict[str, Any]:
         """Return what every entry says of the plan."""

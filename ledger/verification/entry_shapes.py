@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from shuffle_ledger.accounting import Charge, Choice, FilterMenu, InvalidParameter, ShuffledRound
 from shuffle_ledger.ledger.errors import LedgerError
-from shuffle_ledger.ledger.policies.base import closes_as_before
 from shuffle_ledger.ledger.policies.plan import PlanPolicy
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.audiences import checked_labels
@@ -45,8 +44,6 @@ _OF_ROUNDS: Final = (
 _DECISION: Final = frozenset(
     {"request", "accounted", "requested", "privacy_loss", "registration", "registered_at"}
 )
-# The first version wrote decisions without these two.
-_REGISTRATION: Final = frozenset({"registration", "registered_at"})
 # Fields of `details` under every policy.
 _FIELDS: Final[Mapping[EntryKind, frozenset[str]]] = {
     EntryKind.OPENED: frozenset({"population", "policy"}),
@@ -118,8 +115,6 @@ def misshapen(body: EntryBody, policy: str) -> Iterator[str]:
         return
     expected = _FIELDS[body.kind] | _ADDED.get((policy, body.kind), frozenset())
     expected |= {"standing"} if policy != POLICY_FIXED else set()
-    if closes_as_before(body.numerical_policy) and not _REGISTRATION & details.keys():
-        expected -= _REGISTRATION
     optional = _OPTIONAL.get((policy, body.kind), frozenset()) | _OPTIONAL_OF_ALL.get(body.kind, frozenset())
     yield from _names("details", details, expected, optional)
     for name in sorted(details.keys() & _CHECKS.keys()):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
@@ -29,14 +28,11 @@ class PlanTrail:
     _claims: dict[str, int | None] = field(default_factory=dict)  # of each round; None: nothing admitted it
     _stands: dict[str, int | None] = field(default_factory=dict)  # the slot that covers it now, if one does
     _declared: dict[str, ShuffledRound] = field(default_factory=dict)  # open rounds, as last recorded
-    _settled_before: dict[str, ShuffledRound] = field(default_factory=dict)  # by earlier rules: what is held
-    _whole: Counter[ShuffledRound] = field(default_factory=Counter)  # what the promise is the composition of
     _stated_promise: float | None = None
     _promise: tuple[float, float] | None = None  # to be computed again, and at which delta
 
     def __post_init__(self) -> None:
         """Begin with the plan as it was declared."""
-        self._whole = Counter(dict(self.policy.slots_declared))
         self._claimed = [0] * len(self.policy.slots_declared)
 
     @classmethod
@@ -56,8 +52,6 @@ class PlanTrail:
         elif body.kind is EntryKind.VOIDED:
             self._stands.pop(round_id, None)
             return
-        elif body.kind is EntryKind.SETTLED and "slot" not in details:
-            self._settled_before[round_id] = _accounted(details)
         elif body.kind is EntryKind.SETTLED:
             self._declared.pop(round_id, None)
         elif body.kind is not EntryKind.REFUSED and round_id in self._declared:
@@ -65,21 +59,14 @@ class PlanTrail:
             self._declared[round_id] = IN_CLEAR if said is None else ShuffledRound.from_mapping(said)
         if body.kind is not EntryKind.REFUSED and "slot" in details:
             self._stands[round_id] = details["slot"]
-            self._settled_before.pop(round_id, None)
             first = details["slot"] if body.kind is EntryKind.ADMITTED else None
             self._claims.setdefault(round_id, first)
 
-    @property
-    def is_as_declared(self) -> bool:
-        """Whether the plan's promise is still of its declared slots: settlements of old changed that."""
-        return self._whole == Counter(dict(self.policy.slots_declared))
-
-    def follow(self, body: EntryBody, *, as_before: bool, frozen: bool) -> Iterator[str]:
+    def follow(self, body: EntryBody, *, frozen: bool) -> Iterator[str]:
         """Applies the next entry, and yields its errors.
 
         Args:
             body: the entry.
-            as_before: a settlement replaces a pair of the whole plan by the truth, as settlements once did.
             frozen: whether the cohort is frozen: corrections and incidents then change nothing.
         """
         round_id, before, self._promise = str(body.round_id), self._stated_promise, None
@@ -87,15 +74,9 @@ class PlanTrail:
             yield from self._admit(body)
         elif body.kind is EntryKind.VOIDED:
             self._leave(round_id)
-        elif body.kind is EntryKind.SETTLED and not as_before:
+        elif body.kind is EntryKind.SETTLED:
             truth = truth_of(self._declared.pop(round_id), body.details["reports"])
             yield from self._place(body, truth)
-        elif body.kind is EntryKind.SETTLED:
-            self._settled_before[round_id] = _accounted(body.details)
-            if body.details["accounted"] != body.details["accounted_before"]:
-                self._whole[ShuffledRound.from_mapping(body.details["accounted_before"])] -= 1
-                self._whole[_accounted(body.details)] += 1
-                before = None
         elif body.kind in CORRECTED_OR_INCIDENT and not frozen:
             yield from self._tell(body)
         standing = standing_of(body.details, self.policy.digest)
@@ -126,7 +107,7 @@ class PlanTrail:
         if self._promise is None:
             return
         promised, delta = self._promise
-        again = books.certify(+self._whole, delta=delta)
+        again = books.certify(dict(self.policy.slots_declared), delta=delta)
         if promised < again.epsilon_lower:
             yield (
                 f"it says the whole plan costs up to {exact_text(promised)}; computed again it is at least"
@@ -160,7 +141,7 @@ class PlanTrail:
         stands = self._stands[round_id] = self.policy.standing_in(tuple(self._claimed), slot, truth)
         if stands is None:
             self._unplaced += 1
-            accounted = slot_for(truth, numerical_policy=body.numerical_policy)
+            accounted = slot_for(truth)
         else:
             self._claimed[stands] += 1
             accounted = self.policy.slots_declared[stands][0]
@@ -173,19 +154,7 @@ class PlanTrail:
         truth = IN_CLEAR if said is None else ShuffledRound.from_mapping(said)
         if round_id in self._declared:
             self._declared[round_id] = truth
-        held = self._settled_before.get(round_id)
-        if held is None:
-            yield from self._place(body, truth)
-            return
-        # Its pair took its slot's place in the plan, which stays taken.
-        expected: tuple[object, ShuffledRound] = (..., held)
-        if not fits(truth, held):
-            expected = (None, slot_for(truth, numerical_policy=body.numerical_policy))
-            self._unplaced += 1
-            self._stands[round_id] = None
-            del self._settled_before[round_id]
-        if (body.details.get("slot", ...), _accounted(body.details)) != expected:
-            yield "what it accounts is not what covers the truth of a round that earlier rules settled"
+        yield from self._place(body, truth)
 
 
 def promised_in(details: Mapping[str, Any]) -> float:

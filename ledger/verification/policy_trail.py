@@ -24,7 +24,6 @@ from shuffle_ledger.ledger.policies.registry import (
     FixedPolicy,
     PlanPolicy,
     Policy,
-    closes_as_before,
     policy_from,
 )
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, Spending
@@ -51,16 +50,15 @@ class Trail:
     plan: PlanTrail | None = None  # for policy plan
     filters: AdaptiveTrail | None = None  # for policy adaptive
     frozen: bool = False  # the spending is unknown from here on
-    by_newer_rules: bool = False  # an entry was: closings after it are judged by them, whatever they name
 
     @classmethod
-    def resumed(cls, opened: EntryBody, last: EntryBody, *, by_newer_rules: bool) -> Self:
+    def resumed(cls, opened: EntryBody, last: EntryBody) -> Self:
         """Return the state after `last`, of a chain that was verified up to it.
 
         What single rounds were charged is not part of it: `recall` each round before an entry about it.
         """
         policy = policy_from(str(opened.details.get("policy", POLICY_FIXED)), opened.to_bytes())
-        trail = cls(policy=policy, by_newer_rules=by_newer_rules)
+        trail = cls(policy=policy)
         if isinstance(policy, PlanPolicy):
             trail.plan = PlanTrail.resumed(policy, last)
         elif isinstance(policy, AdaptivePolicy):
@@ -77,7 +75,7 @@ class Trail:
     @property
     def is_resumable(self) -> bool:
         """Whether the last entry and the opening say all that `resumed` needs."""
-        return not self.frozen and (self.plan is None or self.plan.is_as_declared)
+        return not self.frozen
 
     def follow(self, body: EntryBody) -> Iterator[str]:
         """Applies the next entry, and yields its errors."""
@@ -90,34 +88,30 @@ class Trail:
             yield from self.filters.follow(body, frozen=self.frozen)
         elif "standing" in body.details:
             yield "it carries a standing, which its cohort's policy does not have"
-        self.by_newer_rules = self.by_newer_rules or not closes_as_before(body.numerical_policy)
 
-    def gives_back(self, body: EntryBody) -> bool:
-        """Return whether the next entry, a void, gives back what its round reserved."""
-        return not isinstance(self.policy, FixedPolicy) or self._closes_as_before(body)
+    @property
+    def gives_back(self) -> bool:
+        """Whether a void gives back what its round reserved."""
+        return not isinstance(self.policy, FixedPolicy)
 
-    def accounts(
-        self, body: EntryBody, described: ShuffledRound, accounted: ShuffledRound, *, numerical_policy: str
-    ) -> bool:
-        """Return whether the policy accounts a decided round as this one, by a numerical policy's slots."""
+    def accounts(self, body: EntryBody, described: ShuffledRound, accounted: ShuffledRound) -> bool:
+        """Return whether the policy accounts a decided round as this one."""
         if self.plan is None or "slot" not in body.details:
-            return slot_for(described, numerical_policy=numerical_policy) == accounted
+            return slot_for(described) == accounted
         return self.plan.accounts(body, described, accounted)
 
-    def settles(self, body: EntryBody, truth: ShuffledRound, accounted: ShuffledRound) -> bool:
+    def settles(self, truth: ShuffledRound, accounted: ShuffledRound) -> bool:
         """Return whether the next entry, a settlement, accounts what its reports say; plans place it."""
-        return truth == accounted or (self.plan is not None and not self._closes_as_before(body))
+        return truth == accounted or self.plan is not None
 
-    def corrects(
-        self, before: ShuffledRound, truth: ShuffledRound, accounted: ShuffledRound, *, numerical_policy: str
-    ) -> bool:
+    def corrects(self, before: ShuffledRound, truth: ShuffledRound, accounted: ShuffledRound) -> bool:
         """Return whether the next entry, a correction, accounts the truth it states; plans place it."""
-        kept = before if fits(truth, before) else slot_for(truth, numerical_policy=numerical_policy)
+        kept = before if fits(truth, before) else slot_for(truth)
         return kept == accounted or self.plan is not None
 
-    def tells(self, truth: ShuffledRound, accounted: ShuffledRound, *, numerical_policy: str) -> bool:
+    def tells(self, truth: ShuffledRound, accounted: ShuffledRound) -> bool:
         """Return whether the next entry, an incident, accounts the release it states; plans place it."""
-        return slot_for(truth, numerical_policy=numerical_policy) == accounted or self.plan is not None
+        return slot_for(truth) == accounted or self.plan is not None
 
     @property
     def has_chosen(self) -> bool:
@@ -166,9 +160,6 @@ class Trail:
         if self.filters is not None:
             yield from self.filters.dearer(books)
 
-    def _closes_as_before(self, body: EntryBody) -> bool:
-        return closes_as_before(body.numerical_policy) and not self.by_newer_rules
-
     def _follow_opening(self, body: EntryBody) -> Iterator[str]:
         policy = self.policy = policy_from(str(body.details.get("policy", POLICY_FIXED)), body.to_bytes())
         self.plan = self.filters = None
@@ -184,6 +175,6 @@ class Trail:
             yield from self.filters.follow_opening(body)
 
     def _follow_plan(self, body: EntryBody, plan: PlanTrail) -> Iterator[str]:
-        yield from plan.follow(body, as_before=self._closes_as_before(body), frozen=self.frozen)
+        yield from plan.follow(body, frozen=self.frozen)
         if not self.frozen:
             yield from plan.compare_spent(body)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from shuffle_ledger.accounting import (
-    NUMERICAL_POLICY,
     AccountingError,
     ShuffledRound,
     charged_as,
@@ -357,8 +356,7 @@ class Replay:
             self.blame(body.sequence, what)
         self._check_size(body, _users(request.round))
         accounted = ShuffledRound.from_mapping(body.details["accounted"])
-        rule = _slot_rule(body)
-        if not self.trail.accounts(body, request.round, accounted, numerical_policy=rule):
+        if not self.trail.accounts(body, request.round, accounted):
             self.blame(body.sequence, "what it accounts is not the slot of what was declared")
         self._check_local(body, accounted)
         self._note_loss(body, accounted)
@@ -400,7 +398,7 @@ class Replay:
             self.blame(body.sequence, "it releases another charge than the round had")
         self.closings[round_id] = body.sequence
         declared = self.declared.pop(round_id, before)
-        if settles or self.trail.gives_back(body):
+        if settles or self.trail.gives_back:
             self.held -= Counter({before: 1})
         elif empties:
             self.held.clear()
@@ -439,7 +437,7 @@ class Replay:
         if self.frozen:
             self._check_only_told(body, is_kept=accounted == before)
             return
-        if not self.trail.corrects(before, truth, accounted, numerical_policy=_slot_rule(body)):
+        if not self.trail.corrects(before, truth, accounted):
             self.blame(body.sequence, "what it accounts does not follow from the round that it states")
         self.charged[round_id] = self._kinds.setdefault(accounted, accounted)
         local = self.local_kinds.get(round_id, before)  # before: a chain that was damaged
@@ -464,10 +462,10 @@ class Replay:
         if any(moment and moment > body.recorded_at for moment in (released.after, released.before)):
             self.blame(body.sequence, "it tells a release that was yet to come")
         if self.frozen:
-            is_kept = accounted == slot_for(truth, numerical_policy=_slot_rule(body))
+            is_kept = accounted == slot_for(truth)
             self._check_only_told(body, is_kept=is_kept)
             return
-        if not self.trail.tells(truth, accounted, numerical_policy=_slot_rule(body)):
+        if not self.trail.tells(truth, accounted):
             self.blame(body.sequence, "what it accounts does not follow from the release that it states")
         chooses = self.trail.has_chosen and self.joint.quota is None
         first = self.first_released if chooses else None
@@ -518,8 +516,8 @@ class Replay:
         is_of_strata = body.round_id in self.stratified and declared.sampled_from is not None
         if is_of_strata and reports > declared.reports:
             self.blame(body.sequence, "it settles a round with more reports than its cohorts' samples have")
-        truth = really_shuffled(before, declared, reports, numerical_policy=_slot_rule(body))
-        if not self.trail.settles(body, truth, accounted):
+        truth = really_shuffled(before, declared, reports)
+        if not self.trail.settles(truth, accounted):
             self.blame(
                 body.sequence, f"what it accounts does not follow from the {reports} reports it states"
             )
@@ -564,11 +562,6 @@ class Replay:
 def _users(described: ShuffledRound) -> int:
     """Return the least number of users that a round needs."""
     return max(described.fewest_users, described.sampled_from or 0)
-
-
-def _slot_rule(body: EntryBody) -> str:
-    """Return the numerical policy whose slot rule an entry is checked by: never none."""
-    return body.numerical_policy if _has_known_policy(body) else NUMERICAL_POLICY
 
 
 def _has_known_policy(body: EntryBody) -> bool:

@@ -31,8 +31,7 @@ SOFTWARE = f"shuffle-ledger {version('shuffle-ledger')}"
 def state_of(replay: Replay) -> Mapping[str, Any] | None:
     """Return what a replay of later entries needs of a verified chain; None: it must begin with the first.
 
-    A chain that has a problem, that was frozen, or whose plan was changed by rules of old is always replayed
-    as a whole.
+    A chain that has a problem or that was frozen is always replayed as a whole.
     """
     is_plain = replay.readable and not replay.problems and not replay.frozen and replay.trail.is_resumable
     if not is_plain or replay.opened is None or replay.opened_digest is None:
@@ -47,7 +46,6 @@ def state_of(replay: Replay) -> Mapping[str, Any] | None:
         "losses": sorted([key.hex(), *named] for key, named in replay.losses.items()),
         "overspent": replay.overspent,
         "first_released": None if first is None else first.sequence,
-        "by_newer_rules": replay.trail.by_newer_rules,
     }
 
 
@@ -79,7 +77,7 @@ def resumed(store: Store, position: VerifiedPosition) -> Replay | None:
         opened_digest=bytes.fromhex(state["opened"]),
         first_released=None if first is None else store.entry(cohort, first).content(),
         losses={bytes.fromhex(key): (sequence, digest) for key, sequence, digest in state["losses"]},
-        trail=Trail.resumed(opened, last, by_newer_rules=state["by_newer_rules"]),
+        trail=Trail.resumed(opened, last),
         began_after=position.sequence,
         recall=partial(_recall, store, position.sequence),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -507,7 +508,7 @@ def _create_webhooks() -> None:
 
 
 def _create_index(
-    name: str, table: str, columns: list[str | sa.TextClause], *, where: str, unique: bool = False
+    name: str, table: str, columns: Sequence[str | sa.TextClause], *, where: str, unique: bool = False
 ) -> None:
     rows = sa.text(where)
     op.create_index(name, table, columns, unique=unique, sqlite_where=rows, postgresql_where=rows)

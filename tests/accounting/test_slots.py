@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from fractions import Fraction
 
 import numpy as np
@@ -16,14 +15,12 @@ from shuffle_ledger.accounting import (
     InvalidParameter,
     ShuffledRound,
     fits,
-    has_fixed_points,
     parse_randomizer,
     place,
     slot_for,
 )
 from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
 
-BEFORE = "shuffle-ledger-numerics-21"
 WRITTEN = [
     "generic(epsilon0=1.5)",
     "krr(k=10, epsilon0=1.15)",
@@ -135,31 +132,13 @@ def test_a_half_stays_about_a_half() -> None:
     slot = slot_for(half)
     assert slot.participation == pytest.approx(0.5033, abs=1e-4)
     assert slot_for(slot_for(slot)) == slot
-    again = slot_for(slot, numerical_policy=BEFORE)
-    assert again.participation == pytest.approx(0.5083, abs=1e-4)
 
 
 def test_few_honest_users_do_not_become_fewer() -> None:
-    """Three of 300 at 1 %: by older rules 298 reports, of which two are honest."""
+    """Three of 300 at 1 %: of 298 reports two would be honest."""
     shuffled = ShuffledRound(
         randomizer=parse_randomizer("krr(k=4, epsilon0=1)"), reports=399, honest_fraction=0.01
     )
     assert slot_for(shuffled).honest_reports == shuffled.honest_reports == 3
     assert slot_for(shuffled).reports == 300
-    assert slot_for(dataclasses.replace(shuffled, reports=300), numerical_policy=BEFORE).honest_reports == 2
-
-
-def test_older_policies_keep_their_rule() -> None:
-    """Values that entries of policy 21 and older state."""
-    krr = parse_randomizer("krr(k=4, epsilon0=1)")
-    sampled = ShuffledRound(randomizer=krr, reports=1000, sampled_from=10_000)
-    assert not has_fixed_points(BEFORE)
-    slot = slot_for(sampled, numerical_policy=BEFORE)
-    assert (slot.reports, slot.sampled_from) == (995, 9_909)
-    coin = ShuffledRound(randomizer=krr, reports=1000, participation=0.5)
-    assert slot_for(coin, numerical_policy=BEFORE).participation == math.exp(-69 * math.log(1.01))
-    for unknown in ("shuffle-ledger-numerics-1", "shuffle-ledger-numerics-28", ""):
-        with pytest.raises(InvalidParameter):
-            slot_for(coin, numerical_policy=unknown)
-        with pytest.raises(InvalidParameter):
-            has_fixed_points(unknown)
+    assert slot_for(dataclasses.replace(shuffled, reports=300)).honest_reports == 3

@@ -68,5 +68,5 @@ def _ended(replay: Replay) -> dict[str, object]:
         "held": +replay.held,
         "local": +replay.local,
         "kinds": +replay.kinds,
-        "trail": (trail.policy, trail.frozen, standing, trail.by_newer_rules),
+        "trail": (trail.policy, trail.frozen, standing),
     }

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shuffle_ledger.accounting import NUMERICAL_POLICY, ShuffledRound, fits, parse_randomizer, slot_for
+from shuffle_ledger.accounting import ShuffledRound, fits, parse_randomizer, slot_for
 from shuffle_ledger.ledger.decisions.settled_rounds import really_shuffled
 from shuffle_ledger.ledger.decisions.truths import truth_of
 
-BEFORE = "shuffle-ledger-numerics-21"
 KRR = parse_randomizer("krr(k=4, epsilon0=1)")
 COUNTS = st.one_of(st.integers(1, 500), st.integers(1, 10**7))
 
@@ -33,9 +30,8 @@ def declared_rounds(draw: st.DrawFn) -> ShuffledRound:
     return ShuffledRound(randomizer=KRR, reports=reports, **fields)  # type: ignore[arg-type]
 
 
-def charged(declared: ShuffledRound, reports: int, *, policy: str = NUMERICAL_POLICY) -> ShuffledRound:
-    accounted = slot_for(declared, numerical_policy=policy)
-    return really_shuffled(accounted, declared, reports, numerical_policy=policy)
+def charged(declared: ShuffledRound, reports: int) -> ShuffledRound:
+    return really_shuffled(slot_for(declared), declared, reports)
 
 
 @pytest.mark.slow
@@ -53,18 +49,6 @@ def test_a_settlement_rounds_once(declared: ShuffledRound, reports: int) -> None
         assert settled == accounted
 
 
-@pytest.mark.parametrize(
-    "fields", [{"participation": 0.5}, {"sampled_from": 100_000}, {"sampled_from": 12_345}]
-)
-def test_a_round_that_was_accounted_by_an_older_rule_stays_what_it_was(fields: dict[str, float]) -> None:
-    """Settled as declared: the numbers in the entry that admitted it stay, whichever rule made them."""
-    declared = ShuffledRound(randomizer=KRR, reports=10_000, **fields)  # type: ignore[arg-type]
-    older = slot_for(declared, numerical_policy=BEFORE)
-    assert really_shuffled(older, declared, 10_000, numerical_policy=NUMERICAL_POLICY) == older
-    fewer = really_shuffled(older, declared, 5_000, numerical_policy=NUMERICAL_POLICY)
-    assert fewer == slot_for(truth_of(declared, 5_000))
-
-
 @pytest.mark.parametrize("participation", [None, 0.5])
 def test_a_charge_that_a_correction_left_covers_the_honest_reports_that_arrived(
     participation: float | None,
@@ -78,18 +62,6 @@ def test_a_charge_that_a_correction_left_covers_the_honest_reports_that_arrived(
     )
     accounted = slot_for(declared)
     assert fits(corrected, accounted), "so the correction changes no charge"
-    fewer, enough = (
-        really_shuffled(accounted, corrected, reports, numerical_policy=NUMERICAL_POLICY)
-        for reports in (700, 1_800)
-    )
+    fewer, enough = (really_shuffled(accounted, corrected, reports) for reports in (700, 1_800))
     assert fewer == slot_for(truth_of(corrected, 700))
     assert enough == accounted
-
-
-def test_older_settlements_made_the_slot_of_a_slot() -> None:
-    declared = ShuffledRound(randomizer=KRR, reports=10_000, participation=0.5)
-    first = slot_for(declared, numerical_policy=BEFORE)
-    second = slot_for(dataclasses.replace(first, reports=5_000), numerical_policy=BEFORE)
-    assert charged(declared, 5_000, policy=BEFORE) == second
-    assert (second.participation or 0) > 0.508
-    assert charged(declared, 5_000).participation == first.participation
