@@ -10,15 +10,11 @@ from shuffle_ledger.accounting.notebooks import html_table, interval_text
 
 #: Version of everything that can change a number; any such change gets a new name.
 NUMERICAL_POLICY = "shuffle-ledger-numerics-27"
-_POLICY_PREFIX = "shuffle-ledger-numerics-"
-_OLDEST_POLICY = 26
 
 
 def is_known_policy(name: str) -> bool:
     """Returns whether this version judges entries of a numerical policy by the rules that wrote them."""
-    number = name.removeprefix(_POLICY_PREFIX)
-    newest = int(NUMERICAL_POLICY.removeprefix(_POLICY_PREFIX))
-    return name == f"{_POLICY_PREFIX}{number}" and number in map(str, range(_OLDEST_POLICY, newest + 1))
+    return name == NUMERICAL_POLICY
 
 
 @dataclass(frozen=True, kw_only=True)
