@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Protocol
 
 from shuffle_ledger.accounting import (
@@ -45,6 +46,7 @@ from shuffle_ledger.ledger.values.requests import (
 )
 from shuffle_ledger.ledger.verification.decision_contradictions import contradictory
 from shuffle_ledger.ledger.verification.entry_shapes import misshapen, written_moment
+from shuffle_ledger.ledger.verification.numerical_policies import goes_back
 from shuffle_ledger.ledger.verification.policy_trail import Trail
 from shuffle_ledger.ledger.verification.siblings import JointRounds, misjudged
 from shuffle_ledger.ledger.verification.stated_spending import unfounded
@@ -142,6 +144,7 @@ class Replay:
     joint: JointRounds = field(default_factory=JointRounds)  # rounds of several cohorts
     losses: dict[bytes, tuple[int, str]] = field(default_factory=dict)  # loss key -> entry, digest it names
     trail: Trail = field(default_factory=Trail)  # of the policy
+    policies: set[str] = field(default_factory=set)  # the numerical ones that entries had
     began_after: int = 0  # the verified position that the replay goes on from; 0: it is of the whole chain
     # Of a replay that goes on from a position: reads what entries up to there say of a round.
     recall: Callable[[Replay, str], None] | None = None
@@ -225,6 +228,12 @@ class Replay:
     def _check_carried(self, body: EntryBody, previous: EntryBody | None) -> None:
         if not _has_known_policy(body):
             self.blame(body.sequence, f"no version known here has numerical policy {body.numerical_policy!r}")
+        else:
+            newest = goes_back(body.numerical_policy, self.policies)
+            if newest is not None:
+                what = f"it has numerical policy {body.numerical_policy!r}, which no earlier entry has, after"
+                self.blame(body.sequence, f"{what} {newest!r}: only an older version would write it")
+            self.policies.add(body.numerical_policy)
         if (body.kind is EntryKind.OPENED) != (body.sequence == FIRST_SEQUENCE):
             self.blame(
                 body.sequence, "a chain begins, and only begins, with the entry that opened the cohort"
@@ -563,6 +572,12 @@ class Replay:
                 self.blame(
                     body.sequence, f"it names another privacy loss than entry {sequence} for the same round"
                 )
+
+
+def recorded_later(recorded_at: datetime, signed_at: datetime) -> str:
+    """Return in words that an entry was recorded after its head was signed."""
+    recorded, signed = (canonical.spelled_moment(moment) for moment in (recorded_at, signed_at))
+    return f"it was recorded at {recorded}, after its head was signed, at {signed}"
 
 
 def _users(described: ShuffledRound) -> int:

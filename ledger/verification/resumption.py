@@ -48,6 +48,7 @@ def state_of(replay: Replay) -> Mapping[str, Any] | None:
         "overspent": replay.overspent,
         "first_released": None if first is None else first.sequence,
         "by_newer_rules": replay.trail.by_newer_rules,
+        "policies": sorted(replay.policies),
     }
 
 
@@ -56,7 +57,7 @@ def resumed(store: Store, position: VerifiedPosition) -> Replay | None:
     state, cohort = position.state, position.cohort
     opened = _body_at(store, cohort, FIRST_SEQUENCE, state["opened"])
     last = _body_at(store, cohort, position.sequence, position.digest_hex)
-    if opened is None or last is None:
+    if opened is None or last is None or "policies" not in state:  # positions of before do not name them
         return None
     first = state["first_released"]
     held: Counter[ShuffledRound] = Counter()
@@ -80,6 +81,7 @@ def resumed(store: Store, position: VerifiedPosition) -> Replay | None:
         first_released=None if first is None else store.entry(cohort, first).content(),
         losses={bytes.fromhex(key): (sequence, digest) for key, sequence, digest in state["losses"]},
         trail=Trail.resumed(opened, last, by_newer_rules=state["by_newer_rules"]),
+        policies=set(state["policies"]),
         began_after=position.sequence,
         recall=partial(_recall, store, position.sequence),
     )

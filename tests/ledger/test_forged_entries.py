@@ -19,6 +19,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.values.signing import SigningKey
+from shuffle_ledger.ledger.verification.numerical_policies import goes_back
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.conftest import sqlite_url
 from tests.ledger.test_bundles import forged
@@ -28,6 +29,7 @@ Change = Callable[[int, dict[str, Any]], None]
 AUDITOR = Accountant()  # another one than the ledger's
 CHAIN = "chains/000001.txt"
 POLICY = "shuffle-ledger-numerics-"
+NEWEST = int(NUMERICAL_POLICY.removeprefix(POLICY))
 database_url = sqlite_url  # an entry has the same bytes in every database
 
 
@@ -166,3 +168,48 @@ def test_a_clock_that_is_set_back_sets_no_entry_back(
     )
     store.append(dataclasses.replace(after, at=after.at - timedelta(hours=1)), settled)
     assert verify(store, accountant).ok
+
+
+@pytest.mark.parametrize("version", [1.0, True, "1", 2, None])
+def test_no_other_value_passes_for_the_version(settled: BundleMade, key: SigningKey, version: object) -> None:
+    def change(sequence: int, body: dict[str, Any]) -> None:
+        if sequence == 2:
+            body["version"] = version
+
+    assert (2, "the body cannot be read: an entry body of an unknown version") in found(
+        forged(settled.data, change, signer=key)
+    )
+
+
+def test_a_sequence_is_a_whole_number(settled: BundleMade, key: SigningKey) -> None:
+    def change(sequence: int, body: dict[str, Any]) -> None:
+        if sequence == 2:
+            body["sequence"] = 2.0
+
+    assert (2, "its sequence is no whole number") in found(forged(settled.data, change, signer=key))
+
+
+@pytest.mark.parametrize(
+    ("older", "passes"), [(2, False), (NEWEST - 2, False), (NEWEST - 1, True), (NEWEST, True)]
+)
+def test_no_entry_has_a_policy_of_the_past_that_its_chain_never_had(
+    settled: BundleMade, key: SigningKey, older: int, *, passes: bool
+) -> None:
+    """The version before may still write while a ledger is upgraded; no version before that one may."""
+
+    def change(sequence: int, body: dict[str, Any]) -> None:
+        if sequence == 3:
+            body["numerical_policy"] = body["spent"]["method"] = f"{POLICY}{older}"
+
+    answer = [what for _, what in found(forged(settled.data, change, signer=key))]
+    assert any("only an older version would write it" in what for what in answer) is not passes
+
+
+def test_a_policy_that_a_chain_had_before_may_come_again() -> None:
+    names = [f"{POLICY}{number}" for number in (20, 24, 20, 22, 26, 25, 24)]
+    seen: set[str] = set()
+    answers = []
+    for name in names:
+        answers.append(goes_back(name, seen))
+        seen.add(name)
+    assert answers == [None, None, None, f"{POLICY}24", None, None, None]
