@@ -21,6 +21,8 @@ SHARED = {
     "corrected": ("round", "reason"),
     "incident": ("request", "registered_by", "round", "released", "reason"),
 }
+# SHA-256 of FORMAT.md, whose bytes are the same in every bundle.
+NOTE = "ba7e54312a8192473a1649dd9b02abcc9faf11cd2ffd90d112501b2198cac112"
 LINE = re.compile(rb"([1-9][0-9]*) ([0-9a-f]{64}) ([0-9a-f]{64}) (.+)")
 
 
@@ -55,10 +57,21 @@ def read_chain(cohort, data):
             content = json.loads(body)
             if (content["cohort"], content["sequence"]) != (cohort, int(stated)):
                 found.append(f"entry {number}: it says that it belongs elsewhere")
+            if any(type(each) is not int for each in (content["sequence"], content["version"])):
+                found.append(f"entry {number}: its sequence or its version is no whole number")
         except (ValueError, KeyError, TypeError):
             found.append(f"entry {number}: its body is not that of an entry")
         sequence, previous = int(stated), digest
     return found, sequence, previous.hex()
+
+
+def recorded_later(data, signed_at):
+    """Yields which entries were recorded after the moment at which the heads were signed, if they were."""
+    for line in data.split(b"\n")[:-1] if signed_at else ():
+        fields = LINE.fullmatch(line)
+        moment = json.loads(fields.group(4)).get("recorded_at", "") if fields else ""
+        if moment > signed_at:  # both in UTC with microseconds, so the order of texts is that of moments
+            yield f"entry {fields.group(1).decode()}: it was recorded after the heads were signed"
 
 
 def joint_rounds(data):
@@ -110,13 +123,17 @@ def problems(path):
         stated = (listed[name]["bytes"], listed[name]["sha256"])
         if stated != (len(members[name]), hashlib.sha256(members[name]).hexdigest()):
             yield f"{name}: its length or SHA-256 is not the one in the manifest"
+    if hashlib.sha256(members.get("FORMAT.md", b"")).hexdigest() != NOTE:
+        yield "FORMAT.md: it is not the note that every bundle has"
     if not manifest["cohorts"]:
         yield "manifest.json: it lists no chain"
-    heads = {head["cohort"]: head for head in json.loads(members["heads.json"])["heads"]}
+    signed = json.loads(members["heads.json"])
+    heads = {head["cohort"]: head for head in signed["heads"]}
     for item in manifest["cohorts"]:
         cohort, name = item["cohort"], item["member"]
         found, sequence, digest = read_chain(cohort, members[name])
         yield from (f"{name}: {what}" for what in found)
+        yield from (f"{name}: {what}" for what in recorded_later(members[name], signed.get("created_at")))
         stated = heads.get(cohort, {"sequence": None, "digest": None})
         if (stated["sequence"], stated["digest"]) != (sequence, digest):
             yield f"{name}: the chain ends with entry {sequence}, {digest}; heads.json says otherwise"
@@ -127,7 +144,7 @@ def main():
     """Prints what is wrong, or that nothing is."""
     try:
         found = list(problems(sys.argv[1]))
-    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - whatever a changed file makes of it, the verdict is that it was changed
         found = [f"the bundle cannot be read: {type(error).__name__}: {error}"]
     print("\n".join(found) or "Digests, chains and heads hold. Signature and numbers were not checked.")
     return 1 if found else 0

@@ -142,8 +142,19 @@ def _compare_manifest(
             findings.add("it is not in the manifest", member=name)
         elif (listed[name].get("sha256"), listed[name].get("bytes")) != (digest, len(data)):
             findings.add("its SHA-256 or its length is not the one in manifest.json", member=name)
-    if bundle.FORMAT_NOTE in others and others[bundle.FORMAT_NOTE] != bundle.FORMAT_TEXT.encode("utf-8"):
-        findings.add("it is not the note that every bundle of this format has", member=bundle.FORMAT_NOTE)
+    if others.get(bundle.FORMAT_NOTE) != bundle.FORMAT_TEXT.encode("utf-8"):
+        what = "it is not the note" if bundle.FORMAT_NOTE in others else "it is missing, the note"
+        findings.add(f"{what} that every bundle of this format has", member=bundle.FORMAT_NOTE)
+    _compare_with_manifest(members, others, chains, findings)
+
+
+def _compare_with_manifest(
+    members: Mapping[str, bytes],
+    others: Mapping[str, bytes],
+    chains: tuple[Chain, ...],
+    findings: Findings,
+) -> None:
+    """Find a manifest that is not what the other members give."""
     names = [chain.cohort for chain in chains]
     if len(set(names)) != len(names):
         findings.add("it gives one cohort two chains", member=bundle.MANIFEST)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 from importlib.metadata import version
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, exact_text
@@ -15,7 +16,7 @@ from shuffle_ledger.ledger.evidence.findings import BundleReport, CohortFound, F
 from shuffle_ledger.ledger.evidence.recomputation import Recomputation
 from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryKind
-from shuffle_ledger.ledger.verification.replay import Replay
+from shuffle_ledger.ledger.verification.replay import Replay, recorded_later
 from shuffle_ledger.ledger.verification.siblings import JointRounds, disagreements, undeclared
 
 Progress = Callable[[str, int, int], None]
@@ -58,6 +59,7 @@ def verify_bundle(
             Recomputation(accountant, numbers, chain.data.count(b"\n")),
             signed=signed.get(chain.cohort, []),
             kept=kept.get(chain.cohort, []),
+            against=against,
             joint=joint,
             tell=tell,
         )
@@ -97,15 +99,18 @@ def _cohort(
     *,
     signed: list[CheckpointHead],
     kept: list[CheckpointHead],
+    against: SavedHeads | None,
     joint: dict[str, JointRounds],
     tell: Progress,
 ) -> CohortFound:
     findings, name, length = evidence.findings, chain.cohort, chain.data.count(b"\n")
     replay = Replay(store=evidence, cohort=name)
     digests: dict[int, str] = {}
+    moments: dict[int, datetime] = {}
     for step in replay.steps():
         recomputation.see(step, replay.trail)
         digests[replay.head_sequence] = replay.head_digest.hex()
+        moments[replay.head_sequence] = step.body.recorded_at
         tell(f"{name}: checking entries", replay.head_sequence, length)
     checks = recomputation.finish(lambda done, of: tell(f"{name}: computing numbers again", done, of))
     for problem in replay.problems:
@@ -116,8 +121,10 @@ def _cohort(
         findings.note(what, member=chain.member, cohort=name, sequence=sequence)
     if evidence.heads is not None:
         _compare_signed(replay, chain, signed, findings)
+        _compare_moments(chain, signed, moments, evidence.heads, findings)
     for head in kept:
         _compare_kept(replay, chain, head, digests.get(head.sequence), findings)
+    _compare_moments(chain, kept, moments, against, findings)
     joint[name] = replay.joint
     body, ok = recomputation.last, not findings.concern(name)
     return CohortFound(
@@ -182,6 +189,24 @@ def _compare_signed(replay: Replay, chain: Chain, signed: list[CheckpointHead], 
         told = f"entry {signed[0].sequence}, {signed[0].digest_hex}" if signed else "no entry"
         what = f"the chain ends with {last.digest_hex}, and heads.json names {told}"
         findings.add(what, member=chain.member, cohort=chain.cohort, sequence=replay.head_sequence)
+
+
+def _compare_moments(
+    chain: Chain,
+    heads: list[CheckpointHead],
+    moments: Mapping[int, datetime],
+    saved: SavedHeads | None,
+    findings: Findings,
+) -> None:
+    """Find entries that are heads of a checkpoint, and were recorded after it was signed."""
+    if saved is None or saved.checkpoint is None:
+        return
+    signed_at = saved.checkpoint.created_at
+    for head in heads:
+        moment = moments.get(head.sequence)
+        if moment is not None and moment > signed_at:
+            what = recorded_later(moment, signed_at)
+            findings.add(what, member=chain.member, cohort=chain.cohort, sequence=head.sequence)
 
 
 def _compare_kept(

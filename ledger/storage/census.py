@@ -189,15 +189,14 @@ def clock_problems(engine: Engine, clocks: Clocks) -> list[str]:
     with engines.reading(engine) as connection:
         now = engines.database_time(connection)
         said = clocks.difference_from_own(now)
-        last: dict[str, datetime] = {}
-        for row in connection.execute(waiting.group_by(rounds.c.cohort)):
-            last[row.cohort] = row.at
-        for row in connection.execute(newest):
+        waits = connection.execute(waiting.group_by(rounds.c.cohort))
+        last: dict[str, datetime] = {row.cohort: row.at for row in waits}
+        for entry in map(entry_from, connection.execute(newest)):
             try:
-                at = entry_from(row).content().recorded_at
+                at = entry.content().recorded_at
             except (LedgerError, TypeError, ValueError):
                 continue  # an entry that cannot be read: verification says so
-            last[row.cohort] = max(at, last.get(row.cohort, at))
+            last[entry.cohort] = max(at, last.get(entry.cohort, at))
     behind = [clocks.behind(now, at, what=f"cohort {name!r}") for name, at in sorted(last.items())]
     return [what for what in (said, *behind) if what is not None]
 

@@ -19,6 +19,7 @@ from sqlalchemy import (
     Engine,
     Executable,
     Integer,
+    LargeBinary,
     Table,
     Text,
     bindparam,
@@ -268,6 +269,15 @@ def contains(column: ColumnElement[bytes], part: bytes, dialect_name: str) -> Co
     """Return whether the bytes of a column contain some bytes, as an expression."""
     searched = func.instr if dialect_name == "sqlite" else func.pg_catalog.position
     return searched(column, part, type_=Integer()) > 0
+
+
+def part_behind(
+    column: ColumnElement[bytes], mark: bytes, length: int, dialect_name: str
+) -> ColumnElement[bytes]:
+    """Return the bytes of a column behind the first occurrence of a mark, as an expression."""
+    searched = func.instr if dialect_name == "sqlite" else func.pg_catalog.position
+    start = searched(column, bindparam(None, mark, type_=LargeBinary()), type_=Integer()) + len(mark)
+    return func.substr(column, start, length, type_=LargeBinary())
 
 
 def advisory_lock(dialect_name: str) -> ColumnElement[Any]:

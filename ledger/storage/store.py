@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, and_, insert, select, update
@@ -290,10 +290,13 @@ class Store(RoundStore):
     def standing(self) -> Standing:
         """Return which ledger this is and where all its chains end, all of one moment; raises Damaged."""
         with engines.reading(self._engine) as connection:
+            now = engines.database_time(connection)
+            # A clock that was set back a little leaves entries that are ahead of it, and nothing is signed
+            # before it was recorded. What is further ahead is wrong, and stays a finding.
+            allowed = now + timedelta(seconds=self.clocks.difference_max_seconds)
+            ahead = rows.last_moments(connection, after=now, until=allowed)
             return Standing(
-                ledger_id=rows.ledger_id(connection),
-                at=engines.database_time(connection),
-                heads=rows.head_rows(connection),
+                ledger_id=rows.ledger_id(connection), at=max([now, *ahead]), heads=rows.head_rows(connection)
             )
 
     def append(self, view: CohortView, draft: EntryDraft) -> LedgerEntry:

@@ -140,7 +140,8 @@ class EntryBody:
     def from_bytes(cls, data: bytes) -> EntryBody:
         """Return the body whose canonical bytes are `data`; raises Damaged when there is none."""
         content = canonical.decode(data)
-        if not isinstance(content, dict) or content.pop("version", None) != BODY_VERSION:
+        version = content.pop("version", None) if isinstance(content, dict) else None
+        if type(version) is not int or version != BODY_VERSION:  # 1.0 is other bytes, and true is no number
             raise Damaged("an entry body of an unknown version")
         try:
             content["kind"] = EntryKind(content["kind"])

@@ -413,7 +413,8 @@ class RoundRequest:
     def from_bytes(cls, data: bytes) -> RoundRequest:
         """Return the request whose canonical bytes are `data`; raises Damaged when there is none."""
         content = canonical.decode(data)
-        if not isinstance(content, Mapping) or content.get("version") != _REQUEST_VERSION:
+        version = content.get("version") if isinstance(content, Mapping) else None
+        if not isinstance(content, Mapping) or type(version) is not int or version != _REQUEST_VERSION:
             raise Damaged("a round request of an unknown version")
         try:
             return cls(

@@ -136,6 +136,8 @@ def misshapen(body: EntryBody, policy: str) -> Iterator[str]:
 
 def _head(body: EntryBody) -> Iterator[str]:
     values: dict[str, Any] = dict(vars(body))
+    if type(values["sequence"]) is not int:
+        yield "its sequence is no whole number"
     if not isinstance(values["round_id"], str if body.kind in _OF_ROUNDS else NoneType):
         yield "it names a round where it is about the cohort, or none where it is about a round"
     if not _is_text(values["actor"]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Protocol
 
 from shuffle_ledger.accounting import (
@@ -557,6 +558,12 @@ class Replay:
                 self.blame(
                     body.sequence, f"it names another privacy loss than entry {sequence} for the same round"
                 )
+
+
+def recorded_later(recorded_at: datetime, signed_at: datetime) -> str:
+    """Return in words that an entry was recorded after its head was signed."""
+    recorded, signed = (canonical.spelled_moment(moment) for moment in (recorded_at, signed_at))
+    return f"it was recorded at {recorded}, after its head was signed, at {signed}"
 
 
 def _users(described: ShuffledRound) -> int:

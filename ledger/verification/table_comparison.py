@@ -7,8 +7,10 @@ from shuffle_ledger.ledger.errors import LedgerError, NotFound
 from shuffle_ledger.ledger.storage.rows import Beside, CohortView, StoredRound, declared_bytes
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical, entries
-from shuffle_ledger.ledger.values.requests import DECLARED, request_digest
+from shuffle_ledger.ledger.values.requests import DECLARED, RoundRequest, request_digest
 from shuffle_ledger.ledger.verification.replay import Replay, request_and_actor
+
+MISPLACED_MAX = 20  # entries that are named
 
 
 def compare_tables(replay: Replay, store: Store, beside: Beside) -> None:
@@ -24,6 +26,8 @@ def compare_tables(replay: Replay, store: Store, beside: Beside) -> None:
     """
     _compare_head(replay, beside.view)
     _compare_clock(replay, store, beside.view)
+    for sequence in store.positions.misplaced(replay.cohort, after=replay.began_after, limit=MISPLACED_MAX):
+        replay.blame(sequence, "its place in the feed of events is not behind that of the entry before it")
     counts = dict(beside.counts)
     if replay.readable and counts != dict(replay.kinds):
         replay.blame(None, f"the head counts {counts}, its entries are {dict(replay.kinds)}")
@@ -110,6 +114,7 @@ def _compare_round(replay: Replay, store: Store, stored: StoredRound) -> None:
     name = f"round {stored.round_id!r}"
     if request_digest(stored.content) != stored.content_digest:
         replay.blame(stored.outcome_sequence, f"{name}: its registered content was changed")
+    _compare_shared(replay, store, stored, name)
     linked: tuple[int | None, int | None] = (stored.outcome_sequence, stored.closing_sequence)
     expected = (replay.outcomes.get(stored.round_id), replay.closings.get(stored.round_id))
     if linked != expected:
@@ -124,6 +129,31 @@ def _compare_round(replay: Replay, store: Store, stored: StoredRound) -> None:
     written = canonical.spelled_moment(stored.registered_at)
     if number is not None and (number, moment) != (stored.registration, written):  # older entries say neither
         replay.blame(stored.outcome_sequence, f"{name}: its row says otherwise when it was registered")
+
+
+def _compare_shared(replay: Replay, store: Store, stored: StoredRound, name: str) -> None:
+    """Blame a row that says wrongly whether the round is listed by another row, of its first cohort."""
+    try:
+        first = RoundRequest.from_bytes(stored.content).cohort
+    except LedgerError as error:
+        replay.blame(stored.outcome_sequence, f"{name}: its registered content cannot be read: {error}")
+        return
+    is_first = stored.cohort == first
+    if is_first is not stored.shared:
+        return
+    # Where the first cohort was lost, the row of another one is the first that there is.
+    if is_first or _has_row(store, first, stored.round_id):
+        replay.blame(
+            stored.outcome_sequence, f"{name}: its row says wrongly whether lists have it from another row"
+        )
+
+
+def _has_row(store: Store, cohort: str, round_id: str) -> bool:
+    try:
+        store.round_in(cohort, round_id)
+    except NotFound:
+        return False
+    return True
 
 
 def _without_newer(

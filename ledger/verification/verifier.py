@@ -29,6 +29,7 @@ from shuffle_ledger.ledger.verification.replay import (
     Problem,
     Replay,
     Step,
+    recorded_later,
 )
 from shuffle_ledger.ledger.verification.resumption import SOFTWARE, resumed, state_of
 from shuffle_ledger.ledger.verification.sibling_chains import siblings_in
@@ -143,7 +144,14 @@ def verify(
     for place, name in enumerate(names):
         position = None if key is None else trusted_position(store, name, key)
         tell = None if progress is None else partial(_tell, progress, name, place, len(names))
-        run = _Run(store=store, accountant=accountant, numbers=numbers, position=position, tell=tell)
+        run = _Run(
+            store=store,
+            accountant=accountant,
+            numbers=numbers,
+            position=position,
+            tell=tell,
+            signed_at=against.checkpoint.created_at if against and against.checkpoint else None,
+        )
         found.append(run.judged(name, saved.get(name, ()), chains)[0])
     found = [_with_siblings(store, each, chains) for each in found]
     found += [_missing(name) for name in sorted(set(saved) - set(names))]
@@ -303,6 +311,7 @@ class _Run:
     numbers: Numbers
     position: VerifiedPosition | None  # to go on from; None: the whole chain is replayed
     tell: Callable[[int], None] | None = None  # how many entries were replayed
+    signed_at: datetime | None = None  # when the saved heads were signed; None: they are not
 
     def judged(
         self, name: str, saved: Iterable[tuple[int, str]], chains: dict[str, JointRounds]
@@ -334,7 +343,7 @@ class _Run:
         compare_tables(replay, self.store, beside)
         chains[name] = replay.joint
         for sequence, digest in saved:
-            _compare_saved(replay, self.store, sequence, digest)
+            _compare_saved(replay, self.store, sequence, digest, self.signed_at)
         problems = tuple(sorted(replay.problems, key=lambda problem: problem.sequence or math.inf))
         found = CohortVerification(
             cohort=name,
@@ -453,7 +462,9 @@ class _NumberChecker:
             )
 
 
-def _compare_saved(replay: Replay, store: Store, sequence: int, digest: str) -> None:
+def _compare_saved(
+    replay: Replay, store: Store, sequence: int, digest: str, signed_at: datetime | None
+) -> None:
     try:
         entry = store.entry(replay.cohort, sequence)
     except NotFound:
@@ -463,6 +474,8 @@ def _compare_saved(replay: Replay, store: Store, sequence: int, digest: str) -> 
         return
     if entry.digest.hex() != digest:
         replay.blame(sequence, "it differs from the head that was saved: the chain was rewritten")
+    elif signed_at is not None and (moment := entry.content().recorded_at) > signed_at:
+        replay.blame(sequence, recorded_later(moment, signed_at))
 
 
 def _missing(name: str) -> CohortVerification:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib.util
 import io
 import json
 import subprocess
@@ -26,6 +27,7 @@ from shuffle_ledger.ledger.errors import Damaged, InvalidValue, NotFound
 from shuffle_ledger.ledger.evidence import archive as container
 from shuffle_ledger.ledger.evidence import bundle
 from shuffle_ledger.ledger.evidence.bundle import BundleMade, make_bundle
+from shuffle_ledger.ledger.evidence.bundle_reader import open_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.evidence.findings import BundleReport
 from shuffle_ledger.ledger.policies.adaptive import spending_of
@@ -717,7 +719,7 @@ def independently(path: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_independent_verifier_agrees_and_needs_nothing(made: BundleMade, tmp_path: Path) -> None:
-    assert len(EXAMPLE.read_text("utf-8").splitlines()) <= 140
+    assert len(EXAMPLE.read_text("utf-8").splitlines()) <= 160
     path = tmp_path / "bundle.zip"
     path.write_bytes(made.data)
     done = independently(path)
@@ -751,3 +753,57 @@ def test_the_independent_verifier_names_what_was_tampered_with(
     assert "SHA-256 is not the one in the manifest" in independently(path).stdout
     path.write_bytes(made.data[: len(made.data) // 2])
     assert independently(path).returncode == 1
+
+
+@pytest.fixture(scope="module")
+def example() -> Callable[[Path], int]:
+    """Return the independent verifier as a function of a path, in this process."""
+    spec = importlib.util.spec_from_file_location("verify_bundle_example", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def run(path: Path) -> int:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(sys, "argv", [str(EXAMPLE), str(path)])
+            return int(module.main())
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
+def test_any_changed_byte_of_the_archive_ends_both_verifiers_with_a_verdict(
+    made: BundleMade, tmp_path: Path, example: Callable[[Path], int], mask: int
+) -> None:
+    members, path = members_of(made.data), tmp_path / "bundle.zip"
+    headers: list[int] = []
+    start = 0
+    for name, content in members.items():
+        headers += range(start, start + 30 + len(name))
+        start += 30 + len(name) + len(content)
+    for place in [*headers, *range(start, len(made.data))]:
+        changed = bytearray(made.data)
+        changed[place] ^= mask
+        path.write_bytes(changed)
+        assert example(path) in (0, 1)
+        assert open_bundle(bytes(changed)).findings.listed, place
+
+
+@pytest.mark.parametrize("note", [None, b"", b"# What this is\n"])
+def test_a_bundle_without_its_note_is_found(
+    made: BundleMade, tmp_path: Path, example: Callable[[Path], int], note: bytes | None
+) -> None:
+    """The manifest fits: only the note itself is another one, or none."""
+    members = members_of(made.data)
+    cohorts = [each["cohort"] for each in json.loads(members["manifest.json"])["cohorts"]]
+    others = {name: data for name, data in members.items() if name not in ("manifest.json", "FORMAT.md")}
+    if note is not None:
+        others = dict(sorted({**others, "FORMAT.md": note}.items()))
+    data = container.pack({"manifest.json": bundle.manifest_bytes(others, cohorts), **others})
+    findings = open_bundle(data).findings.listed
+    assert [each.member for each in findings] == ["FORMAT.md"]
+    path = tmp_path / "bundle.zip"
+    path.write_bytes(data)
+    assert example(path) == 1

@@ -158,7 +158,7 @@ def test_on_postgresql_the_clock_is_compared_with_that_of_the_process(
             register_and_admit(store, accountant, make_request("first"), actor="ada")[0], Admitted
         )
         store.clocks = dataclasses.replace(store.clocks, own=lambda: datetime.now(UTC) - off)
-        writes = [
+        writes: list[Callable[[], object]] = [
             *attempts(store, accountant, make_request),
             lambda: open_cohort(store, name="new", actor="ada", **OPENED),
             lambda: register(store, make_request("pending"), actor="ada"),

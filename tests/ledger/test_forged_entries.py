@@ -27,6 +27,7 @@ Change = Callable[[int, dict[str, Any]], None]
 AUDITOR = Accountant()  # another one than the ledger's
 CHAIN = "chains/000001.txt"
 POLICY = "shuffle-ledger-numerics-"
+NEWEST = int(NUMERICAL_POLICY.removeprefix(POLICY))
 database_url = sqlite_url  # an entry has the same bytes in every database
 
 
@@ -149,3 +150,22 @@ def test_a_clock_that_is_set_back_sets_no_entry_back(
     )
     store.append(dataclasses.replace(after, at=after.at - timedelta(hours=1)), settled)
     assert verify(store, accountant).ok
+
+
+@pytest.mark.parametrize("version", [1.0, True, "1", 2, None])
+def test_no_other_value_passes_for_the_version(settled: BundleMade, key: SigningKey, version: object) -> None:
+    def change(sequence: int, body: dict[str, Any]) -> None:
+        if sequence == 2:
+            body["version"] = version
+
+    assert (2, "the body cannot be read: an entry body of an unknown version") in found(
+        forged(settled.data, change, signer=key)
+    )
+
+
+def test_a_sequence_is_a_whole_number(settled: BundleMade, key: SigningKey) -> None:
+    def change(sequence: int, body: dict[str, Any]) -> None:
+        if sequence == 2:
+            body["sequence"] = 2.0
+
+    assert (2, "its sequence is no whole number") in found(forged(settled.data, change, signer=key))
