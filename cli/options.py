@@ -123,42 +123,6 @@ def _round_options(
     return wrapped  # type: ignore[no-any-return]  # click.option is untyped about what it wraps
 
 
-class StratumType(click.ParamType[object]):
-    """Reads what was sampled of one cohort: `phones=100/1000`."""
-
-    name = "stratum"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
-        name, _, numbers = str(value).rpartition("=")
-        sampled, _, users = numbers.partition("/")
-        if not (name and sampled.isascii() and sampled.isdigit() and users.isascii() and users.isdigit()):
-            raise BadValue(
-                "stratum", str(value), "a cohort, the users sampled and of how many: phones=100/1000"
-            )
-        return name, [int(sampled), int(users)]
-
-
-def audience_options(command: Command) -> Command:
-    """Adds the options that name several cohorts; the command gets `audience`, a text or None, and
-    `stratified`, a mapping."""
-
-    @functools.wraps(command)
-    def with_strata(*, stratum: tuple[tuple[str, list[int]], ...], **options: Any) -> Any:
-        if len(dict(stratum)) != len(stratum):
-            raise BadValue("stratum", ", ".join(name for name, _ in stratum), "each cohort once")
-        return command(stratified=dict(stratum), **options)
-
-    stratum_option = click.option(
-        "--stratum",
-        type=StratumType(),
-        metavar="COHORT=M/N",
-        multiple=True,
-        help="M of N users of COHORT were sampled; for every cohort of the audience. Gives --sampled-from.",
-    )
-    wrapped: Any = audience_option(stratum_option(with_strata))
-    return wrapped  # type: ignore[no-any-return]  # click.option is untyped about what it wraps
-
-
 def audience_option(command: Command) -> Command:
     """Adds `--audience`; the command gets `audience`, a text or None."""
     return click.option(

@@ -6,12 +6,23 @@ from collections.abc import Mapping
 
 _SIGN_IN = "a reverse proxy signs people in and sends the token of the issuer (docs/sign-in.md)"
 _RESERVE = "one person raises a budget up to its ceiling (cohort budget NAME --epsilon E --reason TEXT)"
-# A name as people write it, or the command before it where other commands still have the name.
+_ELSEWHERE = "record an incident of each further cohort, or period such as COHORT@2026-W48, under a new --id"
+_STRATA = "state sampled_from: reports divided by the largest rate of a cohort, rounded down"
+# A name as people write it, behind the command or the kind of body where others still have it.
 GONE: Mapping[str, str] = {
     "reserve": _RESERVE,
     "reserve release": _RESERVE,
     "reserve approve": _RESERVE,
     "audit statement --format csv": "--format json has all numbers; a cohort's page gives its history as CSV",
+    "--stratum": _STRATA,
+    "--stratified": _STRATA,
+    "stratified": _STRATA,
+    "round correct --also-cohort": _ELSEWHERE,
+    "round correct --collected-on": _ELSEWHERE,
+    "round correct --collected-until": _ELSEWHERE,
+    "also_cohorts": _ELSEWHERE,
+    "CorrectRound.collected_on": _ELSEWHERE,
+    "CorrectRound.collected_until": _ELSEWHERE,
     "round import --sheet": "workbooks are not read: save the sheet as CSV UTF-8",
     "SHUFFLE_LEDGER_OIDC_CLIENT_ID": _SIGN_IN,
     "SHUFFLE_LEDGER_OIDC_CLIENT_SECRET": _SIGN_IN,

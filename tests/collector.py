@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 SECONDS_MAX = 60.0
@@ -36,7 +35,6 @@ class Collector:
     url: str
     raw: list[bytes] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
-    counts: dict[tuple[str, str], int] = field(default_factory=dict)  # by histogram and outcome
 
     @property
     def environment(self) -> dict[str, str]:
@@ -44,20 +42,12 @@ class Collector:
         return {
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.url,
             "OTEL_BSP_SCHEDULE_DELAY": "100",
-            "OTEL_METRIC_EXPORT_INTERVAL": "500",
         }
 
     def await_spans(self, found: Callable[[list[Span]], Any]) -> Any:
         """Return what `found` makes of the spans as soon as it is true."""
-        return self._await(lambda: found(list(self.spans)))
-
-    def await_count(self, histogram: str, outcome: str) -> int:
-        """Return how many measurements a histogram has, as soon as it has some."""
-        return int(self._await(lambda: self.counts.get((histogram, outcome))))
-
-    def _await(self, found: Callable[[], Any]) -> Any:
         ends = time.monotonic() + SECONDS_MAX
-        while not (answer := found()):
+        while not (answer := found(list(self.spans))):
             assert time.monotonic() < ends, [(span.service, span.name) for span in self.spans]
             time.sleep(0.05)
         return answer
@@ -65,12 +55,8 @@ class Collector:
     def take(self, path: str, body: bytes) -> None:
         """Keep a message."""
         self.raw.append(body)
-        if path == "/v1/traces":
-            self._take_spans(ExportTraceServiceRequest.FromString(body))
-        else:
-            self._take_metrics(ExportMetricsServiceRequest.FromString(body))
-
-    def _take_spans(self, message: Any) -> None:
+        assert path == "/v1/traces"
+        message: Any = ExportTraceServiceRequest.FromString(body)
         for sent in message.resource_spans:
             service = _plain(sent.resource.attributes)["service.name"]
             for each in (span for scope in sent.scope_spans for span in scope.spans):
@@ -85,13 +71,6 @@ class Collector:
                         failed=each.status.code == 2,
                     )
                 )
-
-    def _take_metrics(self, message: Any) -> None:
-        for sent in message.resource_metrics:
-            for metric in (each for scope in sent.scope_metrics for each in scope.metrics):
-                for point in metric.histogram.data_points:
-                    outcome = _plain(point.attributes).get("outcome", "")
-                    self.counts[metric.name, outcome] = point.count
 
 
 def _plain(attributes: Any) -> dict[str, Any]:

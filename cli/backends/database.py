@@ -15,7 +15,6 @@ from shuffle_ledger.cli.backends.rehearsal import rehearsed
 from shuffle_ledger.cli.backends.session import Session, open_session, settings_from
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.ledger.decisions import (
-    Collected,
     Fits,
     QuotaReading,
     admit_at_once,
@@ -24,7 +23,6 @@ from shuffle_ledger.ledger.decisions import (
     change_budget,
     check_opening,
     correct,
-    correct_everywhere,
     open_cohort,
     open_many,
     price,
@@ -226,16 +224,11 @@ class DatabaseLedger:
         changes: Mapping[str, object],
         *,
         reason: str,
-        collected: Collected | None = None,
     ) -> Corrected:
         """See `Ledger`."""
         session = self.session
         told: dict[str, Any] = {"reason": reason, "actor": session.settings.actor}
-        if collected is None:
-            return correct(session.store, session.accountant, round_id, changes, **told)
-        return correct_everywhere(
-            session.store, session.accountant, round_id, changes, collected=collected, **told
-        )
+        return correct(session.store, session.accountant, round_id, changes, **told)
 
     def record_incident(
         self,

@@ -8,7 +8,7 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from shuffle_ledger.accounting import ShuffledRound
-from shuffle_ledger.ledger.decisions import Collected, Fits, QuotaReading
+from shuffle_ledger.ledger.decisions import Fits, QuotaReading
 from shuffle_ledger.ledger.reports import (
     BudgetStatement,
     Forecast,
@@ -125,14 +125,7 @@ class Ledger(Protocol):
     def void(self, round_id: str, *, reason: str) -> Voided:
         """See `ledger.decisions.void`."""
 
-    def correct(
-        self,
-        round_id: str,
-        changes: Mapping[str, object],
-        *,
-        reason: str,
-        collected: Collected | None = None,
-    ) -> Corrected:
+    def correct(self, round_id: str, changes: Mapping[str, object], *, reason: str) -> Corrected:
         """See `ledger.decisions.corrections.correct`."""
 
     def record_incident(

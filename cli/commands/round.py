@@ -14,10 +14,8 @@ from shuffle_ledger.cli.backends.ledger import Ledger
 from shuffle_ledger.cli.commands.round_views import decision_facts, quote_facts, record_facts
 from shuffle_ledger.cli.failures import ExitCode
 from shuffle_ledger.cli.options import (
-    DATE,
-    TEXT,
     WHOLE,
-    audience_options,
+    audience_option,
     broker_option,
     changed_round_options,
     days_options,
@@ -33,10 +31,9 @@ from shuffle_ledger.cli.rendering.present import (
     document_of,
     present,
     present_decision,
-    tell_not_told,
     tell_overspent,
 )
-from shuffle_ledger.ledger.decisions import Collected, request_of
+from shuffle_ledger.ledger.decisions import request_of
 from shuffle_ledger.ledger.values import (
     Admitted,
     Corrected,
@@ -54,7 +51,7 @@ from shuffle_ledger.ledger.values import (
 
 @click.command("quote")
 @click.argument("cohort", required=False)
-@audience_options
+@audience_option
 @click.option("--id", "round_id", metavar="ID", help="Say what registering it under this name would answer.")
 @round_options
 @days_options
@@ -67,7 +64,6 @@ from shuffle_ledger.ledger.values import (
 def quote_(
     cohort: str | None,
     audience: str | None,
-    stratified: dict[str, list[int]],
     round_id: str | None,
     described: ShuffledRound,
     days: dict[str, date],
@@ -87,7 +83,7 @@ def quote_(
     if round_id is None and use_case is not None:
         raise click.UsageError("--use-case is compared with that of --id, which is not given")
     named = names_given(cohort, audience)
-    more: dict[str, Any] = {**days, "use_case": use_case, "stratified": stratified}
+    more: dict[str, Any] = {**days, "use_case": use_case}
     with open_ledger(server=server, database_url=database_url, actor=actor, team=team) as ledger:
         names = [named] if audience is None else ledger.audience(named, round_id=round_id)
         request = request_of(names, described, round_id=round_id or "quote", **more)
@@ -100,7 +96,7 @@ def quote_(
 
 @click.command("register")
 @click.argument("cohort", required=False)
-@audience_options
+@audience_option
 @click.option(
     "--id", "round_id", metavar="ID", required=True, help="The round's name, chosen by you, never reused."
 )
@@ -115,7 +111,6 @@ def quote_(
 def register_(
     cohort: str | None,
     audience: str | None,
-    stratified: dict[str, list[int]],
     round_id: str,
     described: ShuffledRound,
     days: dict[str, date],
@@ -135,7 +130,7 @@ def register_(
     a cohort of it is frozen or overspent.
     """
     named = names_given(cohort, audience)
-    more: dict[str, Any] = {**days, "use_case": use_case, "stratified": stratified}
+    more: dict[str, Any] = {**days, "use_case": use_case}
     where = {"database_url": database_url, "broker_url": broker_url, "actor": actor, "team": team}
     with open_ledger(server=server, anchored=True, **where) as ledger:
         names = [named] if audience is None else ledger.audience(named, round_id=round_id)
@@ -190,18 +185,6 @@ def void_(round_id: str, reason: str, as_json: bool, **where: Any) -> None:
 @click.argument("round_id", metavar="ID")
 @changed_round_options
 @click.option("--not-sampled", is_flag=True, help="The reports came from no sample, and no coin decided.")
-@click.option(
-    "--collected-on", type=DATE, metavar="DATE", help="The first day, if it was collected earlier, too; UTC."
-)
-@click.option("--collected-until", type=DATE, metavar="DATE", help="The last day, if it was later.")
-@click.option(
-    "--also-cohort",
-    "also",
-    type=TEXT,
-    metavar="COHORT",
-    multiple=True,
-    help="A further cohort whose users sent reports, too. Give it with each later correction again.",
-)
 @click.option("--reason", metavar="TEXT", required=True, help="Why it is told now.")
 @ledger_options
 @server_option
@@ -210,9 +193,6 @@ def correct_(
     round_id: str,
     given: dict[str, object],
     not_sampled: bool,
-    collected_on: date | None,
-    collected_until: date | None,
-    also: tuple[str, ...],
     reason: str,
     as_json: bool,
     **where: Any,
@@ -220,20 +200,14 @@ def correct_(
     """Record the true parameters of the released round ID, where they differ from those declared.
 
     Give the parameters that differ; the others stay. The round is charged at its true cost; a charge does not
-    shrink, except under policy fixed, which charges what was told last. What else it was collected from is
-    recorded as incidents: further cohorts, and periods of windows on further days. These keep what they were
-    told until a correction names the same cohorts and days again, also after a settlement. Exits with 3 if a
+    shrink, except under policy fixed, which charges what was told last. Where it was collected from further
+    cohorts, or on further days, record an incident of each cohort or period that lacks it. Exits with 3 if a
     cohort is overspent with it. The same again changes nothing, unless another correction or a settlement
     came between.
     """
     if not_sampled:
         given = {"sampled_from": None, "participation": None, **given}
-    collected = Collected(cohorts=also, on=collected_on, until=collected_until) or None
-    answer = _close(
-        lambda ledger: ledger.correct(round_id, given, reason=reason, collected=collected),
-        where,
-        as_json=as_json,
-    )
+    answer = _close(lambda ledger: ledger.correct(round_id, given, reason=reason), where, as_json=as_json)
     return code_of_charge(answer)
 
 
@@ -294,14 +268,10 @@ def _close(close: Callable[[Ledger], Closed], where: Mapping[str, Any], *, as_js
 
 
 def code_of_charge(answer: Settled | Corrected | Incident) -> ExitCode:
-    """Returns how a command exits that charged what was released, after telling who overspent, and who was
-    told less."""
-    for chain in getattr(answer, "not_told", ()):
-        tell_not_told(answer.round_id, chain)
+    """Returns how a command exits that charged what was released, after telling who overspent."""
     if not answer.overspent:
         return ExitCode.DONE
-    members = (*answer.audience, *getattr(answer, "elsewhere", ()))
-    for name in [member.cohort for member in members if member.overspent] or [answer.cohort]:
+    for name in [member.cohort for member in answer.audience if member.overspent] or [answer.cohort]:
         tell_overspent(name)
     return ExitCode.REFUSED
 

@@ -26,7 +26,7 @@ REFUSED_SHOWN_MAX = 20
 
 def decision_facts(decision: Decision) -> Table:
     """Returns the decision as a table for people."""
-    rows = _rows(decision, leave_out=("round_id", "not_told"))
+    rows = _rows(decision, leave_out=("round_id",))
     return facts(f"Round {decision.round_id}: {_outcome(decision)}", rows)
 
 
@@ -110,7 +110,7 @@ def _rows(answer: Decision | Quote, *, leave_out: tuple[str, ...]) -> dict[str, 
         value = getattr(answer, field.name)
         if field.name in leave_out or value is None or value == ():
             continue
-        if field.name in ("audience", "refused_by", "elsewhere"):
+        if field.name in ("audience", "refused_by"):
             rows |= _by_cohort(value)
             continue
         name = _NAMES.get(field.name, field.name.replace("_", " "))

@@ -59,15 +59,6 @@ def tell_overspent(cohort: str) -> None:
     )
 
 
-def tell_not_told(round_id: str, chain: str) -> None:
-    """Writes to standard error that a command did not reach an incident of its round in another chain."""
-    say(
-        f"{chain!r} was told of this round by an earlier correction, as {round_id}+{chain}, and may be"
-        " charged too little for what the round is now: correct the round once more, with the --also-cohort"
-        " and the days of that correction"
-    )
-
-
 def console_on(stream: object) -> Console:
     """Returns a console without highlighting, as wide as COLUMNS says, else as the terminal, else
     `PIPED_WIDTH`. It writes no styles if NO_COLOR is not empty, or where there is no terminal."""

@@ -117,7 +117,7 @@ class Service:
         answer = await self._registered(request, actor=actor, wait_seconds=wait_seconds)
         outcome, seconds = type(answer).__name__.lower(), time.perf_counter() - began
         self.observe_decision(outcome, seconds)
-        telemetry.decided("registration", outcome, seconds)
+        telemetry.decided(outcome)
         return answer
 
     async def _registered(

@@ -294,11 +294,6 @@ _RECORD_FIELDS: Schema = {
     },
     "team": schema_of(str | None),
     "quotas": {"type": "array", "items": {"type": "string"}, "description": "Quotas of its team, likewise."},
-    "stratified": {
-        "type": "object",
-        "additionalProperties": {"type": "array", "items": {"type": "integer"}},
-        "description": "For each cohort how many users were sampled, and of how many.",
-    },
     "decision": {"anyOf": [_ref("Admitted"), _ref("RefusedDecision"), {"type": "null"}]},
     "closing": {"anyOf": [_ref("Settled"), _ref("Voided"), {"type": "null"}]},
     "corrections": {"type": "array", "items": _ref("Corrected")},

@@ -9,7 +9,6 @@ from typing import Any
 
 from shuffle_ledger.accounting import InvalidParameter, exact_text
 from shuffle_ledger.ledger.api.schemas.requests import PATTERNS, UNKNOWN_FIELD
-from shuffle_ledger.ledger.gone_names import replacement
 
 _PARTS = ("body", "query", "path", "header")  # of a request, in Pydantic's places
 _KEY = "[key]"  # in Pydantic's places: not the value at a name, but the name itself
@@ -86,7 +85,6 @@ def wrong_field(error: Mapping[str, Any]) -> Wrong:
 def _unknown(limits: Context, place: list[str]) -> Wrong:
     name, known = str(limits["name"]), str(limits["known"]).split(", ")
     close = difflib.get_close_matches(name, known, n=1)
-    instead = replacement(name)
     meant = f"; did you mean {close[0]}?" if close else ""
     inside = f" in {'.'.join(place)}" if place else ""
     expected = f"one of {', '.join(known)}"
@@ -94,8 +92,8 @@ def _unknown(limits: Context, place: list[str]) -> Wrong:
         field=".".join((*place, name)),
         value=limits["value"],
         expected=expected,
-        message=f"field {name!r}{inside} is gone: {instead}"
-        if instead
+        message=f"field {name!r}{inside} is gone: {limits['instead']}"
+        if limits["instead"]
         else f"unknown field {name!r}{inside}; expected {expected}{meant}",
     )
 

@@ -20,11 +20,12 @@ from shuffle_ledger.accounting import NUMERICAL_POLICY
 from shuffle_ledger.ledger.api.figures import Figures, LedgerFigures
 from shuffle_ledger.ledger.health import ALARMS, health
 from shuffle_ledger.ledger.storage.tables import SCHEMA_REVISION
-from shuffle_ledger.ledger.telemetry import DURATION_BUCKETS
 
 if TYPE_CHECKING:
     from shuffle_ledger.ledger.api.dependencies import Service
 
+# Upper ends of the cells of every histogram of durations, in seconds.
+DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 

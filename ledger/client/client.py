@@ -29,7 +29,6 @@ from shuffle_ledger.ledger.client.operations import (
     collected,
 )
 from shuffle_ledger.ledger.client.transport import PROBLEM, RETRY_SECONDS, TIMEOUT_SECONDS, AsyncWire, Wire
-from shuffle_ledger.ledger.decisions.elsewhere import Collected
 from shuffle_ledger.ledger.decisions.quotas import QuotaReading
 from shuffle_ledger.ledger.decisions.quoting import BatchQuote
 from shuffle_ledger.ledger.errors import NotFound
@@ -317,25 +316,11 @@ class _Operations:
         return _expected(Voided, answer)
 
     @Operation
-    def correct(
-        self,
-        round_id: str,
-        changes: Mapping[str, object],
-        *,
-        reason: str,
-        collected: Collected | None = None,
-    ) -> Steps[Corrected]:
-        """Tell what a released round truly was, and where it was collected, too, as
-        `decisions.correct_everywhere` does."""
+    def correct(self, round_id: str, changes: Mapping[str, object], *, reason: str) -> Steps[Corrected]:
+        """Tell what a released round truly was, as `decisions.correct` does."""
         reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
         path = f"rounds/{_segment(checked_text('round_id', round_id))}/corrections"
-        where = collected or Collected()
-        days = {"collected_on": where.on, "collected_until": where.until}
-        body = {**changes, "reason": reason}
-        body |= {name: day.isoformat() for name, day in days.items() if day is not None}
-        if where.cohorts:
-            body["also_cohorts"] = list(where.cohorts)
-        return _expected(Corrected, decision_of((yield Ask("POST", path, body))))
+        return _expected(Corrected, decision_of((yield Ask("POST", path, {**changes, "reason": reason}))))
 
     @Operation
     def record_incident(
@@ -642,8 +627,7 @@ def _cohorts_of(request: RoundRequest) -> dict[str, Any]:
     """Return how a body names the cohorts of a round: as ever, if there is one."""
     if not request.audience:
         return {"cohort": request.cohort}
-    strata = {one.cohort: [one.sampled, one.users] for one in request.stratified}
-    return {"audience": list(request.audience), **({"stratified": strata} if strata else {})}
+    return {"audience": list(request.audience)}
 
 
 def _question(wanted: ForecastWanted) -> dict[str, Any]:

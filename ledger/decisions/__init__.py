@@ -15,7 +15,6 @@ from shuffle_ledger.ledger.decisions.batches import admit_together, prepare_toge
 from shuffle_ledger.ledger.decisions.budget_changes import change_budget
 from shuffle_ledger.ledger.decisions.corrections import correct
 from shuffle_ledger.ledger.decisions.decide import refused_elsewhere
-from shuffle_ledger.ledger.decisions.elsewhere import Collected, correct_everywhere
 from shuffle_ledger.ledger.decisions.incidents import record_incident
 from shuffle_ledger.ledger.decisions.opening import check_new_cohort, check_opening, open_cohort, open_many
 from shuffle_ledger.ledger.decisions.outcomes import round_record
@@ -32,7 +31,6 @@ from shuffle_ledger.ledger.decisions.settlement import settle, void
 from shuffle_ledger.ledger.decisions.windows import check_collection, views_of
 
 __all__ = [
-    "Collected",
     "Fits",
     "QuotaReading",
     "admit",
@@ -44,7 +42,6 @@ __all__ = [
     "check_new_cohort",
     "check_opening",
     "correct",
-    "correct_everywhere",
     "least_open",
     "open_cohort",
     "open_many",

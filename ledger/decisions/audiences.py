@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import date
 
 from shuffle_ledger.accounting import ShuffledRound
-from shuffle_ledger.ledger.errors import InvalidValue, NotFound
+from shuffle_ledger.ledger.errors import NotFound
 from shuffle_ledger.ledger.storage.rows import StoredRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.audiences import (
-    check_sampled,
     checked_audience,
     named_in,
     selected_labels,
-    strata_from,
-    stratified_population,
 )
 from shuffle_ledger.ledger.values.requests import Cohort, RoundRequest
 
@@ -73,7 +69,6 @@ def request_of(
     round_id: str,
     collected_on: date | None = None,
     use_case: str | None = None,
-    stratified: Mapping[str, Sequence[int]] | None = None,
     collected_until: date | None = None,
     team: str | None = None,
 ) -> RoundRequest:
@@ -81,11 +76,10 @@ def request_of(
 
     Args:
         audience: their names; a single one makes the request that names this cohort alone.
-        described: the round. If `stratified` is given, it may leave out `sampled_from`, which then follows.
+        described: the round. A sample of each cohort by itself counts as one of the largest rate.
         round_id: its identifier.
         collected_on: the day of collection, or the first of several.
         use_case: what it is for.
-        stratified: for each cohort how many users were sampled, and of how many.
         collected_until: the last day of collection, if there are several.
         team: whose round it is.
 
@@ -93,14 +87,6 @@ def request_of(
         InvalidValue, InvalidParameter: the parts contradict each other.
     """
     names = checked_audience(audience)
-    strata = strata_from(stratified or {})
-    if strata and len(names) == 1:
-        expected = "several cohorts: a sample of one alone is `sampled_from`"
-        raise InvalidValue(field="stratified", value=dict(stratified or {}), expected=expected)
-    if strata:
-        check_sampled(strata, names, described.reports)
-    if strata and described.sampled_from is None:
-        described = dataclasses.replace(described, sampled_from=stratified_population(strata))
     return RoundRequest(
         round_id=round_id,
         cohort=names[0],
@@ -108,7 +94,6 @@ def request_of(
         round=described,
         collected_on=collected_on,
         use_case=use_case,
-        stratified=strata,
         collected_until=collected_until,
         team=team,
     )

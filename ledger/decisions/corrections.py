@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
 from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.decisions import optimistic_append
-from shuffle_ledger.ledger.decisions.courses import changes_of, course_of, described_now, first_accounted
+from shuffle_ledger.ledger.decisions.courses import (
+    changes_of,
+    course_of,
+    described_now,
+    first_accounted,
+    refuse_larger_sample,
+)
 from shuffle_ledger.ledger.decisions.decide import check_sizes
 from shuffle_ledger.ledger.decisions.outcomes import (
     cohorts_of,
@@ -23,7 +28,6 @@ from shuffle_ledger.ledger.decisions.outcomes import (
     without_lost,
 )
 from shuffle_ledger.ledger.decisions.previews import Telling
-from shuffle_ledger.ledger.decisions.strata import refuse_unproven_of_strata
 from shuffle_ledger.ledger.decisions.truths import local_kind, restated
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
@@ -46,7 +50,6 @@ def correct(
     *,
     reason: str,
     actor: str,
-    may_be_same: bool = False,
 ) -> Corrected:
     """Tell what a released round truly was, and charge it; the budget refuses no correction.
 
@@ -62,7 +65,6 @@ def correct(
         reason: the reason of the correction.
         actor: the author. The same correction again, with the same reason, gives the same answer, unless
             the round was settled, or recorded as an incident, since.
-        may_be_same: whether `changes` may be empty: the entry then only gives the reason.
 
     Raises:
         NotFound: no such round.
@@ -70,8 +72,7 @@ def correct(
         Conflict: the round is pending, refused or voided.
         TryAgain, Unavailable: nothing was changed.
     """
-    told: dict[str, Any] = {"reason": reason, "actor": actor, "may_be_same": may_be_same}
-    telling = correcting(store, accountant, round_id, changes, **told)
+    telling = correcting(store, accountant, round_id, changes, reason=reason, actor=actor)
     entries = optimistic_append.append_to_each(store, telling.cohorts, telling.decide)
     if not entries:
         raise Conflict(
@@ -91,12 +92,11 @@ def correcting(
     *,
     reason: str,
     actor: str,
-    may_be_same: bool = False,
 ) -> Telling:
     """Return what `correct` would write; raises what it raises."""
     actor = checked_text("actor", actor)
     reason = checked_text("reason", reason, length_max=REASON_LENGTH_MAX)
-    if not changes and not may_be_same:
+    if not changes:
         raise InvalidValue(field="round", value=dict(changes), expected="at least one other field")
     stored = store.round(checked_text("round_id", round_id))
     cohorts = without_lost(store, cohorts_of(stored))
@@ -119,7 +119,8 @@ def correcting(
             )
         truth = restated(described_now(record), changes)
         check_sizes(truth, **users)
-        refuse_unproven_of_strata(store, record, truth, changes)
+        if truth.sampled_from is not None and "sampled_from" not in changes:
+            refuse_larger_sample(record, truth.reports)
         last = record.told[-1] if record.told else None
         if isinstance(last, Corrected) and (last.round, last.reason) == (truth, reason):
             return store.entry(view.cohort.name, last.sequence)

@@ -7,6 +7,7 @@ from typing import Any
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.decisions.truths import truth_of
+from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies.base import IN_CLEAR
 from shuffle_ledger.ledger.policies.registry import Course, Step
 from shuffle_ledger.ledger.storage.rows import HoldingChange
@@ -34,6 +35,24 @@ def described_now(record: RoundRecord) -> ShuffledRound:
     for one in record.told:
         described = truth_of(described, one.reports) if isinstance(one, Settled) else one.round or IN_CLEAR
     return described
+
+
+def refuse_larger_sample(record: RoundRecord, reports: int) -> None:
+    """Raises InvalidValue if more reports arrived than were told last, where several cohorts were sampled.
+
+    They may all be of one cohort, whose rate has then risen by more than the average. Several reports of a
+    user earn no credit for samples, so that the rate has no effect on the charge there.
+    """
+    declared = described_now(record)
+    if declared.sampled_from is None or declared.reports_per_user > 1 or reports <= declared.reports:
+        return
+    if len(record.request.members) > 1:
+        expected = (
+            f"at most {declared.reports}, as was told last, for several cohorts were sampled, and more may"
+            " all be of one: if there were more, correct the round first, with `reports` and `sampled_from`,"
+            " which reports divided by the largest rate of a cohort give, or with none"
+        )
+        raise InvalidValue(field="reports", value=reports, expected=expected)
 
 
 def first_accounted(record: RoundRecord) -> ShuffledRound:

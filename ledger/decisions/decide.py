@@ -262,8 +262,6 @@ def check_request(request: RoundRequest, cohorts: Sequence[Cohort]) -> None:
     _check_quotas(request, quotas)
     population = sum(cohort.population for cohort in cohorts)
     check_sizes(request.round, population, cohorts=len(cohorts))
-    for stratum, cohort in zip(request.stratified, cohorts, strict=False):
-        checked_reports(stratum.users, field=f"stratified.{cohort.name}", population=cohort.population)
 
 
 def _check_quotas(request: RoundRequest, quotas: Sequence[Cohort]) -> None:

@@ -22,7 +22,6 @@ from shuffle_ledger.ledger.decisions.outcomes import (
     without_lost,
 )
 from shuffle_ledger.ledger.decisions.steps import NewRoundRequest
-from shuffle_ledger.ledger.decisions.strata import refuse_unproven
 from shuffle_ledger.ledger.decisions.windows import open_periods, placed
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
@@ -90,7 +89,6 @@ def record_incident(
     released: ReleaseTimes | None = None,
     collected_on: date | None = None,
     collected_until: date | None = None,
-    may_begin_later: bool = False,
     reaches: Callable[[str], bool] = lambda _: True,
 ) -> Incident:
     """Record a release that nothing admitted: charged like the settlement of a round that declared nothing.
@@ -113,8 +111,6 @@ def record_incident(
         collected_on: the first day of its collection; a cohort with windows needs it. Of an identifier that
             is registered, the days are those of the registration; others are a Conflict.
         collected_until: the last day, if there are several.
-        may_begin_later: whether the first day may be to come, as that of a round which was admitted for days
-            to come and is told to another budget.
         reaches: which cohorts may be told; under an identifier of others, which may be registered at any
             moment, nothing is recorded.
 
@@ -134,10 +130,8 @@ def record_incident(
         stored = store.round(request.round_id)
     except NotFound:
         checked_new_name("round_id", request.round_id)
-        if not may_begin_later:
-            check_begun(store, owner.name, collected_on)
+        _check_begun(store, owner.name, collected_on)
         check_sizes(told.truth, owner.population)
-        refuse_unproven(store, request, told.truth)
         request = _placed(store, request, actor=told.actor)
         entry = _told_first(store, accountant, told, request)
         if entry is not None:
@@ -148,7 +142,7 @@ def record_incident(
     return _told_of_registered(store, accountant, told, stored, request)
 
 
-def check_begun(store: Store, cohort: str, first: date | None) -> None:
+def _check_begun(store: Store, cohort: str, first: date | None) -> None:
     """Raise InvalidValue if a collection of which something was released begins after today."""
     if first is None:
         return
@@ -209,7 +203,6 @@ def _told_of_registered(
     registered = RoundRequest.from_bytes(stored.content)
     _check_days(request, registered)
     check_sizes(told.truth, **users_of(store, stored))
-    refuse_unproven(store, registered, told.truth)
 
     def decide(view: CohortView) -> EntryDraft | LedgerEntry | None:
         try:
@@ -244,7 +237,7 @@ def _check_days(request: RoundRequest, registered: RoundRequest) -> None:
         return
     raise Conflict(
         f"{request.round_id!r} was registered as collected from {known[0].isoformat()} until"
-        f" {known[1].isoformat()}: record its incident without other days, then correct its days"
+        f" {known[1].isoformat()}: record it without other days, then one of each period that it lacks"
     )
 
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
 from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.decisions import optimistic_append
-from shuffle_ledger.ledger.decisions.courses import changes_of, course_of, described_now
-from shuffle_ledger.ledger.decisions.elsewhere import not_told
+from shuffle_ledger.ledger.decisions.courses import changes_of, course_of, described_now, refuse_larger_sample
 from shuffle_ledger.ledger.decisions.outcomes import (
     closing_from,
     cohorts_of,
@@ -19,7 +18,6 @@ from shuffle_ledger.ledger.decisions.outcomes import (
 )
 from shuffle_ledger.ledger.decisions.previews import Telling
 from shuffle_ledger.ledger.decisions.settled_rounds import really_shuffled
-from shuffle_ledger.ledger.decisions.strata import refuse_more_of_strata
 from shuffle_ledger.ledger.decisions.truths import truth_of
 from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.policies import registry
@@ -53,17 +51,16 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
     none is left, the cohort is overspent. Settling again with the same number gives the same answer.
 
     A round of several cohorts is settled in all of them, in one commit, by the rules of each: some may be
-    overspent with it and others not. An incident of the round in another chain stays as it is told:
-    `not_told` names the chains that may be charged too little.
+    overspent with it and others not. An incident of the round in another chain stays as it is told.
 
     Raises:
         NotFound: no such round.
         InvalidValue: `reports` is not from 1 to the cohort's population, times the reports of each user (a
-            round without reports is voided); or strata were sampled, and it is more than they sampled.
+            round without reports is voided); or it is more than was told last of a sample of several cohorts.
         Conflict: the round is pending, refused, voided, an incident, or settled with another number; or a
             cohort of it is frozen; or it is charged to windows, and its collection has not begun.
-        TryAgain, Unavailable: nothing was changed, but for AnswerLost, or if it was `not_told` that could not
-            be read: it may have been, and the same again answers.
+        TryAgain, Unavailable: nothing was changed, but for AnswerLost: it may have been, and the same again
+            answers.
     """
     telling = settling(store, accountant, round_id, reports=reports, actor=actor)
     entries = optimistic_append.append_to_each(store, telling.cohorts, telling.decide)
@@ -71,8 +68,7 @@ def settle(store: Store, accountant: Accountant, round_id: str, *, reports: int,
     if not isinstance(settled, Settled):
         raise Conflict(f"round {telling.stored.round_id!r} is voided")
     overspent = settled.overspent or any(member.overspent for member in audience)
-    missed = not_told(store, telling.stored.round_id)
-    return replace(settled, overspent=overspent, audience=audience, not_told=missed)
+    return replace(settled, overspent=overspent, audience=audience)
 
 
 def settling(store: Store, accountant: Accountant, round_id: str, *, reports: int, actor: str) -> Telling:
@@ -91,7 +87,7 @@ def settling(store: Store, accountant: Accountant, round_id: str, *, reports: in
         _refuse_frozen(view)
         before = _reserved(stored.round_id, record.state, record.accounted, "settled")
         _refuse_before_collection(view, record)
-        refuse_more_of_strata(store, record, reports)
+        refuse_larger_sample(record, reports)
         after = _turned_out(view, before, described, reports)
         policy, books = registry.policy_of(store, view), Books(store=store, accountant=accountant)
         step = policy.replacing(books, view, course_of(store, record), after)

@@ -98,8 +98,8 @@ class Recomputation:
         self._ask_last()
         checks = []
         wanted = list(dict.fromkeys(question.asked for question in self._questions))
-        for done, question in enumerate(wanted, start=1):
-            self._known[question] = answered(self._accountant, question)
+        for done, asked in enumerate(wanted, start=1):
+            self._known[asked] = answered(self._accountant, asked)
             tell(done, len(wanted))
         stride = max(1, len(self._questions) // SECOND_COMPOSITIONS)
         for left, question in enumerate(reversed(self._questions)):

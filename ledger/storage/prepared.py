@@ -13,7 +13,6 @@ from typing import Any, cast
 from sqlalchemy import Connection, Select
 from sqlalchemy.exc import DBAPIError
 
-from shuffle_ledger.ledger import telemetry
 from shuffle_ledger.ledger.storage import sessions
 from shuffle_ledger.ledger.storage.tables import UtcDateTime
 
@@ -62,7 +61,6 @@ def run(connection: Connection, text: str, values: Mapping[str, Any]) -> Any:
                 heard.after_cursor_execute(*told)
             return row
     except connection.dialect.loaded_dbapi.Error as error:
-        telemetry.statement_failed(error)
         raise _as_sqlalchemy_says(connection, driver, error) from error
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, and_, exists, func, literal, select, text, union_all, update
+from sqlalchemy import Connection, and_, func, select, text, union_all, update
 
 from shuffle_ledger.ledger.errors import NotFound
 from shuffle_ledger.ledger.storage import engine, rows
@@ -102,18 +102,6 @@ class RoundStore(Database):
         )
         with engine.reading_once(self._engine) as connection:
             return [rows.entry_from(row) for row in connection.execute(query.order_by(entries.c.sequence))]
-
-    def incidents_elsewhere(self, round_id: str) -> list[str]:
-        """Return the chains that have an incident `ID+CHAIN` of a round that was corrected, in order.
-
-        Reads the identifiers of all incidents, which are few, and only if the round was corrected.
-        """
-        was_told = exists().where(entries.c.round_id == round_id, rows.TOLD)
-        told = entries.alias("told")
-        name = literal(f"{round_id}+").concat(told.c.cohort)
-        place = and_(was_told, text("told.kind = 'incident'"), told.c.round_id == name)
-        with engine.reading_once(self._engine) as connection:
-            return sorted(connection.execute(select(told.c.cohort).where(place)).scalars())
 
     def first_released(self, cohort: str) -> LedgerEntry | None:
         """Return the first entry of a cohort that admits a round or tells an incident, if there is one."""

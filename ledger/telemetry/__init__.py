@@ -1,10 +1,9 @@
-"""Traces and metrics by OpenTelemetry, if its own variables name a collector; else nothing.
+"""Traces by OpenTelemetry, if its own variables name a collector; else nothing.
 
 Imports `errors`.
 """
 
 from shuffle_ledger.ledger.telemetry.hooks import (
-    DURATION_BUCKETS,
     MESSAGE_HEADER,
     begin,
     check,
@@ -14,11 +13,9 @@ from shuffle_ledger.ledger.telemetry.hooks import (
     exported,
     fastapi_settings,
     span,
-    statement_failed,
 )
 
 __all__ = [
-    "DURATION_BUCKETS",
     "MESSAGE_HEADER",
     "begin",
     "check",
@@ -28,5 +25,4 @@ __all__ = [
     "exported",
     "fastapi_settings",
     "span",
-    "statement_failed",
 ]

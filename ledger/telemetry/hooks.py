@@ -1,4 +1,4 @@
-"""Hooks for spans and measurements. They do nothing, and import nothing, before `begin`."""
+"""Hooks for the spans of a trace. They do nothing, and import nothing, before `begin`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ if TYPE_CHECKING:
     from shuffle_ledger.ledger.telemetry.exporting import Exporting
 
 Process = Literal["server", "worker"]
-Step = Literal["registration", "decision"]
 MESSAGE_HEADER = "shuffle_ledger_trace"  # of messages to workers: where the trace comes from
-# Upper ends of the cells of every histogram of durations, in seconds.
-DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-_SIGNALS = ("TRACES", "METRICS")
 _PROTOCOL = "http/protobuf"
 _running: list[Exporting] = []  # one at most
 
@@ -30,18 +26,17 @@ def check() -> None:
         InvalidValue: a variable asks for what this program cannot do.
         ModuleNotFoundError: a collector is named, and the extra `otel` is not installed.
     """
-    if _wanted_signals():
+    if _is_wanted():
         from shuffle_ledger.ledger.telemetry import exporting  # noqa: F401, PLC0415 - an extra
 
 
 def begin(process: Process) -> None:
     """Begin to export what the environment asks for. Call it after a fork. Raises as `check`."""
-    signals = _wanted_signals()
-    if not signals or _running:
+    if not _is_wanted() or _running:
         return
     from shuffle_ledger.ledger.telemetry.exporting import Exporting  # noqa: PLC0415 - an extra
 
-    _running.append(Exporting(process, signals))
+    _running.append(Exporting(process))
 
 
 def end() -> None:
@@ -76,10 +71,10 @@ def span(
         yield headers
 
 
-def decided(step: Step, outcome: str, seconds: float) -> None:
-    """Record how long a registration or a decision took; the current span gets the outcome."""
+def decided(outcome: str) -> None:
+    """Give the current span the outcome of a registration or a decision."""
     if _running:
-        _running[-1].decided(step, outcome, seconds)
+        _running[-1].decided(outcome)
 
 
 def describe_request(request_id: str) -> None:
@@ -88,32 +83,23 @@ def describe_request(request_id: str) -> None:
         _running[-1].describe_request(request_id)
 
 
-def statement_failed(error: BaseException) -> None:
-    """End the span of a statement that failed outside of SQLAlchemy's sight."""
-    if _running:
-        _running[-1].statement_failed(error)
-
-
 def fastapi_settings() -> dict[str, Any]:
-    """Return the argument `telemetry` of FastAPI, which traces and measures requests itself."""
-    settings = {"logs": False, "operation_spans": False, "auto_configure": False}
-    return {**settings, **(_running[-1].providers() if _running else {"tracing": False, "metrics": False})}
+    """Return the argument `telemetry` of FastAPI, which traces requests itself."""
+    settings = {"logs": False, "metrics": False, "operation_spans": False, "auto_configure": False}
+    return {**settings, **(_running[-1].provider() if _running else {"tracing": False})}
 
 
-def _wanted_signals() -> frozenset[str]:
+def _is_wanted() -> bool:
+    """Return whether a collector of traces is named; raises InvalidValue."""
     if (_given("OTEL_SDK_DISABLED") or "").lower() == "true":
-        return frozenset()
-    return frozenset(filter(_is_wanted, _SIGNALS))
-
-
-def _is_wanted(signal: str) -> bool:
-    exporter = _given(f"OTEL_{signal}_EXPORTER") or "otlp"
-    endpoint = _given(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+        return False
+    exporter = _given("OTEL_TRACES_EXPORTER") or "otlp"
+    endpoint = _given("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
     if endpoint is None or exporter == "none":
         return False
     if exporter != "otlp":
-        raise InvalidValue(field=f"OTEL_{signal}_EXPORTER", value=exporter, expected="otlp or none")
-    protocol = _given(f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL") or _PROTOCOL
+        raise InvalidValue(field="OTEL_TRACES_EXPORTER", value=exporter, expected="otlp or none")
+    protocol = _given("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL") or _PROTOCOL
     if protocol != _PROTOCOL:
         raise InvalidValue(field="OTEL_EXPORTER_OTLP_PROTOCOL", value=protocol, expected=_PROTOCOL)
     if urlsplit(endpoint).scheme not in ("http", "https"):  # it may hold a password: not shown

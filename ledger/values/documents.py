@@ -23,7 +23,6 @@ from typing import (
 
 from shuffle_ledger.accounting import AccountingError, ShuffledRound
 from shuffle_ledger.ledger.errors import InvalidValue, LedgerError
-from shuffle_ledger.ledger.values.audiences import strata_from
 from shuffle_ledger.ledger.values.requests import (
     Admitted,
     Corrected,
@@ -138,7 +137,6 @@ def record_document(record: RoundRecord) -> dict[str, Json]:
         "collected_until": document_of(record.request.collected_until),
         "use_case": record.request.use_case,
         "audience": list(record.request.audience),
-        "stratified": {one.cohort: [one.sampled, one.users] for one in record.request.stratified},
         "windows": list(record.request.windows),
         "team": record.request.team,
         "quotas": list(record.request.quotas),
@@ -164,7 +162,6 @@ def record_of_document(document: object) -> RoundRecord:
             round=value_of(ShuffledRound, content["round"]),
             collected_on=_read(date | None, content["collected_on"]),
             audience=tuple(content.get("audience", ())),
-            stratified=strata_from(content.get("stratified", {})),
             collected_until=_read(date | None, content.get("collected_until")),
             windows=tuple(content.get("windows", ())),
             team=content.get("team"),

@@ -18,11 +18,8 @@ from shuffle_ledger.accounting import AccountsReading, ShuffledRound, exact_text
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.audiences import (
-    Stratum,
-    check_strata,
     checked_audience,
     checked_labels,
-    strata_from,
 )
 from shuffle_ledger.ledger.values.quotas import Quota, checked_team
 from shuffle_ledger.ledger.values.texts import POPULATION_MAX, checked_text
@@ -293,7 +290,6 @@ class RoundRequest:
     collected_until: date | None = None  # the last day of collection, if there are several
     # The chains of all periods that it is collected in, in order; see `decisions.windows.with_windows`.
     windows: tuple[str, ...] = ()
-    stratified: tuple[Stratum, ...] = ()  # of each cohort in the audience, in order, if it is declared
     team: str | None = None  # whose round it is
     # The chains of the team's quotas in its cohorts, in order; see `decisions.quotas.with_budgets`.
     quotas: tuple[str, ...] = ()
@@ -311,7 +307,7 @@ class RoundRequest:
             object.__setattr__(self, "use_case", checked_text("use_case", self.use_case))
         if self.team is not None:
             checked_team(self.team)
-        if self.audience or self.stratified:
+        if self.audience:
             self._check_audience()
 
     def _check_days(self) -> None:
@@ -331,8 +327,6 @@ class RoundRequest:
         if len(names) == 1 or names[0] != self.cohort or names != self.audience:
             expected = "several names in order, the first the round's cohort; one cohort is no audience"
             raise InvalidValue(field="audience", value=list(self.audience), expected=expected)
-        if self.stratified:
-            check_strata(self.stratified, names, self.round)
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -358,7 +352,6 @@ class RoundRequest:
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the fields, for an entry's details: what the canonical bytes spell."""
-        strata = {one.cohort: [one.sampled, one.users] for one in self.stratified}
         return {
             "version": _REQUEST_VERSION,
             "round_id": self.round_id,
@@ -367,7 +360,6 @@ class RoundRequest:
             "collected_on": self.collected_on.isoformat() if self.collected_on else None,
             "use_case": self.use_case,
             **({"audience": list(self.audience)} if self.audience else {}),
-            **({"stratified": strata} if strata else {}),
             **({"collected_until": self.collected_until.isoformat()} if self.collected_until else {}),
             **({"windows": list(self.windows)} if self.windows else {}),
             **({"team": self.team} if self.team else {}),
@@ -424,7 +416,6 @@ class RoundRequest:
                 collected_on=_day(content["collected_on"]),
                 use_case=content["use_case"],
                 audience=tuple(content.get("audience", ())),
-                stratified=strata_from(content.get("stratified", {})),
                 collected_until=_day(content.get("collected_until")),
                 windows=tuple(content.get("windows", ())),
                 team=content.get("team"),
@@ -509,7 +500,6 @@ class Settled:
     epsilon_spent_lower: float
     epsilon_remaining: float
     audience: tuple[Member, ...] = ()  # of a round of several cohorts: the numbers of each
-    not_told: tuple[str, ...] = ()  # chains with an incident of this round that may be charged too little
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -598,8 +588,6 @@ class Corrected:
     epsilon_spent_lower: float
     epsilon_remaining: float
     audience: tuple[Member, ...] = ()  # of a round of several cohorts: the numbers of each
-    elsewhere: tuple[Member, ...] = ()  # of chains that lacked it, where it was collected too
-    not_told: tuple[str, ...] = ()  # chains with an incident of this round that may be charged too little
 
 
 @dataclass(frozen=True, kw_only=True)

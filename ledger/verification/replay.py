@@ -21,7 +21,6 @@ from shuffle_ledger.ledger.decisions.truths import local_kind
 from shuffle_ledger.ledger.errors import Damaged, LedgerError
 from shuffle_ledger.ledger.policies.base import IN_CLEAR
 from shuffle_ledger.ledger.values import canonical, entries
-from shuffle_ledger.ledger.values.audiences import is_proven_of_strata
 from shuffle_ledger.ledger.values.entries import (
     CORRECTED_OR_INCIDENT,
     FIRST_SEQUENCE,
@@ -133,7 +132,7 @@ class Replay:
     outcomes: dict[str, int] = field(default_factory=dict)
     requests: dict[str, bytes] = field(default_factory=dict)  # digest of the quoted request, and who made it
     registered: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # its number and moment, as quoted
-    stratified: set[str] = field(default_factory=set)  # rounds that sample each cohort by itself
+    of_several: set[str] = field(default_factory=set)  # rounds of several cohorts
     closings: dict[str, int] = field(default_factory=dict)
     charged: dict[str, ShuffledRound] = field(default_factory=dict)  # what may have been released
     declared: dict[str, ShuffledRound] = field(default_factory=dict)  # what is open, as it was told last
@@ -346,7 +345,7 @@ class Replay:
         for what in misjudged(body, request):
             self.blame(body.sequence, what)
         self.joint.see(body, request)
-        self._check_strata(body, request)
+        self._note_members(body, request)
         registered_at = written_moment(details.get("registered_at"))
         if registered_at is not None and registered_at > body.recorded_at:
             self.blame(body.sequence, "its round was registered after it was decided: time goes backwards")
@@ -454,8 +453,7 @@ class Replay:
             self.blame(body.sequence, f"it tells as an incident round {round_id!r}, which was charged before")
         self._check_registered(body)
         truth = IN_CLEAR if details["round"] is None else ShuffledRound.from_mapping(details["round"])
-        if details["request"].get("stratified"):
-            self.stratified.add(round_id)
+        self._note_members(body, RoundRequest.from_bytes(canonical.encode(details["request"])))
         self._check_told(body, truth)
         accounted = ShuffledRound.from_mapping(details["accounted"])
         self.charged[round_id] = self._kinds.setdefault(accounted, accounted)
@@ -514,8 +512,8 @@ class Replay:
             )
             return
         self._check_size(body, -(-reports // declared.reports_per_user))
-        is_of_strata = body.round_id in self.stratified and declared.sampled_from is not None
-        if is_of_strata and reports > declared.reports:
+        is_sampled = declared.sampled_from is not None and declared.reports_per_user == 1
+        if body.round_id in self.of_several and is_sampled and reports > declared.reports:
             self.blame(body.sequence, "it settles a round with more reports than its cohorts' samples have")
         truth = really_shuffled(before, declared, reports)
         if not self.trail.settles(truth, accounted):
@@ -529,18 +527,13 @@ class Replay:
         for what in self.joint.misplaced(body, request):
             self.blame(body.sequence, what)
 
-    def _check_strata(self, body: EntryBody, request: RoundRequest) -> None:
-        if request.stratified:
-            self.stratified.add(str(body.round_id))
-        for stratum in request.stratified:
-            if stratum.cohort == body.cohort and stratum.users > self.joint.population:
-                self.blame(body.sequence, "it samples more users of its cohort than there are")
+    def _note_members(self, body: EntryBody, request: RoundRequest) -> None:
+        if len(request.members) > 1:
+            self.of_several.add(str(body.round_id))
 
     def _check_told(self, body: EntryBody, truth: ShuffledRound) -> None:
         """Check what a correction or an incident says was released, whatever it is charged."""
         self._check_size(body, _users(truth))
-        if body.round_id in self.stratified and not is_proven_of_strata(truth):
-            self.blame(body.sequence, "its charge is unproven where cohorts are sampled by themselves")
 
     def _check_size(self, body: EntryBody, users: int) -> None:
         if str(body.round_id) in self.joint.rounds:

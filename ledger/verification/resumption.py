@@ -126,8 +126,8 @@ def _remember(replay: Replay, body: EntryBody) -> None:
     replay.trail.recall(body)
     if request is not None:
         _remember_request(replay, body, canonical.encode(quoted))
-        if request.stratified:
-            replay.stratified.add(round_id)
+        if len(request.members) > 1:
+            replay.of_several.add(round_id)
     match body.kind:
         case EntryKind.ADMITTED if request is not None:
             replay.charged[round_id] = replay.local_kinds[round_id] = _accounted(body)

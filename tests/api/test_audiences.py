@@ -46,12 +46,8 @@ def test_the_client_answers_what_the_ledger_answers(server: Server, client: Ledg
     assert [member.cohort for member in answer.audience] == list(NAMES)
     assert client.register(request) == answer
     assert client.round("joint") == round_record(server.store, "joint")
-    sampled = {"tablets": [500, 900], "watches": [1000, 1000]}
-    strata = request_of(NAMES, SMALL, round_id="strata", stratified=sampled)
-    assert isinstance(client.register(strata), Admitted)
-    assert client.round("strata").request == strata
     settled = client.settle("joint", reports=1400)
-    assert [member.sequence for member in settled.audience] == [4, 4]
+    assert [member.sequence for member in settled.audience] == [3, 3]
     in_clear = ShuffledRound(randomizer=parse_randomizer("generic(epsilon0=20)"), reports=2)
     refused = client.register(request_of(NAMES, in_clear, round_id="few"))
     assert isinstance(refused, Refused)

@@ -64,16 +64,6 @@ def test_a_round_is_previewed_and_then_settled(server: Server, person: httpx.Cli
     assert "only an admitted round can be settled" in again.text
 
 
-def test_a_round_says_which_budgets_were_told_less_of_it(server: Server, person: httpx.Client) -> None:
-    told = {"also_cohorts": ["secret"], "reason": "theirs, too"}
-    assert server.ask("POST", "/v1/rounds/one/corrections", json=told).status_code == 200
-    assert "earlier correction" not in person.get(HERE).text
-    assert send(person, "settle", reports="400", confirmed="yes").status_code == 303
-    assert "secret was told of this round by an earlier correction, as one+secret" in person.get(HERE).text
-    server.issue("limited", "registrar", cohorts=["phones"])
-    assert "earlier correction" not in _login(server, "limited").get(HERE).text
-
-
 @pytest.mark.slow
 def test_a_round_is_voided_and_nothing_more_may_be_told(server: Server, person: httpx.Client) -> None:
     shown = send(person, "void", reason="cancelled")

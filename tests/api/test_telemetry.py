@@ -1,16 +1,13 @@
-"""Traces and metrics of a server: a span for each request and statement, and no secret in any."""
+"""Traces of a server: a span for each request, and no secret in any."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 import pytest
-from sqlalchemy.exc import DBAPIError
 
 from shuffle_ledger.ledger import telemetry
 from shuffle_ledger.ledger.errors import InvalidValue
-from shuffle_ledger.ledger.storage import engine, prepared
-from shuffle_ledger.ledger.storage.store import Store
 from tests.api.conftest import Server
 from tests.collector import Collector, collecting
 
@@ -30,36 +27,30 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
             telemetry.end()
 
 
-def test_a_request_is_a_trace_with_its_statements_and_its_identifier(
-    collector: Collector, serve: Callable[..., Server]
-) -> None:
+def test_a_request_is_a_trace_with_its_identifier(collector: Collector, serve: Callable[..., Server]) -> None:
     server = serve()
     assert server.register("a", headers={"X-Request-Id": "job-7"}).status_code == 201
     server.http.get("/healthz")
     telemetry.end()
-    (first,) = (span for span in collector.spans if span.name == "POST /v1/rounds")
+    # Nothing else: not a health check, not what the server does by itself.
+    first, *others = (span for span in collector.spans if span.above == b"")
+    assert (first.name, others) == ("POST /v1/rounds", [])
     assert (first.service, first.above) == ("shuffle-ledger-server", b"")
     assert first.attributes["shuffle_ledger.request_id"] == "job-7"
     assert first.attributes["shuffle_ledger.outcome"] == "admitted"
-    below = [span for span in collector.spans if span.above == first.own]
-    assert any("INSERT INTO entries" in span.attributes["db.query.text"] for span in below)
-    assert {span.trace for span in below} == {first.trace}
-    # Nothing else: not a health check, not what the server does by itself.
     assert {span.trace for span in collector.spans} == {first.trace}
-    assert collector.counts["shuffle_ledger.registration.duration", "admitted"] == 1
-    assert collector.counts["http.server.request.duration", ""] == 1
 
 
 def test_no_secret_is_in_what_is_exported(collector: Collector, serve: Callable[..., Server]) -> None:
     server = serve()
     reason = "a-parameter-of-a-statement"
-    server.http.get(f"/login/callback?code={SECRET}&state=x")
+    server.http.get(f"/login?token={SECRET}")
     server.http.get(f"/v1/cohorts?token={SECRET}", headers={"Authorization": "Bearer sl_aa_" + SECRET})
     server.register("a")
     voided = server.ask("POST", "/v1/rounds/a/void", json={"reason": reason})
     assert voided.status_code == 200, voided.text
     telemetry.end()
-    assert len(collector.spans) > 4
+    assert len(collector.spans) >= 4
     queries = [span.attributes.get("url.query") for span in collector.spans]
     assert queries.count("***") == 2
     sent = b"".join(collector.raw)
@@ -67,21 +58,12 @@ def test_no_secret_is_in_what_is_exported(collector: Collector, serve: Callable[
         assert secret.encode() not in sent, secret
 
 
-def test_a_statement_that_fails_is_a_failed_span_without_the_error_s_text(
-    collector: Collector, postgresql_store: Store
-) -> None:
-    wrong = "SELECT CAST(%(value)s AS integer)"
-    with telemetry.span("outside", "consumer"):
-        opened = engine.writing(postgresql_store._engine)
-        with pytest.raises(DBAPIError, match=SECRET), opened as connection:
-            prepared.run(connection, wrong, {"value": SECRET})
-        opened = engine.writing(postgresql_store._engine)
-        with pytest.raises(DBAPIError, match=SECRET), opened as connection:
-            connection.exec_driver_sql(wrong, {"value": SECRET})
+def test_what_fails_is_a_failed_span_without_the_error_s_text(collector: Collector) -> None:
+    with pytest.raises(ValueError, match=SECRET), telemetry.span("outside", "consumer"):
+        raise ValueError(SECRET)
     telemetry.end()
-    failed = [span for span in collector.spans if span.attributes.get("db.query.text") == wrong]
-    assert [span.failed for span in failed] == [True, True]
-    assert [span.attributes["error.type"] for span in failed] == ["InvalidTextRepresentation"] * 2
+    (failed,) = collector.spans
+    assert (failed.failed, failed.attributes["error.type"]) == (True, "ValueError")
     assert SECRET.encode() not in b"".join(collector.raw)
 
 
@@ -110,7 +92,6 @@ def test_it_is_off_unless_a_collector_is_named(
             assert serve().register("a").status_code == 201
         monkeypatch.setenv("OTEL_SDK_DISABLED", "false")
         monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
-        monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
         with telemetry.exported("server"), telemetry.span("a", "producer") as headers:
             assert headers == {}
     assert collector.raw == []

@@ -9,7 +9,7 @@ import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger.client.client import LedgerClient
-from shuffle_ledger.ledger.decisions import Collected, round_record
+from shuffle_ledger.ledger.decisions import round_record
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.reports.forecasts import ForecastWanted
@@ -149,25 +149,6 @@ def test_only_its_windows_may_limit_a_cohort(server: Server, client: LedgerClien
     assert "Only its windows limit this cohort." in page
     assert "see windows" in page
     assert "see windows" in reader.get("/").text
-
-
-def test_a_round_of_more_days_and_cohorts_is_corrected_in_one_request(
-    server: Server, client: LedgerClient
-) -> None:
-    opened: dict[str, Any] = {"population": 100_000, "epsilon": 1.0, "delta": 1e-6, "policy": "adaptive"}
-    for name in ("tablets", "watches"):
-        client.open_cohort(name=name, **opened, windows=[WEEK])
-    assert isinstance(client.register(request("one")), Admitted)
-    later = datetime.now(UTC).date() + timedelta(days=7)
-    collected = Collected(cohorts=("watches",), until=later)
-    answer = client.correct("one", {}, reason="devices were offline", collected=collected)
-    chains = [member.cohort for member in answer.elsewhere]
-    assert chains[0] == f"tablets@{later:%G-W%V}"
-    assert chains[1:] == ["watches", f"watches@{later - timedelta(days=7):%G-W%V}", f"watches@{later:%G-W%V}"]
-    own = LedgerClient(server.url, server.issue("own", "registrar", cohorts=["tablets"]))
-    with pytest.raises(NotFound):
-        own.correct("one", {}, reason="why", collected=collected)
-    assert client.verify().ok
 
 
 def test_a_budget_over_http_shows_what_a_window_alone_was_charged(

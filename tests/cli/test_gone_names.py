@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
+from shuffle_ledger.ledger.api.invalid_requests import wrong_field
+from shuffle_ledger.ledger.api.schemas.requests import Body, CorrectRound, RegisterRound
 from shuffle_ledger.ledger.gone_names import GONE
 from tests.cli.conftest import Run
 
@@ -15,8 +18,20 @@ COMMANDS = {
 }
 # An order for each option, and for each value of an option, that is gone.
 OPTIONS = {
+    "--stratum": ("round", "register", "--id", "a", "--stratum", "phones=10/100"),
+    "--stratified": ("round", "quote", "--stratified", "phones=10/100"),
+    "round correct --also-cohort": ("round", "correct", "a", "--also-cohort", "tablets"),
+    "round correct --collected-on": ("round", "correct", "a", "--collected-on", "2026-01-05"),
+    "round correct --collected-until": ("round", "correct", "a", "--collected-until", "2026-01-05"),
     "round import --sheet": ("round", "import", "rounds.csv", "--sheet", "first"),
     "audit statement --format csv": ("audit", "statement", "phones", "--format", "csv"),
+}
+# A body for each field that is gone.
+FIELDS: dict[str, tuple[type[Body], dict[str, object]]] = {
+    "stratified": (RegisterRound, {"stratified": {"phones": [10, 100]}}),
+    "also_cohorts": (CorrectRound, {"also_cohorts": ["tablets"]}),
+    "CorrectRound.collected_on": (CorrectRound, {"collected_on": "2026-01-05"}),
+    "CorrectRound.collected_until": (CorrectRound, {"collected_until": "2026-01-05"}),
 }
 SETTINGS = [name for name in GONE if name.startswith("SHUFFLE_LEDGER_")]
 
@@ -39,5 +54,14 @@ def test_a_command_or_option_that_is_gone_is_refused_with_what_replaces_it(run: 
     assert answer.stderr.rstrip().endswith(GONE[name])
 
 
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_field_that_is_gone_is_refused_with_what_replaces_it(name: str) -> None:
+    kind, body = FIELDS[name]
+    with pytest.raises(ValidationError) as refused:
+        kind.model_validate(body)
+    first = {**refused.value.errors()[0], "loc": ("body",)}
+    assert str(wrong_field(first).message).endswith(f" is gone: {GONE[name]}")
+
+
 def test_every_name_that_is_gone_is_tried() -> None:
-    assert {*SETTINGS, *COMMANDS, *OPTIONS} == set(GONE)
+    assert {*SETTINGS, *COMMANDS, *OPTIONS, *FIELDS} == set(GONE)

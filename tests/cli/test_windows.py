@@ -116,23 +116,14 @@ def test_only_its_windows_may_limit_a_cohort(phones: Run) -> None:
     assert "by no budget where only the windows limit the cohort" in told
 
 
-def test_a_round_of_more_days_and_cohorts_is_corrected_by_one_command(tablets: Run) -> None:
+def test_a_round_of_more_days_and_cohorts_is_an_incident_of_each(tablets: Run) -> None:
     today = datetime.now(UTC).date()
+    earlier = today - timedelta(days=7)
     assert tablets("round", "register", "tablets", "--id", "one", *KRR).code == 0
     assert tablets("cohort", "open", "watches", *BUDGET).code == 0
-    later = (today + timedelta(days=7)).isoformat()
-    told = ("round", "correct", "one", "--collected-until", later, "--also-cohort", "watches")
-    answers = [tablets(*told, "--reason", "devices were offline", "--json") for _ in range(2)]
-    assert [answer.code for answer in answers] == [0, 0]
-    assert answers[0].json == answers[1].json
-    week = f"tablets@{today + timedelta(days=7):%G-W%V}"
-    assert [member["cohort"] for member in answers[0].json["elsewhere"]] == [week, "watches"]
-    assert f"in {week}" in tablets(*told, "--reason", "devices were offline").stdout
-    assert tablets("round", "show", f"one+{week}", "--json").json["state"] == "incident"
+    for cohort in (f"tablets@{earlier:%G-W%V}", "watches"):
+        told = ("incident", "record", cohort, "--id", f"one in {cohort}", *KRR, "--reason", "of one")
+        answer = tablets(*told, "--collected-on", earlier.isoformat(), "--json")
+        assert (answer.code, answer.json["cohort"]) == (0, cohort)
     assert tablets("round", "correct", "one", "--reason", "why").code == 2
-    less = tablets("round", "settle", "one", "--reports", "900", "--yes")
-    for chain in (week, "watches"):
-        assert f"'{chain}' was told of this round by an earlier correction, as one+{chain}" in less.stderr
-    last = tablets(*told, "--reason", "the settlement")
-    assert "earlier correction" not in last.stderr
     assert tablets("audit", "verify").code == 0

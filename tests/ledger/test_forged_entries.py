@@ -27,7 +27,6 @@ Change = Callable[[int, dict[str, Any]], None]
 AUDITOR = Accountant()  # another one than the ledger's
 CHAIN = "chains/000001.txt"
 POLICY = "shuffle-ledger-numerics-"
-NEWEST = int(NUMERICAL_POLICY.removeprefix(POLICY))
 database_url = sqlite_url  # an entry has the same bytes in every database
 
 

@@ -18,10 +18,8 @@ from sqlalchemy.engine import make_url
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
 from shuffle_ledger.ledger.decisions import (
-    Collected,
     admit,
     correct,
-    correct_everywhere,
     open_cohort,
     record_incident,
     register,
@@ -398,8 +396,14 @@ def test_the_truth_of_a_round_is_told_although_one_of_its_cohorts_was_lost(
         before = restored.view("b").spent.epsilon_upper
         told = correct(restored, accountant, "one", {"reports": 1_200_000}, **by)
         assert (told.cohort, told.audience, told.changed) == ("b", (), True)
-        elsewhere = Collected(cohorts=("o",))
-        correct_everywhere(restored, accountant, "two", {}, collected=elsewhere, **by)
+        record_incident(
+            restored,
+            accountant,
+            "o",
+            round_id="two in o",
+            described=dataclasses.replace(described, reports=10**6),
+            **by,
+        )
         record_incident(restored, accountant, "b", round_id="void", described=described, **by)
         assert restored.view("b").spent.epsilon_upper > before
         assert restored.view("o").spent.rounds == 1

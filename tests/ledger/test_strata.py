@@ -1,7 +1,8 @@
-"""Samples of each cohort: the accounted rate covers the truth, enumerated, and the average rate does not."""
+"""Samples of several cohorts: the largest rate covers the truth, enumerated; the average rate does not."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -10,26 +11,14 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
-from shuffle_ledger.ledger.decisions import (
-    Collected,
-    correct,
-    correct_everywhere,
-    corrections,
-    incidents,
-    record_incident,
-    request_of,
-    settle,
-    void,
-)
+from shuffle_ledger.ledger.decisions import correct, request_of, settle, settlement
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.audiences import Stratum, stratified_population
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.desk import AnyDesk
 
 EPSILON0 = 1.0
 KRR = parse_randomizer({"kind": "krr", "k": 2, "epsilon0": EPSILON0})
-STRATA = {"a": [1, 20], "b": [9, 10]}
 BY_ACTOR: dict[str, Any] = {"reason": "the log says so", "actor": "ada"}
 Law = dict[tuple[int, ...], float]
 
@@ -81,10 +70,7 @@ CASES = [((2, 6), (1, 1)), ((2, 4), (1, 2)), ((3, 3), (2, 1))]
 
 @pytest.mark.parametrize(("sizes", "sampled"), CASES)
 def test_the_largest_rate_covers_every_stratum(sizes: tuple[int, ...], sampled: tuple[int, ...]) -> None:
-    strata = [
-        Stratum(cohort=str(place), sampled=m, users=n)
-        for place, (m, n) in enumerate(zip(sampled, sizes, strict=True))
-    ]
+    stated = min(sum(sampled) * n // m for m, n in zip(sampled, sizes, strict=True))
     accountant = Accountant()
 
     def accounted(population: int, epsilon: float) -> float:
@@ -96,9 +82,7 @@ def test_the_largest_rate_covers_every_stratum(sizes: tuple[int, ...], sampled: 
         return accountant.certify_delta({described: 1}, epsilon=epsilon).delta_upper
 
     for epsilon in (0.0, 0.2, 0.5):
-        assert worst(sizes, sampled, epsilon) <= accounted(stratified_population(strata), epsilon) * (
-            1 + 1e-9
-        )
+        assert worst(sizes, sampled, epsilon) <= accounted(stated, epsilon) * (1 + 1e-9)
     if sizes == (2, 6):  # as if two of eight users had been drawn
         assert worst(sizes, sampled, 0.0) > 1.5 * accounted(sum(sizes), 0.0)
 
@@ -120,61 +104,35 @@ def test_a_partly_honest_sample_of_strata_is_dearer_than_a_uniform_one(accountan
         assert truth > 1.3 * accountant.certify_delta({uniform: 1}, epsilon=epsilon).delta_upper
 
 
-def test_nothing_unproven_is_told_of_a_round_of_strata_in_any_way(
-    store: Store, accountant: Accountant
+def test_more_reports_of_several_sampled_cohorts_want_their_rate_told_anew(
+    store: Store, accountant: Accountant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """They may all be of one cohort, whose rate rises by more than the average."""
     desk = AnyDesk(store, accountant)
-    for name, population in (("a", 20), ("b", 10), ("c", 50), ("d", 50)):
+    for name, population in (("a", 200), ("b", 100)):
         desk.open(name, population=population, epsilon=9.0, policy="fixed")
-    described = ShuffledRound(randomizer=KRR, reports=10)
-    for name in ("void", "settled", "wider"):
-        desk.decide(request_of(("a", "b"), described, round_id=name, stratified=STRATA))
-    void(store, accountant, "void", **BY_ACTOR)
-    wider = Collected(cohorts=("c",))
-    correct_everywhere(store, accountant, "wider", {"sampled_from": 11}, collected=wider, **BY_ACTOR)
-    with pytest.raises(InvalidValue, match=r"sampled_from: .* with a further cohort"):
-        correct_everywhere(store, accountant, "wider+c", {}, collected=Collected(cohorts=("d",)), **BY_ACTOR)
-    even_wider = Collected(cohorts=("d",))
-    correct_everywhere(store, accountant, "wider+c", {"sampled_from": 11}, collected=even_wider, **BY_ACTOR)
-    before = {name: store.view(name).head_sequence for name in "abcd"}
-    half = ShuffledRound(randomizer=KRR, reports=10, sampled_from=11, honest_fraction=0.5)
-    for cohort, name in (("a", "void"), ("c", "void+c")):
-        with pytest.raises(InvalidValue, match="nothing is proven about a share of honest devices"):
-            record_incident(store, accountant, cohort, round_id=name, described=half, **BY_ACTOR)
-    for name in ("settled", "wider", "wider+c", "wider+c+d"):
-        with pytest.raises(InvalidValue, match="nothing is proven about a share of honest devices"):
-            correct(store, accountant, name, {"honest_fraction": 0.5}, **BY_ACTOR)
-        with pytest.raises(InvalidValue, match="at most 10, as was told last"):
-            correct(store, accountant, name, {"reports": 11}, **BY_ACTOR)
-    assert {name: store.view(name).head_sequence for name in "abcd"} == before
+    sampled = ShuffledRound(randomizer=KRR, reports=10, sampled_from=11)
+    for name in ("settled", "forged"):
+        desk.decide(request_of(("a", "b"), sampled, round_id=name))
+    several = dataclasses.replace(sampled, sampled_from=60, reports_per_user=2)
+    desk.decide(request_of(("a", "b"), several, round_id="several"))  # the rate has no effect on its charge
+    desk.decide(request_of(("a",), sampled, round_id="alone"))
+    before = {name: store.view(name).head_sequence for name in "ab"}
+    with pytest.raises(InvalidValue, match="at most 10, as was told last"):
+        settle(store, accountant, "settled", reports=11, actor="ada")
+    with pytest.raises(InvalidValue, match="at most 10, as was told last"):
+        correct(store, accountant, "settled", {"reports": 11}, **BY_ACTOR)
+    assert {name: store.view(name).head_sequence for name in "ab"} == before
     settle(store, accountant, "settled", reports=5, actor="ada")
     with pytest.raises(InvalidValue, match="at most 5, as was told last"):
         correct(store, accountant, "settled", {"reports": 10}, **BY_ACTOR)
     correct(store, accountant, "settled", {"reports": 10, "sampled_from": 11}, **BY_ACTOR)
-    whole = ShuffledRound(randomizer=KRR, reports=10, honest_fraction=0.5)
-    record_incident(store, accountant, "a", round_id="void", described=whole, **BY_ACTOR)
+    settle(store, accountant, "several", reports=12, actor="ada")
+    settle(store, accountant, "alone", reports=11, actor="ada")
     desk.check()
-
-
-def test_entries_that_charge_what_is_unproven_of_strata_are_blamed(
-    store: Store, accountant: Accountant, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As an earlier version wrote them, or a forger."""
-    desk = AnyDesk(store, accountant)
-    for name, population in (("a", 20), ("b", 10)):
-        desk.open(name, population=population, epsilon=9.0, policy="fixed")
-    described = ShuffledRound(randomizer=KRR, reports=10)
-    for name in ("void", "wrong"):
-        desk.decide(request_of(("a", "b"), described, round_id=name, stratified=STRATA))
-    void(store, accountant, "void", **BY_ACTOR)
-    desk.check()
-    monkeypatch.setattr(incidents, "refuse_unproven", lambda *_: None)
-    monkeypatch.setattr(corrections, "refuse_unproven_of_strata", lambda *_: None)
-    half = ShuffledRound(randomizer=KRR, reports=10, sampled_from=11, honest_fraction=0.5)
-    record_incident(store, accountant, "a", round_id="void", described=half, **BY_ACTOR)
-    correct(store, accountant, "wrong", {"honest_fraction": 0.5}, **BY_ACTOR)
+    monkeypatch.setattr(settlement, "refuse_larger_sample", lambda *_: None)
+    settle(store, accountant, "forged", reports=11, actor="ada")
     report = verify(store, accountant)
-    assert not report.ok
     for found in report.cohorts:
-        blamed = [each.sequence for each in found.problems if "its charge is unproven" in each.what]
-        assert blamed == [5, 6]
+        (blamed,) = [each.what for each in found.problems]
+        assert "more reports than its cohorts' samples have" in blamed

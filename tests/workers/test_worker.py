@@ -225,7 +225,7 @@ def test_tasks_are_acknowledged_late_and_none_has_results(broker_url: str | None
     assert app.conf.task_reject_on_worker_lost
     assert app.conf.worker_prefetch_multiplier == 1
     assert app.conf.task_ignore_result
-    ours = [task for name, task in tasks.app.tasks.items() if name.startswith("shuffle_ledger.")]
+    ours = [task for name, task in tasks.admit_round.app.tasks.items() if name.startswith("shuffle_ledger.")]
     assert ours
     assert all(task.ignore_result for task in ours)
     options = app.conf.broker_transport_options

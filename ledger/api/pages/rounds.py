@@ -25,7 +25,6 @@ from shuffle_ledger.ledger.api.dependencies import (
 from shuffle_ledger.ledger.api.pages.routes import checked_form, page, planned, whole
 from shuffle_ledger.ledger.decisions.corrections import CORRECTABLE, correct, correcting
 from shuffle_ledger.ledger.decisions.courses import described_now
-from shuffle_ledger.ledger.decisions.elsewhere import not_told
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.previews import Consequence, consequences
 from shuffle_ledger.ledger.decisions.settlement import settle, settling, void, voiding
@@ -151,7 +150,6 @@ async def _round(
 ) -> HTMLResponse:
     record = await in_thread(round_record, service.store, name)
     may = token.may(Permission.REGISTER)
-    missed = await in_thread(not_told, service.store, name)
     acts = [act for act, (states, _) in _ACTS.items() if may and record.state in states]
     return page(
         "round.html.jinja",
@@ -159,7 +157,6 @@ async def _round(
         status=409 if wrong else 200,
         record=record,
         now=described_now(record),
-        not_told=tuple(filter(token.sees, missed)),
         acts=acts,
         preview=preview,
         wrong=wrong,

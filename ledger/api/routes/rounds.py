@@ -11,7 +11,6 @@ from urllib.parse import quote as quoted
 from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 
-from shuffle_ledger.ledger.access import AccessToken
 from shuffle_ledger.ledger.api.dependencies import (
     Asked,
     CohortName,
@@ -42,7 +41,7 @@ from shuffle_ledger.ledger.api.schemas.requests import (
     VoidRound,
 )
 from shuffle_ledger.ledger.api.schemas.strict_body import StrictRoute
-from shuffle_ledger.ledger.decisions.elsewhere import Collected, correct_everywhere
+from shuffle_ledger.ledger.decisions.corrections import correct
 from shuffle_ledger.ledger.decisions.incidents import record_incident, whose
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.quoting import price
@@ -55,12 +54,10 @@ from shuffle_ledger.ledger.reports.round_lists import RoundFilter, list_rounds, 
 from shuffle_ledger.ledger.values.documents import decision_document, document_of, record_document
 from shuffle_ledger.ledger.values.requests import (
     Admitted,
-    Corrected,
     Outcome,
     Pending,
     RoundRequest,
     RoundState,
-    Settled,
 )
 
 router = APIRouter(prefix="/v1", tags=["rounds"], route_class=StrictRoute)
@@ -181,13 +178,12 @@ async def retry_(round_id: RoundId, token: Registrar, service: Asked, prefer: Pr
 
 @router.post("/rounds/{round_id}/settle", responses=answers(200, ANSWERS.settled, "Settled, now or before."))
 async def settle_(round_id: RoundId, body: SettleRound, token: Registrar, service: Asked) -> JSONResponse:
-    """Record what a round really collected; fewer reports than planned cost more. `not_told` names budgets
-    where a correction recorded the round, which a settlement does not reach."""
+    """Record what a round really collected; fewer reports than planned cost more."""
     name = await in_thread(seen_round, service.store, token, round_id)
     answer = await service.deciding.run(
         lambda accountant: settle(service.store, accountant, name, reports=body.reports, actor=token.name)
     )
-    return _closed(answer, token)
+    return JSONResponse(decision_document(answer))
 
 
 @router.post("/rounds/{round_id}/void", responses=answers(200, ANSWERS.voided, "Voided, now or before."))
@@ -206,18 +202,14 @@ async def void_(round_id: RoundId, body: VoidRound, token: Registrar, service: A
 )
 async def correct_(round_id: RoundId, body: CorrectRound, token: Registrar, service: Asked) -> JSONResponse:
     """Tell what a released round truly was. It is charged at its true cost, even beyond the budget; what was
-    charged does not shrink, except under policy `fixed`, which charges what was told last. Where it was
-    collected, too, it is recorded as an incident: see `elsewhere`."""
+    charged does not shrink, except under policy `fixed`, which charges what was told last. What else it was
+    collected from is an incident of each cohort or period that lacks it."""
     name = await in_thread(seen_round, service.store, token, round_id)
     changes, told = body.changes(), {"reason": body.reason, "actor": token.name}
-    further = tuple(seen_name(token, cohort) for cohort in body.also_cohorts)
-    collected = Collected(cohorts=further, on=body.collected_on, until=body.collected_until)
     answer = await service.deciding.run(
-        lambda accountant: correct_everywhere(
-            service.store, accountant, name, changes, collected=collected, **told
-        )
+        lambda accountant: correct(service.store, accountant, name, changes, **told)
     )
-    return _closed(answer, token)
+    return JSONResponse(decision_document(answer))
 
 
 @router.post(
@@ -255,12 +247,6 @@ async def record_incident_(
         await refuse_foreign(service, token, body.round_id)
         raise
     return JSONResponse(decision_document(answer))
-
-
-def _closed(answer: Settled | Corrected, token: AccessToken) -> JSONResponse:
-    """Answer what was told of a release; of what it did not reach, only what the token sees."""
-    seen = tuple(filter(token.sees, answer.not_told))
-    return JSONResponse(decision_document(replace(answer, not_told=seen)))
 
 
 async def _decision(

@@ -36,6 +36,7 @@ from shuffle_ledger.ledger.api.schemas.randomizers import RANDOMIZER_SCHEMA, is_
 from shuffle_ledger.ledger.decisions.audiences import request_of
 from shuffle_ledger.ledger.decisions.quoting import BATCH_MAX
 from shuffle_ledger.ledger.errors import InvalidValue
+from shuffle_ledger.ledger.gone_names import replacement
 from shuffle_ledger.ledger.reports.events import CURSOR_PATTERN
 from shuffle_ledger.ledger.reports.forecasts import FIT_MAX, ForecastWanted
 from shuffle_ledger.ledger.values.audiences import AUDIENCE_MAX, LABELS_MAX
@@ -215,7 +216,12 @@ class Body(BaseModel):
         fields = written if isinstance(written, dict) else {}
         for name, value in fields.items():
             if name not in cls.model_fields:
-                about = {"name": name, "value": value, "known": ", ".join(cls.model_fields)}
+                about = {
+                    "name": name,
+                    "value": value,
+                    "known": ", ".join(cls.model_fields),
+                    "instead": replacement(name) or replacement(f"{cls.__name__}.{name}"),
+                }
                 raise PydanticCustomError(UNKNOWN_FIELD, "unknown field", about)
         return written
 
@@ -290,10 +296,6 @@ Label = Annotated[
 # Pydantic publishes the pattern of keys, and not that there are no others.
 _NO_OTHER_KEYS: dict[str, Any] = {"additionalProperties": False}
 Labels = Annotated[dict[Label, Label], Field(max_length=LABELS_MAX, json_schema_extra=_NO_OTHER_KEYS)]
-Strata = Annotated[
-    dict[Name, Annotated[list[Count], Field(min_length=2, max_length=2)]],
-    Field(max_length=AUDIENCE_MAX, json_schema_extra=_NO_OTHER_KEYS),
-]
 Selector = Annotated[
     str,
     StringConstraints(min_length=3, max_length=4000, pattern=_SELECTOR),
@@ -408,14 +410,6 @@ class OfCohorts(RoundParameters):
         ),
         one_of_two("a list of names, or a selector over labels such as device=phone"),
     ] = None
-    stratified: Annotated[
-        Strata | None,
-        Field(
-            description="For each cohort of the audience `[sampled, users]`, if each was sampled by itself."
-            " `sampled_from` follows from it."
-        ),
-    ] = None
-
     collected_on: Annotated[
         Day | None,
         Field(
@@ -438,7 +432,6 @@ class OfCohorts(RoundParameters):
             audience,
             self.round(),
             round_id=round_id,
-            stratified=self.stratified,
             collected_on=self.collected_on,
             collected_until=self.collected_until,
             **more,
@@ -600,14 +593,6 @@ class CorrectRound(Body):
     analysis: Literal["tight", "clone", "blanket", "strong-adversary"] | None = None
     interaction: Literal["identical", "sequential"] | None = None
     reports_per_user: PerUser | None = None
-    also_cohorts: Annotated[
-        list[Name],
-        Field(max_length=AUDIENCE_MAX, description="Further cohorts whose users sent reports, too."),
-    ] = []
-    collected_on: Annotated[
-        Day | None, Field(description="The first day on which it was collected, too, UTC.")
-    ] = None
-    collected_until: Annotated[Day | None, Field(description="The last one, if it was later.")] = None
     reason: Reason
 
     model_config = ConfigDict(
@@ -616,8 +601,7 @@ class CorrectRound(Body):
 
     def changes(self) -> dict[str, object]:
         """Return the fields of the round that were otherwise."""
-        beside = {"reason", "also_cohorts", "collected_on", "collected_until"}
-        given = {name: getattr(self, name) for name in self.model_fields_set - beside}
+        given = {name: getattr(self, name) for name in self.model_fields_set - {"reason"}}
         is_said = {"sampled_from", "participation"}
         return {name: value for name, value in given.items() if value is not None or name in is_said}
 
