@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from typing import Any
 
 from shuffle_ledger.accounting import Accountant, InvalidParameter, ShuffledRound, fits
@@ -22,6 +23,7 @@ from shuffle_ledger.ledger.decisions.truths import restated, truth_of
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.policies.base import IN_CLEAR
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE
 from shuffle_ledger.ledger.values.requests import (
     Cohort,
     Corrected,
@@ -344,8 +346,8 @@ def _within(truth: ShuffledRound, cohort: Cohort) -> ShuffledRound:
 def _released(store: Store, record: RoundRecord, chains: Sequence[str]) -> ReleaseTimes:
     """Return when a round was released: as an incident attests, or after the admission that permitted it.
 
-    The moment of the admission says nothing if a clock was set back: if it is not before that of the first
-    round of one of the chains, which was decided later.
+    The moment of the admission says nothing if a clock was set back: if it is not before that of the opening
+    that chose the rules of one of the chains, which came later.
     """
     if record.incident is not None:
         return record.incident.released
@@ -353,7 +355,8 @@ def _released(store: Store, record: RoundRecord, chains: Sequence[str]) -> Relea
         return ReleaseTimes()
     admitted = store.entry(record.outcome.cohort, record.outcome.sequence)
     after = admitted.content().recorded_at
-    for first in filter(None, map(store.first_released, chains)):
-        if store.is_earlier(admitted, first) and after >= first.content().recorded_at:
+    owners = {found.parent or found.name for found in map(partial(whose, store), chains)}
+    for opened in (store.entry(name, FIRST_SEQUENCE) for name in sorted(owners)):
+        if store.is_earlier(admitted, opened) and after >= opened.content().recorded_at:
             return ReleaseTimes()
     return ReleaseTimes(after=after)

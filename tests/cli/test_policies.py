@@ -99,17 +99,3 @@ def test_a_budget_changes_by_an_entry(directory: Path, run: Run) -> None:
     assert run("cohort", "budget", "phones", "--epsilon", "2", "--reason", "again").code == 2
     assert run("cohort", "budget", "nobody", "--epsilon", "2", "--reason", "why").code == 4
     assert run("audit", "verify").code == 0
-
-
-@pytest.mark.slow
-def test_a_counted_first_round_is_shown_and_said_in_words(run: Run, directory: Path) -> None:
-    opened(run)
-    heavy = ("--randomizer", "krr(k=10, epsilon0=4)", "--reports", "1000", "--sampled-from", "10000")
-    assert run("round", "register", "phones", "--id", "a", *heavy).code == 0
-    repetition = run("budget", "phones", "--json").json["filters"][-1]
-    assert repetition["name"] == "repetition"
-    assert repetition["epsilon_upper"] < 1.0
-    assert "repetition" in run("budget", "phones").stdout
-    written = directory / "statement.html"
-    assert run("audit", "statement", "phones", "--format", "html", "--output", str(written)).code == 0
-    assert "counts rounds that reveal no more than the cohort" in written.read_text("utf-8")

@@ -65,7 +65,8 @@ def test_bad_windows_and_days_are_refused_with_what_was_expected(tablets: Run) -
     assert tablets("round", "show", "past").code == 4
     told = ("incident", "record", "tablets", "--id", "leak", *KRR, "--reason", "a script")
     assert tablets(*told).code == 2
-    assert tablets(*told, "--collected-on", "2026-01-01").code == 0
+    after = ("--released-after", datetime.now(UTC).isoformat())
+    assert tablets(*told, "--collected-on", "2026-01-01", *after).code == 0
     assert tablets("audit", "verify").code == 0
 
 
@@ -118,8 +119,8 @@ def test_only_its_windows_may_limit_a_cohort(phones: Run) -> None:
 
 def test_a_round_of_more_days_and_cohorts_is_corrected_by_one_command(tablets: Run) -> None:
     today = datetime.now(UTC).date()
-    assert tablets("round", "register", "tablets", "--id", "one", *KRR).code == 0
     assert tablets("cohort", "open", "watches", *BUDGET).code == 0
+    assert tablets("round", "register", "tablets", "--id", "one", *KRR).code == 0
     later = (today + timedelta(days=7)).isoformat()
     told = ("round", "correct", "one", "--collected-until", later, "--also-cohort", "watches")
     answers = [tablets(*told, "--reason", "devices were offline", "--json") for _ in range(2)]
