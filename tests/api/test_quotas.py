@@ -36,6 +36,27 @@ def client(server: Server) -> LedgerClient:
 
 
 @pytest.mark.slow
+def test_an_opening_says_the_part_of_delta_for_approximate_rounds(
+    server: Server, client: LedgerClient
+) -> None:
+    opened = client.open_cohort(**OPENED, approximate_share=0.5)
+    assert client.open_cohort(**OPENED, approximate_share=0.5) == opened
+    accounts = client.budget("tablets").delta_accounts
+    assert accounts is not None
+    assert accounts.slack_share == accounts.certain_loss_share == pytest.approx(0.25e-6)
+    with pytest.raises(Conflict, match="another share of delta"):
+        client.open_cohort(**OPENED)
+    with pytest.raises(InvalidValue, match="approximate_share"):
+        client.open_cohort(**{**OPENED, "name": "new", "policy": "fixed"}, approximate_share=0.5)
+    headers = {"Authorization": f"Bearer {server.tokens['admin']}"}
+    for wrong in (0, 0.95, "much"):
+        body = {**OPENED, "name": "new", "approximate_share": wrong}
+        answer = httpx.post(f"{server.url}/v1/cohorts", json=body, headers=headers)
+        assert answer.status_code == 422
+        assert "approximate_share" in answer.text
+
+
+@pytest.mark.slow
 def test_the_token_says_whose_round_it_is(server: Server, client: LedgerClient) -> None:
     client.open_cohort(**OPENED, local_budget=50.0)
     reading = client.set_quota("tablets", team="ads", epsilon=0.05, reason="agreed")

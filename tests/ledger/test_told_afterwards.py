@@ -351,7 +351,8 @@ def test_an_incident_concerns_no_choice_where_there_is_none(desk: Desk, policy: 
 
 
 def test_an_incident_in_an_empty_cohort_must_have_come_after_its_opening(desk: Desk) -> None:
-    for name, times in (("silent", {}), ("before", {"before": desk.store.now()})):
+    cases: dict[str, dict[str, Any]] = {"silent": {}, "before": {"before": desk.store.now()}}
+    for name, times in cases.items():
         desk.open(name)
         answer = desk.incident(f"x-{name}", krr(1, 20_000), name, **times)
         assert (answer.overspent, answer.chosen_after) == (True, True)
