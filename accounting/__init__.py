@@ -18,13 +18,15 @@ from shuffle_ledger.accounting.comparison.conversions import (
 from shuffle_ledger.accounting.errors import AccountingError, DamagedPrivacyLoss, InvalidParameter, given_text
 from shuffle_ledger.accounting.filters.delta_accounts import AccountsReading, DeltaAccounts
 from shuffle_ledger.accounting.filters.filter_set import (
+    APPROXIMATE_SHARE,
+    LARGEST_APPROXIMATE_SHARE,
     Charge,
     FilterReading,
     FilterSet,
+    RaisedLimits,
+    checked_share,
     share_of_budget,
 )
-from shuffle_ledger.accounting.filters.menu import Choice, FilterMenu
-from shuffle_ledger.accounting.filters.repetition import RepetitionFilter
 from shuffle_ledger.accounting.mechanisms import Estimate, Mechanism, mechanism_of
 from shuffle_ledger.accounting.notebooks import html_table, interval_text
 from shuffle_ledger.accounting.planning.calibration import (
@@ -93,7 +95,9 @@ from shuffle_ledger.accounting.rounds.summed_curves import with_summed_curves
 from shuffle_ledger.accounting.validation import MAXIMUM_REPORTS_PER_USER, MAXIMUM_ROUNDS
 
 __all__ = [
+    "APPROXIMATE_SHARE",
     "DEFAULT_PRECISION",
+    "LARGEST_APPROXIMATE_SHARE",
     "MAXIMUM_REPORTS_PER_USER",
     "MAXIMUM_ROUNDS",
     "NUMERICAL_POLICY",
@@ -111,7 +115,6 @@ __all__ = [
     "CentralLaplace",
     "Certificate",
     "Charge",
-    "Choice",
     "CountMeanSketch",
     "DamagedPrivacyLoss",
     "Declared",
@@ -121,7 +124,6 @@ __all__ = [
     "Duchi",
     "ErrorBudget",
     "Estimate",
-    "FilterMenu",
     "FilterReading",
     "FilterSet",
     "FrequencyError",
@@ -144,9 +146,9 @@ __all__ = [
     "PrivacyLoss",
     "PrivacyLossDistribution",
     "PublishedBound",
+    "RaisedLimits",
     "Rappor",
     "RenyiBound",
-    "RepetitionFilter",
     "RoundLoss",
     "ShuffledRound",
     "SubsetSelection",
@@ -160,6 +162,7 @@ __all__ = [
     "calibrate_by",
     "charged_as",
     "charged_together",
+    "checked_share",
     "decided_by_composition",
     "exact_text",
     "fits",

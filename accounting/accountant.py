@@ -202,23 +202,19 @@ class Accountant:
     def charge(self, shuffled: ShuffledRound, filters: FilterSet) -> Charge:
         """Returns the charge of a round in each of a budget's filters, cached; see `charge_of`. With several
         reports of a user, the charges of the rounds that it is charged as are added up."""
-        repetition, filters = filters.repetition, filters.without_totals
+        filters = filters.without_totals
         single, count = charged_as(shuffled)
         key = (single, filters)
         if key not in self._charges:
             loss = self._remembered(single).loss
-            certain = 0.0 if filters.accounts is None else loss.certain
             slack = _slack({single: 1})
             known = _known_bounds(single)
             self._charges[key] = charge_of(
-                loss.upper, filters, slack=slack, certain_loss=certain, known=known
+                loss.upper, filters, slack=slack, certain_loss=loss.certain, known=known
             )
             while len(self._charges) > _CHARGES_KEPT:
                 self._charges.popitem(last=False)
-        charge = self._charges[key] if count == 1 else self._charges[key] * count
-        if repetition is None:
-            return charge
-        return dataclasses.replace(charge, repetition=(repetition.charge(shuffled),))
+        return self._charges[key] if count == 1 else self._charges[key] * count
 
     def certify(
         self, rounds: Mapping[ShuffledRound, int], *, delta: float, budget: float | None = None

@@ -101,25 +101,23 @@ def charge_of(
     known: KnownBounds | None = None,
 ) -> Charge:
     """Returns about the smallest certified charge of every filter, and what the round uses of the accounts of
-    delta, if there are any.
+    delta.
 
     Args:
         pair: the pair above the round's profile.
         filters: the budget's filters.
         slack: total variation distance of the round to the one the pair dominates.
-        certain_loss: how much of the pair's mass at infinity the accounts pay for; 0 without accounts.
-        known: bounds on a round without slack whose charges count where they are smaller.
+        certain_loss: how much of the pair's mass at infinity the accounts pay for.
+        known: bounds on the round's pure version whose charges count where they are smaller.
 
     Guarantee: the condition of every filter's theorem holds at its charge, floating-point round-off included.
     """
-    account: tuple[Fraction, ...] = ()
-    if filters.accounts is not None:
-        account = (_rounded_up(certain_loss), _rounded_up(slack))
-        pair, slack = pair.unless_revealed(certain_loss), 0.0
-    gaussian = _GaussianCondition.of(pair, filters.gaussian, slack).charges()
-    renyi = [_renyi_charge(pair, one, slack) for one in filters.renyi]
+    account = (_rounded_up(certain_loss), _rounded_up(slack))
+    pair = pair.unless_revealed(certain_loss)
+    gaussian = _GaussianCondition.of(pair, filters.gaussian).charges()
+    renyi = [_renyi_charge(pair, one) for one in filters.renyi]
     exact = None
-    if known is not None and slack == 0:
+    if known is not None:
         least = known.charges(filters)
         gaussian, renyi = list(map(min, gaussian, least[0])), list(map(min, renyi, least[1]))
         exact = known.finite_loss if pair.infinity == 0 else None
@@ -149,29 +147,24 @@ def is_covered(
     Guarantee: True only if the theorems' conditions hold, floating-point round-off included. The charge that
         `charge_of` returns for the same pair and slack is covered.
     """
-    if filters.accounts is not None:
-        certain_loss, paid = charge.account
-        if certain_loss < 0 or paid < Fraction(slack):
-            return False
-        # The filters do not pay for the mass at infinity that the account pays for.
-        pair, slack = pair.unless_revealed(min(_float_below(certain_loss), pair.infinity)), 0.0
-    condition = _GaussianCondition.of(pair, filters.gaussian, slack)
+    certain_loss, paid = charge.account
+    if certain_loss < 0 or paid < Fraction(slack):
+        return False
+    # The filters do not pay for the mass at infinity that the account pays for.
+    pair = pair.unless_revealed(min(_float_below(certain_loss), pair.infinity))
+    condition = _GaussianCondition.of(pair, filters.gaussian)
     return condition.covers(charge.gaussian, finer) and all(
-        _is_enough(cost, one, slack, partial(_covering_test, pair, one))
+        _is_enough(cost, one, partial(_covering_test, pair, one))
         for one, cost in zip(filters.renyi, charge.renyi, strict=True)
     )
 
 
-def _is_enough(
-    cost: Fraction, rules: GaussianFilter | RenyiFilter, slack: float, make_test: Callable[[], _Test]
-) -> bool:
-    """Returns whether a charge is enough: its leak covers all mass, or it pays for the slack and passes the
-    test."""
+def _is_enough(cost: Fraction, rules: GaussianFilter | RenyiFilter, make_test: Callable[[], _Test]) -> bool:
+    """Returns whether a charge is enough: its leak covers all mass, or it passes the test."""
     if Fraction(rules.leak_rate) * cost >= 1:
         return True
     value = _float_below(cost)
-    has_room = value >= _SMALLEST_CHARGE and Fraction(slack) <= Fraction(rules.slack_rate) * cost
-    return has_room and make_test()(value)
+    return value >= _SMALLEST_CHARGE and make_test()(value)
 
 
 def _float_below(value: Fraction) -> float:
@@ -184,18 +177,10 @@ def _rounded_up(value: float) -> Fraction:
     return Fraction(math.ceil(math.ldexp(mantissa, _CHARGE_BITS))) * Fraction(2) ** (exponent - _CHARGE_BITS)
 
 
-def _for_slack(rules: GaussianFilter | RenyiFilter, slack: float) -> float:
-    """Returns the smallest charge that pays for a round's slack."""
-    return slack / rules.slack_rate * (1 + _PROFILE_ROUND_OFF) if slack > 0 else 0.0
-
-
-def _renyi_charge(pair: PrivacyLossDistribution, rules: RenyiFilter, slack: float) -> float:
+def _renyi_charge(pair: PrivacyLossDistribution, rules: RenyiFilter) -> float:
     everything = (1 + _PROFILE_ROUND_OFF) / rules.leak_rate
-    if slack > 0 and rules.slack_rate == 0:
-        return everything
-    least = max(_for_slack(rules, slack), _SMALLEST_CHARGE)
-    if least >= everything:
-        return least
+    if everything <= _SMALLEST_CHARGE:
+        return _SMALLEST_CHARGE
     # A charge is enough if it pays for the losses up to one of them, and its leak covers the larger ones.
     if math.isinf(rules.order):
         kept = np.append(0.0, pair.losses)
@@ -204,7 +189,7 @@ def _renyi_charge(pair: PrivacyLossDistribution, rules: RenyiFilter, slack: floa
         moments = np.nan_to_num(_surplus(pair, rules.order), nan=math.inf, posinf=math.inf)
         kept = np.log1p(np.maximum(moments, 0.0)) * (1 + _PROFILE_ROUND_OFF) / (rules.order - 1)
     enough = float(np.maximum(_mass_beyond(pair) / rules.leak_rate, kept).min()) * (1 + _CHARGE_MARGIN)
-    return min(max(enough, least), everything)
+    return min(max(enough, _SMALLEST_CHARGE), everything)
 
 
 def _surplus(pair: PrivacyLossDistribution, order: float) -> FloatArray:
@@ -253,20 +238,18 @@ class _GaussianCondition(NamedTuple):
     Attributes:
         pair: the pair above the round's profile.
         rules: the filter.
-        slack: total variation distance of the round to the one that the pair dominates.
         about: variance of the Gaussian pair with the same total variation, an estimate of the charge.
     """
 
     pair: PrivacyLossDistribution
     rules: GaussianFilter
-    slack: float
     about: float
 
     @classmethod
-    def of(cls, pair: PrivacyLossDistribution, rules: GaussianFilter, slack: float) -> _GaussianCondition:
+    def of(cls, pair: PrivacyLossDistribution, rules: GaussianFilter) -> _GaussianCondition:
         """Returns the condition on charges of a round with this pair."""
         order = gaussian_order(pair.hockey_stick_divergence(0.0))
-        return cls(pair, rules, slack, max(order**2, _SMALLEST_CHARGE))
+        return cls(pair, rules, max(order**2, _SMALLEST_CHARGE))
 
     def charges(self) -> list[float]:
         """Returns the charge at every reserve, never rising: a charge that is enough with less noise is with
@@ -289,7 +272,7 @@ class _GaussianCondition(NamedTuple):
         shown: list[Fraction] = []
         for reserve, cost in zip(self.rules.reserves, costs, strict=True):
             at_less, test = any(one <= cost for one in shown), partial(self._test, reserve, finer)
-            if not at_less and not _is_enough(cost, self.rules, self.slack, test):
+            if not at_less and not _is_enough(cost, self.rules, test):
                 return False
             shown.append(cost)
         return True
@@ -297,7 +280,7 @@ class _GaussianCondition(NamedTuple):
     @property
     def least(self) -> float:
         """Returns the smallest charge that is tried."""
-        return max(self.about / 4, _for_slack(self.rules, self.slack))
+        return self.about / 4
 
     def profile(self, reserve: float, finer: float = 1.0) -> _Profile:
         """Returns the profile that the theorem compares; it has the same orders for all charges."""

@@ -14,19 +14,25 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Final
 
 import numpy as np
 
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.filters.counts import ROUNDS_MAX, largest_count
 from shuffle_ledger.accounting.filters.delta_accounts import AccountsReading, DeltaAccounts
 from shuffle_ledger.accounting.filters.gaussian_and_renyi import GaussianFilter, Reading, RenyiFilter
-from shuffle_ledger.accounting.filters.repetition import REPETITIONS_MAX, RepetitionFilter, largest_count
 from shuffle_ledger.accounting.filters.sliding_reserve import SlidingReserve
 from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence
 from shuffle_ledger.accounting.printed_numbers import exact_text
 
-# Share of the budget's delta for the Renyi filters, and their orders in units of the one that suits a
+#: Part of a budget's delta for approximate rounds, if the opening says nothing else: half of it for certain
+#: loss, half for slack. And the largest part that an opening may say.
+APPROXIMATE_SHARE: Final = 1 / 64
+LARGEST_APPROXIMATE_SHARE: Final = 0.9
+
+# Share of the rest for the Renyi filters, and their orders in units of the one that suits a
 # Gaussian budget. The Gaussian filter has most of the rest and decides almost always; Renyi filters are for
 # rounds that it bounds badly: few reports, heavy tails.
 _RENYI_SHARE = 0.08
@@ -35,10 +41,8 @@ _RENYI_ORDERS = (1.0, 0.75)
 # to this many times the budget.
 _PURE_SHARE = 1 / 512
 _PURE_REACH = 64.0
-# Parts of a filter's share that pay for mass outside of the dominating pairs, and for the distance from
-# purely private rounds.
+# Part of a filter's share that pays for mass outside of the dominating pairs.
 _LEAK_PART = 0.05
-_SLACK_PART = 0.01
 # Reserves: variance of Gaussian noise that smooths irregular rounds, as shares of the whole Gaussian budget.
 _RESERVES = (0.0, 1 / 64, 1 / 16, 1 / 5, 1 / 2)
 
@@ -46,13 +50,13 @@ _RESERVES = (0.0, 1 / 64, 1 / 16, 1 / 5, 1 / 2)
 _LARGEST_EPSILON = 1e4
 # Smallest epsilon and delta of a budget that filters can share.
 _LEAST_EPSILON = 1e-9
-LEAST_DELTA = 1e-60
+_LEAST_DELTA = 1e-60
 # Relative room for round-off when delta is divided into shares.
-SHARE_ROUND_OFF = 2.0**-40
+_SHARE_ROUND_OFF = 2.0**-40
 _BISECTIONS = 60
 _EXACT_NUMBER = re.compile(r"-?[0-9]+(/[0-9]+)?")
 # Parts of charges that some sets of filters do not have.
-_OPTIONAL_PARTS = ("repetition", "sliding", "account", "rounds")
+_OPTIONAL_PARTS = ("sliding", "rounds")
 # Relative distance of the sliding reserve's limit below the largest variance that fits the budget, so that it
 # fits on every computer.
 _LIMIT_MARGIN = 2.0**-18
@@ -65,11 +69,10 @@ class Charge:
     Attributes:
         gaussian: variances, one for each reserve.
         renyi: Renyi divergences, one for each order.
-        repetition: units, if there is a repetition filter.
         sliding: if there is a sliding reserve: the charged variance, the part of it that was given back, and
             the part that settlements added. It depends on the remaining budget, not only on the round.
-        account: if there are accounts of delta: the round's probability of revealing everything, and its
-            total variation distance to the round that the filters charge.
+        account: the round's probability of revealing everything, and its total variation distance to the
+            round that the filters charge.
         rounds: if a user joins a limited number of rounds: how many rounds these are, and how many of them
             nothing admitted, if the limit does not cover those. The other parts of a total are then the
             largest charges, not sums.
@@ -77,9 +80,8 @@ class Charge:
 
     gaussian: tuple[Fraction, ...]
     renyi: tuple[Fraction, ...]
-    repetition: tuple[Fraction, ...] = ()
+    account: tuple[Fraction, ...]
     sliding: tuple[Fraction, ...] = ()
-    account: tuple[Fraction, ...] = ()
     rounds: tuple[Fraction, ...] = ()
 
     def __add__(self, other: Charge) -> Charge:
@@ -95,6 +97,11 @@ class Charge:
     def cost(self) -> Charge:
         """Returns the part that depends on the round alone, not on the remaining budget."""
         return dataclasses.replace(self, sliding=(), rounds=())
+
+    @property
+    def pure(self) -> Charge:
+        """Returns the charge without what it uses of the accounts of delta."""
+        return dataclasses.replace(self, account=(Fraction(0),) * 2)
 
     def at_least(self, other: Charge) -> Charge:
         """Returns the larger of two charges, filter by filter."""
@@ -113,7 +120,34 @@ class Charge:
     def from_mapping(cls, mapping: Mapping[str, object]) -> Charge:
         """Reads the JSON form; raises InvalidParameter if it is not one."""
         kept = {name: _exact(mapping, name) for name in _OPTIONAL_PARTS if name in mapping}
-        return cls(gaussian=_exact(mapping, "gaussian"), renyi=_exact(mapping, "renyi"), **kept)
+        stated = {name: _exact(mapping, name) for name in ("gaussian", "renyi", "account")}
+        return cls(**stated, **kept)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaisedLimits:
+    """The limits that a raised budget gives a set of filters, which otherwise never changes.
+
+    Attributes:
+        sliding_limit: limit of the sliding reserve; None without one.
+        slack_epsilon: the largest epsilon that the budget has had, for the price of slack.
+    """
+
+    sliding_limit: float | None
+    slack_epsilon: float
+
+    def to_mapping(self) -> dict[str, object]:
+        """Returns the JSON form."""
+        return dict(vars(self))
+
+    @classmethod
+    def from_mapping(cls, mapping: object) -> RaisedLimits:
+        """Reads the JSON form; raises InvalidParameter if it is not one."""
+        match mapping:
+            case {"sliding_limit": None | float() as limit, "slack_epsilon": float(priced)}:
+                if all(value is None or 0 < value < math.inf for value in (limit, priced)):
+                    return cls(sliding_limit=limit, slack_epsilon=priced)
+        raise InvalidParameter("raised", mapping, "a sliding_limit or null, and a slack_epsilon")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,61 +163,73 @@ class FilterReading:
 
 @dataclass(frozen=True, kw_only=True)
 class FilterSet:
-    """A Gaussian filter, Renyi filters and perhaps a repetition filter, which share a budget's delta. Rounds
-    may go on while one of them holds. With accounts of delta, Gaussian and Renyi filters charge the pure
-    versions of rounds, and hold only while both accounts do.
+    """A Gaussian filter and Renyi filters, which share a budget's delta with two accounts. Filters charge the
+    pure versions of rounds; the accounts pay for the rest. Rounds may go on while one filter and both
+    accounts hold.
 
-    Guarantee: if on every path one filter, which may depend on the path, holds at epsilon at the end, all
-    released outputs together are `(epsilon, sum of the shares)`-DP. With `rounds_per_user`: if no user takes
-    part in more admitted rounds than that, by a rule that does not depend on the user's data.
+    Guarantee: if the set was fixed before the first output, and on every path one filter, which may depend on
+    the path, and both accounts hold at epsilon at the end, all released outputs together are `(epsilon, sum
+    of the shares)`-DP. With `rounds_per_user`: if no user takes part in more admitted rounds than that, by a
+    rule that does not depend on the user's data.
     Source: docs/adaptivity.md, Lemma 6, Theorem 9 and Theorem 14.
     """
 
     gaussian: GaussianFilter
     renyi: tuple[RenyiFilter, ...]
-    sliding_limit: float | None = None  # of the Gaussian filter's sliding reserve; older cohorts have none
-    repetition: RepetitionFilter | None = None  # made when the cohort's first round is admitted
-    accounts: DeltaAccounts | None = None  # older cohorts have none: charges pay for slack
-    rounds_per_user: int | None = None  # that a user joins at most; then there is no sliding reserve
-    # Whether incidents count beside these rounds: a user may have joined them, too. Older cohorts: no.
-    incidents_beside: bool = False
+    accounts: DeltaAccounts
+    sliding_limit: float | None = None  # of the Gaussian filter's sliding reserve
+    # In how many admitted rounds a user takes part at most; then there is no sliding reserve. Incidents count
+    # beside these rounds: a user may have joined them, too.
+    rounds_per_user: int | None = None
 
     @classmethod
     def for_budget(
-        cls, *, epsilon: float, delta: float, accounts: tuple[float, float] | None = None
+        cls,
+        *,
+        epsilon: float,
+        delta: float,
+        ceiling: float | None = None,
+        rounds_per_user: int | None = None,
+        approximate_share: float = APPROXIMATE_SHARE,
     ) -> FilterSet:
         """Makes the filters for a budget. Their shares of delta add up to at most delta, and never change.
 
         Args:
             epsilon, delta: the budget.
-            accounts: parts of delta for certain loss and for slack. None: no accounts, and every charge pays
-                for its round's slack.
+            ceiling: the largest epsilon that it may be raised to, also for reasons that depend on data. Slack
+                is priced at it from the beginning. None: for no such reason.
+            rounds_per_user: in how many admitted rounds one user takes part at most; None: in any number.
+            approximate_share: part of delta for approximate rounds: half of it for certain loss, half for
+                slack.
 
         Raises:
             InvalidParameter: epsilon is not finite or below 1e-9, delta is not between 0 and 1 or below
-                1e-60, or the accounts are not two parts that leave some of delta to the filters.
+                1e-60, or the share is not above 0 and at most 0.9.
         """
         expected = f"a finite number, at least {exact_text(_LEAST_EPSILON)}"
         given = validation.real("epsilon", epsilon, expected)
         if given < _LEAST_EPSILON:
             raise InvalidParameter("epsilon", epsilon, expected)
         delta = validation.probability("delta", delta)
-        if delta < LEAST_DELTA:
-            raise InvalidParameter("delta", delta, f"at least {exact_text(LEAST_DELTA)}, which filters share")
-        if accounts is not None:
-            accounts = _checked_parts(accounts)
-        return _for_budget(given, delta, accounts)
+        if delta < _LEAST_DELTA:
+            raise InvalidParameter(
+                "delta", delta, f"at least {exact_text(_LEAST_DELTA)}, which filters share"
+            )
+        made = _for_budget(given, delta, checked_share(approximate_share))
+        if ceiling is not None:
+            made = dataclasses.replace(made, accounts=made.accounts.at(ceiling))
+        if rounds_per_user is not None:
+            made = dataclasses.replace(made, sliding_limit=None, rounds_per_user=rounds_per_user)
+        return made
 
     def to_mapping(self) -> dict[str, object]:
-        """Returns the JSON form of all filters except the repetition filter, which the first admitted round
-        fixes."""
+        """Returns the JSON form."""
         gaussian = {**vars(self.gaussian), "reserves": list(self.gaussian.reserves)}
         renyi = [{**vars(one), "order": None if math.isinf(one.order) else one.order} for one in self.renyi]
         limited = {} if self.sliding_limit is None else {"sliding_limit": self.sliding_limit}
-        accounts = {} if self.accounts is None else {"accounts": self.accounts.to_mapping()}
         capped = {} if self.rounds_per_user is None else {"rounds_per_user": self.rounds_per_user}
-        beside = {"incidents_beside": True} if self.incidents_beside else {}
-        return {"gaussian": gaussian, "renyi": renyi, **limited, **accounts, **capped, **beside}
+        accounts = self.accounts.to_mapping()
+        return {"gaussian": gaussian, "renyi": renyi, "accounts": accounts, **limited, **capped}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> FilterSet:
@@ -197,7 +243,7 @@ class FilterSet:
                 reserves = _numbers(dict(enumerate(gaussian.get("reserves", []))))
                 rest = _numbers({name: value for name, value in gaussian.items() if name != "reserves"})
                 limited = {name: value for name, value in mapping.items() if name == "sliding_limit"}
-                accounts, cap = mapping.get("accounts"), mapping.get("rounds_per_user")
+                cap = mapping.get("rounds_per_user")
                 if cap is not None and (type(cap) is not int or cap < 1 or limited):
                     raise InvalidParameter(
                         "rounds_per_user", cap, "a whole number, without a sliding reserve"
@@ -207,9 +253,8 @@ class FilterSet:
                         gaussian=GaussianFilter(reserves=tuple(reserves.values()), **rest),
                         renyi=tuple(_renyi(one) for one in orders),
                         sliding_limit=_numbers(limited).get("sliding_limit"),
-                        accounts=None if accounts is None else DeltaAccounts.from_mapping(accounts),
+                        accounts=DeltaAccounts.from_mapping(mapping.get("accounts")),
                         rounds_per_user=cap,
-                        incidents_beside=cap is not None and mapping.get("incidents_beside") is True,
                     )
                 except TypeError:
                     pass
@@ -221,9 +266,8 @@ class FilterSet:
         return Charge(
             gaussian=(zero,) * len(self.gaussian.reserves),
             renyi=(zero,) * len(self.renyi),
-            repetition=(zero,) if self.repetition else (),
+            account=(zero,) * 2,
             sliding=(zero,) * 3 if self._sliding else (),
-            account=(zero,) * 2 if self.accounts else (),
             rounds=self._counted(),
         )
 
@@ -233,22 +277,29 @@ class FilterSet:
     @functools.cached_property
     def _hash(self) -> int:
         # Every decision looks charges up by their filters: the hash is computed once.
-        parts = (self.gaussian, self.renyi, self.sliding_limit, self.repetition, self.accounts)
-        return hash((*parts, self.rounds_per_user, self.incidents_beside))
+        return hash((self.gaussian, self.renyi, self.accounts, self.sliding_limit, self.rounds_per_user))
 
     @functools.cached_property
     def without_totals(self) -> FilterSet:
-        """Returns the filters without the parts that do not affect a round's cost (except its repetition
-        units)."""
-        return dataclasses.replace(
-            self, repetition=None, sliding_limit=None, rounds_per_user=None, incidents_beside=False
-        )
+        """Returns the filters without the parts that do not affect a round's cost."""
+        return dataclasses.replace(self, sliding_limit=None, rounds_per_user=None)
 
-    def limit_for(self, epsilon: float) -> float | None:
-        """Returns the sliding reserve's limit for a budget changed to `epsilon`, never less than before; None
-        without a sliding reserve."""
-        limit = self.sliding_limit
-        return None if limit is None else max(limit, _limit(self.gaussian, min(epsilon, _LARGEST_EPSILON)))
+    def under(self, raised: RaisedLimits | None) -> FilterSet:
+        """Returns the filters in force after changes of the budget; None: with the limits they were opened
+        with."""
+        return self if raised is None else _under(self, raised)
+
+    def raised(self, before: RaisedLimits | None, epsilon: float) -> RaisedLimits | None:
+        """Returns the limits in force for a budget changed to `epsilon`, never less than `before`; None for
+        those that the filters were opened with."""
+        now = self.under(before)
+        limit = now.sliding_limit
+        if limit is not None:
+            limit = max(limit, _limit(self.gaussian, min(epsilon, _LARGEST_EPSILON)))
+        priced = now.accounts.at(epsilon).epsilon
+        if (limit, priced) == (self.sliding_limit, self.accounts.epsilon):
+            return None
+        return RaisedLimits(sliding_limit=limit, slack_epsilon=priced)
 
     @functools.cached_property
     def _sliding(self) -> SlidingReserve | None:
@@ -304,7 +355,7 @@ class FilterSet:
         """Returns in how many of the rounds of a total one user takes part at most; None without a limit."""
         if self.rounds_per_user is None:
             return None
-        return int(min(spent.rounds[0], self.rounds_per_user + sum(spent.rounds[1:])))
+        return int(min(spent.rounds[0], self.rounds_per_user + spent.rounds[1]))
 
     def _of_one_user(self, spent: Charge) -> Charge:
         """Returns a bound on the sum of the charges of the rounds that one user takes part in."""
@@ -313,8 +364,7 @@ class FilterSet:
 
     def _counted(self, rounds: int = 0, *, incidents: int = 0) -> tuple[Fraction, ...]:
         """Returns numbers of rounds, as these filters keep them."""
-        counts = (rounds, incidents) if self.incidents_beside else (rounds,)
-        return tuple(map(Fraction, counts)) if self.rounds_per_user else ()
+        return tuple(map(Fraction, (rounds, incidents))) if self.rounds_per_user else ()
 
     def given_back(self, spent: Charge, charge: Charge) -> Charge:
         """Returns the total after a round with this charge turned out to have released nothing.
@@ -340,39 +390,36 @@ class FilterSet:
             _named(one.name, one.delta, one.reading(total))
             for one, total in zip(self.renyi, spent.renyi, strict=True)
         ]
-        if self.accounts is not None and not self.accounts.hold(spent.account):
+        if not self.accounts.hold(spent.account):
             found = [dataclasses.replace(one, epsilon_upper=math.inf) for one in found]
-        if self.repetition is not None:
-            (units,) = spent.repetition
-            found.append(_named("repetition", self.repetition.delta, self.repetition.reading(units)))
         return tuple(found)
 
     def epsilon_upper(self, spent: Charge) -> float:
         """Returns an upper bound on the smallest epsilon at which one of the filters holds."""
         return min(reading.epsilon_upper for reading in self.readings(spent))
 
-    def accounts_reading(self, spent: Charge) -> AccountsReading | None:
-        """Returns the use of the accounts of delta; None without accounts."""
-        return None if self.accounts is None else self.accounts.reading(self._of_one_user(spent).account)
+    def accounts_reading(self, spent: Charge) -> AccountsReading:
+        """Returns the use of the accounts of delta."""
+        return self.accounts.reading(self._of_one_user(spent).account)
 
     def lacks_delta(self, spent: Charge, *, epsilon: float) -> bool:
         """Returns whether an account of delta is exhausted and a filter would otherwise hold at `epsilon`."""
-        if self.accounts is None or self.accounts.hold(self._of_one_user(spent).account):
+        if self.accounts.hold(self._of_one_user(spent).account):
             return False
-        return dataclasses.replace(self, accounts=None).epsilon_upper(spent) <= epsilon
+        return self.epsilon_upper(spent.pure) <= epsilon
 
     def most_more(self, spent: Charge, cost: Charge, *, epsilon: float) -> int:
         """Returns how many more rounds of one cost the filters admit at `epsilon`, one after the other, up to
-        `REPETITIONS_MAX`.
+        `ROUNDS_MAX`.
 
-        Proof: a round is admitted if after it the repetition filter holds, or if the accounts of delta hold
-        and beside them a fixed reserve, a Renyi filter or the sliding reserve. Totals never shrink from round
-        to round, so each of these conditions holds for the first rounds up to a number, and for none beyond.
-        The result is the larger of two such numbers: the one of everything that adds costs up, with the
-        accounts, and the smaller one of the sliding reserve's and the accounts'.
+        Proof: a round is admitted if after it the accounts of delta hold, and beside them a fixed reserve, a
+        Renyi filter or the sliding reserve. Totals never shrink from round to round, so each of these
+        conditions holds for the first rounds up to a number, and for none beyond. The result is the larger of
+        two such numbers: the one of everything that adds costs up, with the accounts, and the smaller one of
+        the sliding reserve's and the accounts'.
         """
         budget = 2 * self.gaussian.reserves[-1]
-        about = budget / max(float(cost.gaussian[0]), budget / REPETITIONS_MAX)
+        about = budget / max(float(cost.gaussian[0]), budget / ROUNDS_MAX)
         most = largest_count(
             lambda n: self.epsilon_upper(self.after_more(spent, cost, n)) <= epsilon, math.floor(about)
         )
@@ -381,8 +428,8 @@ class FilterSet:
         if not self._sliding.holds(_held(spent), spent.sliding[2]):  # settlements used up its headroom
             return most
         sliding = self._sliding.most_more(_held(spent), cost.gaussian)
-        accounts = self.accounts.most_more(spent.account, cost.account) if self.accounts else None
-        return min(max(most, sliding if accounts is None else min(sliding, accounts)), REPETITIONS_MAX)
+        accounts = self.accounts.most_more(spent.account, cost.account)
+        return min(max(most, sliding if accounts is None else min(sliding, accounts)), ROUNDS_MAX)
 
     def epsilon_of(self, spent: Charge, cost: Charge, count: int, *, epsilon: float) -> float:
         """Returns the smallest epsilon at which one filter holds after `count` more rounds of one cost;
@@ -393,15 +440,13 @@ class FilterSet:
         return min(self.epsilon_upper(self.after_more(spent, cost, count)), epsilon)
 
     def most_alike(self, cost: Charge, *, epsilon: float) -> int:
-        """Returns how many rounds of one cost the filters of an empty cohort admit, up to
-        `REPETITIONS_MAX`."""
+        """Returns how many rounds of one cost the filters of an empty cohort admit, up to `ROUNDS_MAX`."""
         return self.most_more(self.nothing(), cost, epsilon=epsilon)
 
     def shares(self) -> tuple[float, ...]:
         """Returns the shares of delta: of the filters, then of the accounts."""
-        repeated = () if self.repetition is None else (self.repetition.delta,)
-        accounts = () if self.accounts is None else (self.accounts.certain_loss, self.accounts.slack)
-        return (self.gaussian.delta, *(one.delta for one in self.renyi), *repeated, *accounts)
+        accounts = (self.accounts.certain_loss, self.accounts.slack)
+        return (self.gaussian.delta, *(one.delta for one in self.renyi), *accounts)
 
     def _gaussian_reading(self, spent: Charge) -> Reading:
         """Returns the Gaussian filter's reading: from the fixed reserves, or from the sliding one if that is
@@ -420,44 +465,46 @@ class FilterSet:
         return self.gaussian.epsilon(self.sliding_limit or 0.0)
 
 
-def _checked_parts(accounts: object) -> tuple[float, float]:
-    expected = "two parts of delta, for certain loss and for slack, that sum to less than 1"
-    if not isinstance(accounts, list | tuple) or len(accounts) != 2:
-        raise InvalidParameter("accounts", accounts, expected)
-    certain, slack = (validation.share("accounts", part, zero=True) for part in accounts)
-    if certain + slack >= 1:
-        raise InvalidParameter("accounts", accounts, expected)
-    return certain, slack
+def checked_share(value: object) -> float:
+    """Returns a part of delta for approximate rounds; raises InvalidParameter."""
+    expected = (
+        f"above 0 and at most {exact_text(LARGEST_APPROXIMATE_SHARE)}: the rest of delta is the filters'"
+    )
+    given = validation.real("approximate_share", value, expected)
+    if not 0 < given <= LARGEST_APPROXIMATE_SHARE:
+        raise InvalidParameter("approximate_share", value, expected)
+    return given
 
 
 @functools.lru_cache(maxsize=1024)
-def _for_budget(given: float, whole: float, accounts: tuple[float, float] | None) -> FilterSet:
+def _for_budget(given: float, whole: float, approximate: float) -> FilterSet:
     epsilon = min(given, _LARGEST_EPSILON)
-    delta = whole if accounts is None else whole * (1 - math.fsum(accounts))
-    slack_part = _SLACK_PART if accounts is None else 0.0
+    delta = whole * (1 - approximate)
     share = _RENYI_SHARE / len(_RENYI_ORDERS)
-    main = delta * (1 - _RENYI_SHARE - _PURE_SHARE) * (1 - SHARE_ROUND_OFF)
-    variance = _gaussian_budget(min(epsilon, 100.0), main * (1 - _LEAK_PART - slack_part))
-    leak, slack = _rates(main, variance, epsilon, slack_part)
+    main = delta * (1 - _RENYI_SHARE - _PURE_SHARE) * (1 - _SHARE_ROUND_OFF)
+    variance = _gaussian_budget(min(epsilon, 100.0), main * (1 - _LEAK_PART))
     reserves = tuple(part * variance for part in _RESERVES)
-    gaussian = GaussianFilter(delta=main, leak_rate=leak, slack_rate=slack, reserves=reserves)
+    gaussian = GaussianFilter(delta=main, leak_rate=_LEAK_PART * main / variance, reserves=reserves)
     renyi = []
     for part in _RENYI_ORDERS:
         theta = part * math.sqrt(2 * -math.log(share * delta)) / math.sqrt(variance)
         total = max(epsilon + (math.log(share * delta)) / theta, epsilon / 16)
-        leak, slack = _rates(share * delta, total, epsilon, slack_part)
         order = 1 + max(theta, 2.0**-20)
-        renyi.append(RenyiFilter(order=order, delta=share * delta, leak_rate=leak, slack_rate=slack))
+        leak = _LEAK_PART * share * delta / total
+        renyi.append(RenyiFilter(order=order, delta=share * delta, leak_rate=leak))
     pure = _PURE_SHARE * delta
-    leak = pure / (_PURE_REACH * epsilon)
-    renyi.append(RenyiFilter(order=math.inf, delta=pure, leak_rate=leak, slack_rate=0.0))
-    kept = None
-    if accounts is not None:
-        certain, slack = (part * whole * (1 - SHARE_ROUND_OFF) for part in accounts)
-        kept = DeltaAccounts(certain_loss=certain, slack=slack, epsilon=given)
-    return FilterSet(
-        gaussian=gaussian, renyi=tuple(renyi), sliding_limit=_limit(gaussian, epsilon), accounts=kept
-    )
+    renyi.append(RenyiFilter(order=math.inf, delta=pure, leak_rate=pure / (_PURE_REACH * epsilon)))
+    half = approximate / 2 * whole * (1 - _SHARE_ROUND_OFF)
+    accounts = DeltaAccounts(certain_loss=half, slack=half, epsilon=given)
+    limit = _limit(gaussian, epsilon)
+    return FilterSet(gaussian=gaussian, renyi=tuple(renyi), accounts=accounts, sliding_limit=limit)
+
+
+# Equal cohorts share one object, which caches its reading at the limit.
+@functools.lru_cache(maxsize=256)
+def _under(filters: FilterSet, raised: RaisedLimits) -> FilterSet:
+    accounts = filters.accounts.at(raised.slack_epsilon)
+    return dataclasses.replace(filters, sliding_limit=raised.sliding_limit, accounts=accounts)
 
 
 def _held(spent: Charge) -> Fraction:
@@ -504,11 +551,6 @@ def _numbers(mapping: object) -> dict[str, float]:
         if value < 0:
             raise InvalidParameter(name, value, expected)
     return numbers
-
-
-def _rates(share: float, total: float, epsilon: float, slack_part: float) -> tuple[float, float]:
-    slack = slack_part * share / total / (1 + math.exp(min(epsilon, 500.0)))
-    return _LEAK_PART * share / total, slack
 
 
 def share_of_budget(epsilon: float, *, whole: float, delta: float) -> float:

@@ -48,22 +48,19 @@ class GaussianFilter:
     Attributes:
         delta: the filter's share of the budget's delta.
         leak_rate: mass outside of the dominating pair that a round may have, for each unit of charge.
-        slack_rate: total variation distance to a purely private round that a round may have, for each unit of
-            charge.
         reserves: variances, rising from 0. For each the filter has a separate total, of charges that are
             enough if noise of this variance is added to everything that is released. The filter holds while
             one total together with its reserve fits.
 
     Guarantee: if `reserves[j] + the total of charge j`, for one j that may depend on the outputs, never
     exceeds V, all released outputs together are `(epsilon, delta)`-DP whenever `delta_Gauss(epsilon; V) +
-    (leak_rate + (1 + exp(epsilon)) slack_rate) V <= delta`, however the rounds were chosen.
+    leak_rate V <= delta`, however the rounds were chosen.
     Source: Koskela, Tobaben, Honkela (2022) for one reserve of 0 and no leak; docs/adaptivity.md for the
     rest.
     """
 
     delta: float
     leak_rate: float
-    slack_rate: float
     reserves: tuple[float, ...]
 
     def reading(self, spent: Sequence[Fraction]) -> Reading:
@@ -95,8 +92,7 @@ class GaussianFilter:
         def guess(delta: float) -> float:
             return variance / 2 - mu * float(scipy.special.ndtri(delta))
 
-        extra = _Extra(self.leak_rate * variance, self.slack_rate * variance)
-        return _smallest_epsilon(_Tail(near, bounds, guess), extra, self.delta)
+        return _smallest_epsilon(_Tail(near, bounds, guess), self.leak_rate * variance, self.delta)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,18 +101,17 @@ class RenyiFilter:
 
     Attributes:
         order: the order, above 1. If it is infinite, the charge of a round is its largest loss.
-        delta, leak_rate, slack_rate: as of `GaussianFilter`.
+        delta, leak_rate: as of `GaussianFilter`.
 
     Guarantee: if the charges never exceed R, all released outputs together are `(epsilon, delta)`-DP whenever
-    `exp((order - 1) (R - epsilon)) (1 - 1/order)^order / (order - 1) + (leak_rate + (1 + exp(epsilon))
-    slack_rate) R <= delta`, however the rounds were chosen.
+    `exp((order - 1) (R - epsilon)) (1 - 1/order)^order / (order - 1) + leak_rate R <= delta`, however the
+    rounds were chosen.
     Source: Feldman and Zrnic (2021); docs/adaptivity.md for the leak.
     """
 
     order: float
     delta: float
     leak_rate: float
-    slack_rate: float
 
     @property
     def name(self) -> str:
@@ -129,7 +124,7 @@ class RenyiFilter:
         if total <= 0:
             return Reading(0.0, 0.0)
         if math.isinf(self.order):
-            covered = self.leak_rate * total * (1 + _DELTA_ROUND_OFF) <= self.delta and self.slack_rate == 0
+            covered = self.leak_rate * total * (1 + _DELTA_ROUND_OFF) <= self.delta
             return Reading(total if covered else math.inf, total * (1 - _DELTA_ROUND_OFF))
         theta = self.order - 1
         # theta log(theta) - order log(order) without cancellation: budgets of 1e-9 have orders of 1e12.
@@ -147,12 +142,11 @@ class RenyiFilter:
         def guess(delta: float) -> float:
             return total + (peak - math.log(delta)) / theta
 
-        extra = _Extra(self.leak_rate * total, self.slack_rate * total)
-        return _smallest_epsilon(_Tail(near, bounds, guess), extra, self.delta)
+        return _smallest_epsilon(_Tail(near, bounds, guess), self.leak_rate * total, self.delta)
 
 
 class _Tail(NamedTuple):
-    """The part of delta that falls as epsilon grows, convex in `exp(epsilon)`.
+    """The part of delta that falls as epsilon grows.
 
     Attributes:
         near: returns about the value at an epsilon, and minus its derivative; only for the search.
@@ -165,46 +159,23 @@ class _Tail(NamedTuple):
     guess: Callable[[float], float]
 
 
-class _Extra(NamedTuple):
-    """The delta that leaks and slacks of all charges together cost; it rises and is convex in
-    `exp(epsilon)`."""
-
-    leak: float
-    slack: float
-
-    def at(self, epsilon: float) -> float:
-        return self.leak + self.slack + self.rise(epsilon)
-
-    def rise(self, epsilon: float) -> float:
-        return self.slack * _exp(epsilon) if self.slack else 0.0
-
-    def below(self, epsilon: float) -> float:
-        return self.at(epsilon) * (1 - _DELTA_ROUND_OFF)
-
-    def above(self, epsilon: float) -> float:
-        return self.at(epsilon) * (1 + _DELTA_ROUND_OFF)
-
-
-def _smallest_epsilon(tail: _Tail, extra: _Extra, delta: float) -> Reading:
-    """Returns bounds on the smallest epsilon whose delta (tail plus extra) is at most `delta`.
-
-    Delta is convex in `exp(epsilon)`. So if one epsilon is not enough and a larger one is, no epsilon below
-    the first is enough.
-    """
+def _smallest_epsilon(tail: _Tail, leak: float, delta: float) -> Reading:
+    """Returns bounds on the smallest epsilon at which the tail and a constant leak together are at most
+    `delta`: the tail falls, so every larger epsilon is enough too."""
 
     def compared(epsilon: float) -> int:
         """Returns 1 if epsilon is enough, -1 if it is not, 0 if round-off leaves it undecided."""
         below, above = tail.bounds(epsilon)
-        if above + extra.above(epsilon) <= delta:
+        if above + leak * (1 + _DELTA_ROUND_OFF) <= delta:
             return 1
-        return -1 if below + extra.below(epsilon) > delta else 0
+        return -1 if below + leak * (1 - _DELTA_ROUND_OFF) > delta else 0
 
-    near = _guessed(tail, extra, delta)
+    near = _guessed(tail, leak, delta)
     outer = (near + part * near for part in _SEARCH_DISTANCES)
     within = (epsilon for epsilon in outer if epsilon <= _LARGEST_EPSILON)
     upper = next((epsilon for epsilon in within if compared(epsilon) > 0), math.inf)
     if upper == math.inf:
-        return Reading(math.inf, _short_up_to(tail, extra, delta))
+        return Reading(math.inf, _short_up_to(tail, leak, delta))
     inner = (near - part * near for part in _SEARCH_DISTANCES if part < 1)
     lower = next((epsilon for epsilon in inner if compared(epsilon) < 0), 0.0)
     if lower == 0.0 and compared(0.0) > 0:
@@ -218,15 +189,15 @@ def _smallest_epsilon(tail: _Tail, extra: _Extra, delta: float) -> Reading:
     return Reading(upper, lower)
 
 
-def _guessed(tail: _Tail, extra: _Extra, delta: float) -> float:
+def _guessed(tail: _Tail, leak: float, delta: float) -> float:
     """Returns about the smallest epsilon whose delta is `delta`, by Newton's method for the logarithm of the
     tail."""
-    start = max(delta - extra.at(0.0), _DELTA_ROUND_OFF * delta)
-    epsilon, left = min(max(tail.guess(start), _SMALLEST_EPSILON), _LARGEST_EPSILON), 0.0
+    free = max(delta - leak, _DELTA_ROUND_OFF * delta)
+    epsilon, left = min(max(tail.guess(free), _SMALLEST_EPSILON), _LARGEST_EPSILON), 0.0
     for _ in range(_MOST_NEWTON_STEPS):
-        (value, fall), free = tail.near(epsilon), delta - extra.at(epsilon)
-        rate = fall / value - extra.rise(epsilon) / free if value > 0 and free > 0 else 0.0
-        if not 0 < rate < math.inf:  # epsilon is too large: the rising part outweighs the tail
+        value, fall = tail.near(epsilon)
+        rate = fall / value if value > 0 else 0.0
+        if not 0 < rate < math.inf:  # epsilon is too large: the tail is below every float
             epsilon = (left + epsilon) / 2
             continue
         step = math.log(value / free) / rate
@@ -238,15 +209,15 @@ def _guessed(tail: _Tail, extra: _Extra, delta: float) -> float:
     return epsilon
 
 
-def _short_up_to(tail: _Tail, extra: _Extra, delta: float) -> float:
-    """Returns an epsilon up to which no epsilon is enough. It grows step by step: the tail at a step's end
-    plus the rising part at its beginning exceed delta.
-    """
+def _short_up_to(tail: _Tail, leak: float, delta: float) -> float:
+    """Returns an epsilon up to which no epsilon is enough. It grows step by step, and in smaller steps behind
+    the last one at whose end tail and leak exceed delta."""
+    least = leak * (1 - _DELTA_ROUND_OFF)
+    if least > delta:
+        return _LARGEST_EPSILON  # the leak alone exceeds delta
     epsilon, step = 0.0, 1.0
     for _ in range(_MOST_BISECTIONS):
-        if extra.below(epsilon) > delta:
-            return _LARGEST_EPSILON  # the rising part alone exceeds delta from here on
-        is_short = tail.bounds(epsilon + step)[0] + extra.below(epsilon) > delta
+        is_short = tail.bounds(epsilon + step)[0] + least > delta
         epsilon, step = (epsilon + step, 2 * step) if is_short else (epsilon, step / 2)
     return epsilon
 

@@ -17,8 +17,8 @@ from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.accountant import DEFAULT_PRECISION, Accountant
 from shuffle_ledger.accounting.certificate import Certificate
 from shuffle_ledger.accounting.errors import InvalidParameter
-from shuffle_ledger.accounting.filters.menu import FilterMenu
-from shuffle_ledger.accounting.filters.repetition import REPETITIONS_MAX
+from shuffle_ledger.accounting.filters.counts import ROUNDS_MAX
+from shuffle_ledger.accounting.filters.filter_set import FilterSet
 from shuffle_ledger.accounting.numeric.bracketing import least_true
 from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers import RANDOMIZERS
@@ -105,8 +105,7 @@ def calibrate(
         epsilon, delta: the target, epsilon at least 1e-100.
         rounds: number of such rounds.
         policy: the policy that decides. `fixed`: the composition of the rounds' slots, with parameters fixed
-            in advance; `plan`: the same, composed before the first round; `adaptive`: the filters that the
-            first round chooses.
+            in advance; `plan`: the same, composed before the first round; `adaptive`: the filters.
         precision: wanted relative width of the answer, and of privacy losses.
 
     Guarantee: `epsilon_decided_upper` is at most the target, and the policy admits all rounds, one after the
@@ -126,9 +125,8 @@ def calibrate(
         return accountant.certify({slot_for(shuffled): count}, delta=delta).epsilon_upper
 
     def filtered(shuffled: ShuffledRound) -> float:
-        slot, menu = slot_for(shuffled), FilterMenu.for_budget(epsilon=epsilon, delta=delta)
-        filters = menu.filters(menu.choose(accountant, slot, epsilon=epsilon))
-        charge = accountant.charge(slot, filters)
+        filters = FilterSet.for_budget(epsilon=epsilon, delta=delta)
+        charge = accountant.charge(slot_for(shuffled), filters)
         return filters.epsilon_of(filters.nothing(), charge, rounds, epsilon=epsilon)
 
     listed = functools.partial(
@@ -354,7 +352,7 @@ def _completed(described: Mapping[str, object], name: str | None, value: float) 
 
 
 def _number_of(rounds: object, policy: str) -> int:
-    most = REPETITIONS_MAX if policy == "adaptive" else validation.MAXIMUM_ROUNDS
+    most = ROUNDS_MAX if policy == "adaptive" else validation.MAXIMUM_ROUNDS
     return validation.whole("rounds", rounds, 1, most)
 
 

@@ -1,5 +1,4 @@
-"""Rules that decide, without computation, that one round dominates another. Plans and repetition filters use
-them."""
+"""Rules that decide, without computation, that one round dominates another. Plans use them."""
 
 from __future__ import annotations
 

@@ -90,6 +90,7 @@ class DatabaseLedger:
         self,
         *,
         plan: Mapping[ShuffledRound, int] | None = None,
+        approximate_share: float | None = None,
         accept_warnings: bool = False,
         **opening: Unpack[Opening],
     ) -> Cohort:
@@ -98,7 +99,14 @@ class DatabaseLedger:
         if not accept_warnings:
             check_opening(session.store, cohort_from_opening(**opening))
         actor = session.settings.actor
-        return open_cohort(session.store, actor=actor, plan=plan, accountant=session.accountant, **opening)
+        return open_cohort(
+            session.store,
+            actor=actor,
+            plan=plan,
+            approximate_share=approximate_share,
+            accountant=session.accountant,
+            **opening,
+        )
 
     def open_many(self, cohorts: Sequence[Cohort]) -> None:
         """See `Ledger`: in one commit."""

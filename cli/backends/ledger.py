@@ -51,6 +51,7 @@ class Ledger(Protocol):
         self,
         *,
         plan: Mapping[ShuffledRound, int] | None = None,
+        approximate_share: float | None = None,
         accept_warnings: bool = False,
         **opening: Unpack[Opening],
     ) -> Cohort:

@@ -114,9 +114,8 @@ def account_facts(accounts: AccountsReading | None) -> dict[str, str]:
         return {}
     certain = (accounts.certain_loss_used_upper, accounts.certain_loss_share)
     slack = (accounts.slack_used_upper, accounts.slack_share)
-    rule = "a round must fit in both, unless the repetition filter admits it"
     return {
-        "delta accounts": f"for approximate rounds: {rule}",
+        "delta accounts": "for approximate rounds: a round must fit in both",
         "  certain loss": f"{upper(certain[0])} used of {lower(certain[1])}",
         "  local delta": f"{upper(slack[0])} used of {lower(slack[1])}, at epsilon {shown(accounts.epsilon)}",
     }

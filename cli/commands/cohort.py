@@ -52,6 +52,13 @@ from shuffle_ledger.ledger.values import (
 )
 @click.option("--plan", type=FILE, metavar="FILE", help="The rounds of policy plan, as for `compose`.")
 @click.option(
+    "--approximate-share",
+    type=REAL,
+    metavar="S",
+    help="The part of delta, at most 0.9, that policy adaptive sets aside for rounds with a local delta or a"
+    " loss that is certain, in windows and quotas too. It never changes; without it, 1/64.",
+)
+@click.option(
     "--label",
     "labels",
     type=TEXT,

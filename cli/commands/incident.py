@@ -56,9 +56,10 @@ def record_(
 ) -> int:
     """Record that something of COHORT was released although nothing admitted it, and charge it.
 
-    Without --released-after a time later than the cohort's first round, a cohort whose first round chose its
-    filters is overspent. Where a user joins a limited number of rounds (--rounds-per-user), it counts beside
-    them. Exits with 3 if the cohort is overspent. The same again changes nothing.
+    Without a --released-after that is later than the opening of the cohort, which chose how rounds are
+    charged, a cohort of policy adaptive is overspent. Where a user joins a limited number of rounds
+    (--rounds-per-user), it counts beside them. Exits with 3 if the cohort is overspent. The same again
+    changes nothing.
     """
     described = _described(given, unknown=unknown)
     released = ReleaseTimes(after=released_after, before=released_before)

@@ -99,6 +99,7 @@ class _Operations:
         self,
         *,
         plan: Mapping[ShuffledRound, int] | None = None,
+        approximate_share: float | None = None,
         accept_warnings: bool = False,
         **opening: Unpack[Opening],
     ) -> Steps[Cohort]:
@@ -110,7 +111,7 @@ class _Operations:
         """
         checked = cohort_from_opening(**opening)
         given = {**opening, "labels": dict(checked.labels), "windows": document_of(checked.windows)}
-        given["accept_warnings"] = accept_warnings
+        given |= {"accept_warnings": accept_warnings, "approximate_share": approximate_share}
         # What says nothing is left out: an older server does not know every field.
         body: dict[str, Any] = {name: value for name, value in given.items() if value}
         if plan is not None:

@@ -31,7 +31,7 @@ from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingCh
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.differences import other_content
-from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, LedgerEntry
+from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.requests import (
     REASON_LENGTH_MAX,
     Cohort,
@@ -93,8 +93,9 @@ def record_incident(
 ) -> Incident:
     """Record a release that nothing admitted: charged like the settlement of a round that declared nothing.
 
-    If the budget, or the plan, does not cover it, the cohort is overspent. So is an adaptive cohort whose
-    filters may have been chosen after the output of the release. A frozen cohort records the release alone.
+    If the budget, or the plan, does not cover it, the cohort is overspent. So is an adaptive cohort if it is
+    not attested that the release came after the cohort was opened, which chose its filters. A frozen cohort
+    records the release alone.
     Under the identifier of a round of several cohorts, the release is recorded in all of them, in one commit.
     Source: docs/decisions/0014-corrections-and-incidents.md, with the rule of each policy.
 
@@ -287,11 +288,10 @@ def _drafted(
     changes: tuple[HoldingChange, ...] = ()
     details, loss, chosen_after = policy.unchanged(view), None, False
     if view.cohort.status != "frozen":
-        # A quota's filters may have been chosen by anything: its numbers bound nothing.
-        chooses = policy.has_chosen(view) and view.cohort.quota is None
+        # A quota may be set by anything: its numbers bound nothing.
+        if policy.chosen_by_opening and view.cohort.quota is None:
+            chosen_after = not is_later(told.released, than=chosen_at(store, view.cohort))
         promises = math.isfinite(promised_epsilon(view.cohort, view.cohort.epsilon_budget))
-        first = store.first_released(stored.cohort) if chooses else None
-        chosen_after = first is not None and not is_later(told.released, than=first.content())
         step = policy.telling(books, view, told.truth, chosen_after=chosen_after)
         accounted, spent, details = step.accounted or accounted, step.spent, dict(step.details)
         overspent = overspent or (chosen_after and promises) or overspends(view, step)
@@ -322,13 +322,22 @@ def _drafted(
     )
 
 
-def is_later(released: ReleaseTimes, *, than: EntryBody) -> bool:
-    """Return whether it is attested that something was released after a cohort's first round chose.
+def chosen_at(store: Store, cohort: Cohort) -> datetime | None:
+    """Return when the rules of a cohort were chosen: when it was opened, or for a period of a window, when
+    its cohort was. None: before anything is stored."""
+    if cohort.period is None:
+        return cohort.opened_at
+    try:
+        return store.cohort(cohort.period.cohort).opened_at
+    except NotFound:
+        return cohort.opened_at  # later, so that less counts as attested
+
+
+def is_later(released: ReleaseTimes, *, than: datetime | None) -> bool:
+    """Return whether it is attested that something was released after a cohort's rules were chosen.
 
     Args:
-        than: the entry of that round. What an incident chose was fixed before its own release.
+        released: what is attested.
+        than: when they were; None: not yet, so that nothing is later.
     """
-    chosen = than.recorded_at
-    if than.kind is EntryKind.INCIDENT:
-        chosen = ReleaseTimes.from_mapping(than.details["released"]).before or chosen
-    return released.after is not None and released.after >= chosen
+    return than is not None and released.after is not None and released.after >= than

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
-from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
+from shuffle_ledger.accounting import (
+    APPROXIMATE_SHARE,
+    NUMERICAL_POLICY,
+    Accountant,
+    ShuffledRound,
+)
 from shuffle_ledger.ledger.decisions.decide import check_sizes
 from shuffle_ledger.ledger.errors import BeyondBudget, InvalidValue, NotFound, UnacceptedWarnings
 from shuffle_ledger.ledger.policies import registry
@@ -16,6 +21,7 @@ from shuffle_ledger.ledger.values.audiences import check_selectable
 from shuffle_ledger.ledger.values.differences import other_content
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE
 from shuffle_ledger.ledger.values.requests import (
+    POLICY_ADAPTIVE,
     POLICY_PLAN,
     Cohort,
     Opening,
@@ -31,18 +37,20 @@ def open_cohort(
     *,
     actor: str,
     plan: Mapping[ShuffledRound, int] | None = None,
+    approximate_share: float | None = None,
     accountant: Accountant | None = None,
     **opening: Unpack[Opening],
 ) -> Cohort:
     """Open a cohort, or return it if it was opened with the same parameters; see `Opening` for them.
 
     Policy `plan` needs `plan`, how many rounds of each kind there will be at most, and an accountant that
-    composes them.
+    composes them. Policy `adaptive` may have `approximate_share`, the part of delta that is set aside for
+    rounds that are only approximately private, in its windows and quotas too; None: 1/64.
 
     Raises:
-        InvalidValue: a parameter cannot be one; names the field.
+        InvalidValue, InvalidParameter: a parameter cannot be one; names the field.
         BeyondBudget: the plan costs more than the budget; nothing was opened.
-        Conflict: the name is taken by a cohort with other parameters, or another plan.
+        Conflict: the name is taken by a cohort with other parameters, another plan or another share.
         AccountingError: the plan cannot be composed.
     """
     cohort = cohort_from_opening(**opening)
@@ -50,7 +58,8 @@ def open_cohort(
     actor = checked_text("actor", actor)
     if not store.cohorts(only=[cohort.name]):
         check_new_cohort(cohort)
-    rules = _rules(store, cohort, plan and _as_opened(store, cohort, plan), accountant)
+    planned = plan and _as_opened(store, cohort, plan)
+    rules = _rules(store, cohort, planned, accountant, approximate_share=approximate_share)
     opened = store.open_cohort(cohort, actor=actor, numerical_policy=NUMERICAL_POLICY, rules=rules)
     if cohort.policy == POLICY_PLAN:
         stored = store.entry(opened.name, FIRST_SEQUENCE).content().details
@@ -58,6 +67,8 @@ def open_cohort(
         if stored["rules"]["slots"] != slots:
             what = f"cohort {opened.name!r} exists with another plan"
             raise other_content(what, _counts_of(stored["rules"]["slots"]), _counts_of(slots))
+    if cohort.policy == POLICY_ADAPTIVE:
+        _check_share(store, opened.name, rules)
     return opened
 
 
@@ -96,6 +107,15 @@ def _counts_of(slots: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     return {f"{one.describe()}, {one.reports:,} reports": count for one, count in kinds}
 
 
+def _check_share(store: Store, name: str, rules: Mapping[str, Any]) -> None:
+    """Raise Conflict if a cohort was opened with another share of delta for approximate rounds."""
+    stored = registry.approximate_share_of(store.first_body(name)) or APPROXIMATE_SHARE
+    given = rules.get("approximate_share", APPROXIMATE_SHARE)
+    if stored != given:
+        what = f"cohort {name!r} exists with another share of delta for approximate rounds"
+        raise other_content(what, {"approximate_share": stored}, {"approximate_share": given})
+
+
 def check_opening(store: Store, cohort: Cohort) -> None:
     """Raise UnacceptedWarnings for a cohort with unusual parameters, unless its name is open already: then
     opening it again changes nothing, or is a conflict.
@@ -120,7 +140,12 @@ def _as_opened(
 
 
 def _rules(
-    store: Store, cohort: Cohort, plan: Mapping[ShuffledRound, int] | None, accountant: Accountant | None
+    store: Store,
+    cohort: Cohort,
+    plan: Mapping[ShuffledRound, int] | None,
+    accountant: Accountant | None,
+    *,
+    approximate_share: float | None,
 ) -> dict[str, Any]:
     """Return what a cohort's policy writes into the first entry."""
     if (cohort.policy == POLICY_PLAN) != (plan is not None):
@@ -133,8 +158,9 @@ def _rules(
                 f"policy {cohort.policy} has no plan: leave the field plan out, or open with policy plan"
             )
         raise InvalidValue(field="plan", value=plan and len(plan), expected=expected, message=message)
+    policy = registry.policy_for(cohort, approximate_share=approximate_share)  # refuses what it cannot have
     if plan is None:
-        return registry.policy_for(cohort).opening()
+        return policy.opening()
     if accountant is None:
         raise InvalidValue(field="accountant", value=None, expected="an accountant that composes the plan")
     for one in plan:

@@ -118,7 +118,8 @@ def _open(store: Store, parent: Cohort, quota: Quota, epsilon: float, *, reason:
         policy=POLICY_FIXED if parent.policy == POLICY_FIXED else POLICY_ADAPTIVE,
         quota=quota,
     )
-    rules = {"reason": reason, **registry.policy_for(cohort).opening()}
+    share = registry.approximate_share_of(store.first_body(parent.name))
+    rules = {"reason": reason, **registry.policy_for(cohort, approximate_share=share).opening()}
     store.open_cohort(cohort, actor=actor, numerical_policy=NUMERICAL_POLICY, rules=rules)
 
 

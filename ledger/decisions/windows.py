@@ -131,7 +131,7 @@ def open_periods(store: Store, request: RoundRequest, *, actor: str) -> None:
     cohorts = store.cohorts_named(request.members)
     missing = _missing(store, request, cohorts)
     if missing:
-        given = [(cohort, registry.policy_for(cohort).opening()) for cohort in missing]
+        given = [(cohort, _policy_for(store, cohort).opening()) for cohort in missing]
         store.open_cohorts(given, actor=actor, numerical_policy=NUMERICAL_POLICY)
     for cohort in cohorts:
         if (said := loss_of(store, cohort)) is None:
@@ -157,7 +157,7 @@ def views_of(store: Store, request: RoundRequest) -> list[CohortView]:
     store.check_anchor()  # now: the connection may have been opened for this
     at = max(view.at for view in found.values())
     return [
-        found[name] if name in found else _unopened(missing[name], at, of_lost=lost)
+        found[name] if name in found else _unopened(store, missing[name], at, of_lost=lost)
         for name in request.cohorts
     ]
 
@@ -176,15 +176,15 @@ def views_today(store: Store, view: CohortView) -> list[CohortView]:
     there = {each.cohort.name: each for each in store.views(sorted(known))} if known else {}
     lost = {view.cohort.name} if found and loss_of(store, view.cohort) is not None else set()
     return [
-        there.get(period.name) or _unopened(_as_cohort(view.cohort, period), view.at, of_lost=lost)
+        there.get(period.name) or _unopened(store, _as_cohort(view.cohort, period), view.at, of_lost=lost)
         for period in found
     ]
 
 
-def empty_view(view: CohortView, window: Window) -> CohortView:
+def empty_view(store: Store, view: CohortView, window: Window) -> CohortView:
     """Return the view of a period of a window in which nothing was collected; leaves no trace."""
     period = next(window.periods(view.cohort.name, view.at.date(), view.at.date()))
-    return _unopened(_as_cohort(view.cohort, period), view.at)
+    return _unopened(store, _as_cohort(view.cohort, period), view.at)
 
 
 def _freeze(store: Store, period: str, said: Mapping[str, Any], *, actor: str) -> None:
@@ -221,9 +221,15 @@ def _as_cohort(cohort: Cohort, period: Period) -> Cohort:
     )
 
 
-def _unopened(cohort: Cohort, at: datetime, *, of_lost: Collection[str] = ()) -> CohortView:
+def _policy_for(store: Store, period: Cohort) -> registry.Policy:
+    """Return the policy that a period is opened with: with the share for approximate rounds of its cohort."""
+    opening = store.first_body(str(period.parent))
+    return registry.policy_for(period, approximate_share=registry.approximate_share_of(opening))
+
+
+def _unopened(store: Store, cohort: Cohort, at: datetime, *, of_lost: Collection[str] = ()) -> CohortView:
     """Return the view of a period as it would be opened; `of_lost` cohorts, it would be frozen at once."""
-    rules = registry.policy_for(cohort).opening()
+    rules = _policy_for(store, cohort).opening()
     body = opening_body(cohort, rules, _NOT_OPENED, NUMERICAL_POLICY, opened_at=at)
     view = CohortView(
         cohort=cohort,

@@ -15,7 +15,7 @@ from shuffle_ledger.ledger.evidence.bundle_reader import Chain, Evidence, heads_
 from shuffle_ledger.ledger.evidence.findings import BundleReport, CohortFound, Findings, Numbers
 from shuffle_ledger.ledger.evidence.recomputation import Recomputation
 from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
-from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryKind
+from shuffle_ledger.ledger.values.entries import EntryKind
 from shuffle_ledger.ledger.verification.replay import Replay, recorded_later
 from shuffle_ledger.ledger.verification.siblings import JointRounds, disagreements, undeclared
 
@@ -155,8 +155,8 @@ def _with_siblings(
 ) -> CohortFound:
     """Return what was found of a cohort, given what the other chains here say of its rounds of several."""
     findings, heads, differs = evidence.findings, evidence.heads, False
-    for what in undeclared(found.cohort, joint):
-        findings.add(what, member=members[found.cohort], cohort=found.cohort, sequence=FIRST_SEQUENCE)
+    for sequence, what in undeclared(found.cohort, joint):
+        findings.add(what, member=members[found.cohort], cohort=found.cohort, sequence=sequence)
         differs = True
     for _, sequence, what in disagreements(found.cohort, joint):
         findings.add(what, member=members[found.cohort], cohort=found.cohort, sequence=sequence)

@@ -50,7 +50,7 @@ class Reading:
         self.lost: list[StatedLoss] = []
         self.told: list[StatedTold] = []
         self._broken: EntryBody | None = None  # the first entry after which the promise is not kept
-        self._is_unbounded = False  # a release may have come before the filters were chosen
+        self._is_unbounded = False  # a release may have come before the cohort was opened
         self.moments: list[Moment] = []
 
     def see(self, step: Step) -> None:
@@ -240,7 +240,7 @@ def _broken_because(body: EntryBody) -> str:
         case EntryKind.INCIDENT if body.details["chosen_after"]:
             return (
                 "something was released that nothing admitted, and it is not attested that this came after"
-                " the cohort’s first round, whose parameters chose how rounds are charged"
+                " the cohort was opened, which chose how rounds are charged"
             )
         case EntryKind.INCIDENT:
             return "something was released that nothing admitted, and the budget does not cover it"

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from shuffle_ledger.accounting import (
+    APPROXIMATE_SHARE,
     AccountsReading,
     Charge,
-    Choice,
-    FilterMenu,
     FilterReading,
     FilterSet,
     InvalidParameter,
+    RaisedLimits,
     ShuffledRound,
     upper_text,
 )
@@ -43,105 +43,99 @@ from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE
 class AdaptivePolicy(Policy):
     """Filters decide: rounds go on while one of them holds. Sound however rounds are chosen.
 
-    The first admitted round chooses which set of filters of the menu that is. It was registered before any
-    output of the cohort, so the choice does not depend on data. It stays, whatever becomes of the round.
+    The opening fixes the filters. Later only the limits of a raised budget change, and every standing says
+    them.
     """
 
-    menu: FilterMenu
+    rules: FilterSet  # as the cohort was opened
+    approximate_share: float = APPROXIMATE_SHARE  # of delta, as the opening said
 
     decided_by = f"the filter that holds at the smallest epsilon; {ASSUMES[POLICY_ADAPTIVE]}"
+    chosen_by_opening = True
 
     @functools.cached_property
     def digest(self) -> str:
         """How entries name these rules."""
-        return rules_digest(self.menu.to_mapping())
+        return rules_digest(self.rules.to_mapping())
 
     def opening(self) -> dict[str, Any]:
         """See `Policy`."""
-        charged = self.menu.filters(None).nothing().to_mapping()
-        return {"rules": self.menu.to_mapping(), "standing": {"rules": self.digest, "charged": charged}}
+        charged = self.rules.nothing().to_mapping()
+        rules = {"rules": self.rules.to_mapping(), "standing": {"rules": self.digest, "charged": charged}}
+        is_usual = self.approximate_share == APPROXIMATE_SHARE
+        return rules if is_usual else {**rules, "approximate_share": self.approximate_share}
 
     def unchanged(self, view: CohortView) -> dict[str, Any]:
         """See `Policy`."""
-        return self._standing(view, self.total(view), self.choice(view))
+        return self._standing(view, self.total(view), self.raised(view))
 
     def is_quick(self, books: Books, view: CohortView, accounted: ShuffledRound) -> bool:
-        """See `Policy`: not the decision that chooses, for it composes."""
-        return self._is_chosen(view) and books.accountant.remembers_charge(accounted, self.filters(view))
+        """See `Policy`."""
+        return books.accountant.remembers_charge(accounted, self.filters(view))
 
     def prepare(self, books: Books, view: CohortView, accounted: ShuffledRound) -> bool:
         """See `Policy`: the round's charge."""
-        if not self._is_chosen(view):
-            return False
         books.charge(accounted, self.filters(view))
         return True
 
     def admitting(self, books: Books, view: CohortView, accounted: ShuffledRound) -> Step:
-        """See `Policy`. The entry says what it chose, also where the round is refused."""
-        choice, total, chosen = self._chosen(books, view, accounted)
-        filters = self._filters(view, choice)
+        """See `Policy`."""
+        filters, total = self.filters(view), self.total(view)
         charge = filters.taken(total, books.charge(accounted, filters))
         after = filters.after(total, charge)
-        step = self._stepped(view, after, choice, rounds=1)
+        step = self._stepped(view, after, self.raised(view), rounds=1)
         lacks = filters.lacks_delta(after, epsilon=view.cohort.epsilon_budget)
         return dataclasses.replace(
             step,
-            details={"charge": charge.to_mapping(), **chosen, **step.details},
+            details={"charge": charge.to_mapping(), **step.details},
             lacks_delta=filters.accounts_reading(after) if lacks else None,
         )
 
     def telling(
         self, books: Books, view: CohortView, truth: ShuffledRound, *, chosen_after: bool = False
     ) -> Step:
-        """See `Policy`: the whole charge is late. The first of a cohort's rounds chooses the filters.
+        """See `Policy`: the whole charge is late.
 
-        No filter bounds what may have had a part in the choice of filters: it is charged as if reports had
-        been released in the clear.
+        No filter bounds what may have had a part in the opening: it is charged as if reports had been
+        released in the clear.
         """
-        accounted = slot_of(truth)
-        choice, total, chosen = self._chosen(books, view, accounted)
-        filters = self._filters(view, choice)
+        accounted, filters, total = slot_of(truth), self.filters(view), self.total(view)
         cost = books.charge(IN_CLEAR if chosen_after else accounted, filters)
         charge = filters.taken_instead(total, filters.nothing(), cost)
-        step = self._stepped(view, filters.after(total, charge), choice, rounds=1)
-        details = {"charge": charge.to_mapping(), **chosen, **step.details}
+        step = self._stepped(view, filters.after(total, charge), self.raised(view), rounds=1)
+        details = {"charge": charge.to_mapping(), **step.details}
         return dataclasses.replace(step, details=details, changes={accounted: 1}, accounted=accounted)
-
-    def has_chosen(self, view: CohortView) -> bool:
-        """See `Policy`: the first admitted round chose the filters, where there is a choice."""
-        return self.menu.needs_choice and self.choice(view) is not None
 
     def replacing(self, books: Books, view: CohortView, course: Course, after: ShuffledRound | None) -> Step:
         """See `Policy`. A charge never shrinks, unless nothing was released."""
-        choice, before = self.choice(view), Charge.from_mapping(course.last["charge"])
+        raised, before = self.raised(view), Charge.from_mapping(course.last["charge"])
         filters, total = self.filters(view), self.total(view)
         changes = replaced(course.accounted, after)
         if after is None:
-            step = self._stepped(view, filters.given_back(total, before), choice, rounds=-1)
+            step = self._stepped(view, filters.given_back(total, before), raised, rounds=-1)
             return dataclasses.replace(step, changes=changes)
         charge = before
         if changes:
             charge = filters.taken_instead(total, before, books.charge(after, filters))
-        step = self._stepped(view, filters.after_instead(total, before, charge), choice)
+        step = self._stepped(view, filters.after_instead(total, before, charge), raised)
         details = {"charge": charge.to_mapping(), **step.details}
         return dataclasses.replace(step, details=details, changes=changes)
 
     def rebudgeted(self, books: Books, view: CohortView, epsilon: float) -> Step:
-        """See `Policy`: what the chosen filters allow is computed now.
+        """See `Policy`: a larger budget raises the sliding limit and the price of slack.
 
         Raises:
             Conflict: slack costs more of delta at a larger epsilon than its account has, and no other filter
                 would hold: raising the budget would make the cohort overspent.
         """
-        choice = self.choice(view)
-        after = choice and self.menu.rebudgeted(books, choice, epsilon)
-        if after is None or after == choice:
+        before = self.raised(view)
+        after = self.rules.raised(before, epsilon)
+        if after == before:
             return super().rebudgeted(books, view, epsilon)
         total = self.total(view)
         step = self._stepped(view, total, after)
-        before, now = self.menu.filters(choice).accounts, self.menu.filters(after).accounts
-        breaks = before and now and before.hold(total.account) and not now.hold(total.account)
-        if breaks and not step.is_within(epsilon):
+        held, holds = (self.rules.under(one).accounts.hold(total.account) for one in (before, after))
+        if held and not holds and not step.is_within(epsilon):
             raise Conflict(
                 f"at epsilon {epsilon!r} the local deltas of rounds would cost more than the account of delta"
                 " that is set aside for them: the budget cannot be raised so far"
@@ -152,7 +146,7 @@ class AdaptivePolicy(Policy):
         """See `Policy`."""
         return self.filters(view).readings(self.total(view))
 
-    def delta_accounts(self, view: CohortView) -> AccountsReading | None:
+    def delta_accounts(self, view: CohortView) -> AccountsReading:
         """See `Policy`."""
         return self.filters(view).accounts_reading(self.total(view))
 
@@ -162,58 +156,30 @@ class AdaptivePolicy(Policy):
 
     def filters(self, view: CohortView) -> FilterSet:
         """Return the filters in force."""
-        return self._filters(view, self.choice(view))
+        return self.rules.under(self.raised(view))
 
-    def filters_for(
-        self, books: Books, view: CohortView, accounted: ShuffledRound
-    ) -> tuple[FilterSet, Charge]:
-        """Return the filters that decide on a round, and what they were charged before it.
-
-        The first round of a cohort chooses the filters, as its admission does.
-        """
-        choice, total, _ = self._chosen(books, view, accounted)
-        return self._filters(view, choice), total
-
-    def choice(self, view: CohortView) -> Choice | None:
-        """Return what the first admitted round chose, by the last entry; raises Damaged."""
-        stated = standing_of(view.details, self.digest).get("choice")
-        return read_once(view, "choice", stated, lambda: choice_made(view.details, self.digest))
+    def raised(self, view: CohortView) -> RaisedLimits | None:
+        """Return the limits of a raised budget, by the last entry, if it was raised; raises Damaged."""
+        stated = standing_of(view.details, self.digest).get("raised")
+        return read_once(view, "raised", stated, lambda: limits_raised(view.details, self.digest))
 
     def total(self, view: CohortView) -> Charge:
         """Return what the cohort's rounds were charged so far, by its last entry; raises Damaged."""
         stated = standing_of(view.details, self.digest).get("charged")
         return read_once(view, "charged", stated, lambda: total_charged(view.details, self.digest))
 
-    def _chosen(
-        self, books: Books, view: CohortView, accounted: ShuffledRound
-    ) -> tuple[Choice | None, Charge, dict[str, Any]]:
-        """Return the choice in force and the total under it, and what the entry says where it chooses."""
-        choice = self.choice(view)
-        if choice is not None or not self.menu.needs_choice:
-            return choice, self.total(view), {}
-        key = (self.digest, accounted, view.cohort.epsilon_budget)
-        choice = books.choices.get(key)
-        if choice is None:
-            choice = self.menu.choose(books, accounted, epsilon=view.cohort.epsilon_budget)
-            books.choices[key] = choice
-        return choice, self._filters(view, choice).nothing(), {"choice": choice.to_mapping()}
-
-    def _filters(self, view: CohortView, choice: Choice | None) -> FilterSet:
-        return read_once(view, "filters", choice, lambda: self.menu.filters(choice))
-
-    def _is_chosen(self, view: CohortView) -> bool:
-        return self.choice(view) is not None or not self.menu.needs_choice
-
-    def _stepped(self, view: CohortView, total: Charge, choice: Choice | None, *, rounds: int = 0) -> Step:
-        readings = self._filters(view, choice).readings(total)
+    def _stepped(
+        self, view: CohortView, total: Charge, raised: RaisedLimits | None, *, rounds: int = 0
+    ) -> Step:
+        readings = self.rules.under(raised).readings(total)
         delta = view.cohort.delta_budget
         spent = spending_of(readings, rounds=view.spent.rounds + rounds, delta=delta)
-        return Step(spent=spent, details=self._standing(view, total, choice))
+        return Step(spent=spent, details=self._standing(view, total, raised))
 
-    def _standing(self, view: CohortView, total: Charge, choice: Choice | None) -> dict[str, Any]:
-        chosen = {"choice": spell_once(view, "choice", choice, choice.to_mapping)} if choice else {}
+    def _standing(self, view: CohortView, total: Charge, raised: RaisedLimits | None) -> dict[str, Any]:
+        limits = {"raised": spell_once(view, "raised", raised, raised.to_mapping)} if raised else {}
         charged = spell_once(view, "charged", total, total.to_mapping)
-        return {"standing": {"rules": self.digest, "charged": charged, **chosen}}
+        return {"standing": {"rules": self.digest, "charged": charged, **limits}}
 
 
 def total_charged(details: Mapping[str, Any], rules: str) -> Charge:
@@ -224,13 +190,13 @@ def total_charged(details: Mapping[str, Any], rules: str) -> Charge:
         raise Damaged(f"the last entry does not say what was charged: {error}") from error
 
 
-def choice_made(details: Mapping[str, Any], rules: str) -> Choice | None:
-    """Return the choice that an entry's standing carries, if one was made; raises Damaged."""
-    chosen = standing_of(details, rules).get("choice")
+def limits_raised(details: Mapping[str, Any], rules: str) -> RaisedLimits | None:
+    """Return the limits of a raised budget that an entry's standing carries, if any; raises Damaged."""
+    raised = standing_of(details, rules).get("raised")
     try:
-        return None if chosen is None else Choice.from_mapping(chosen)
-    except (AttributeError, InvalidParameter) as error:
-        raise Damaged(f"the last entry does not say which filters were chosen: {error}") from error
+        return None if raised is None else RaisedLimits.from_mapping(raised)
+    except InvalidParameter as error:
+        raise Damaged(f"the last entry does not say which limits were raised: {error}") from error
 
 
 def spending_of(readings: tuple[FilterReading, ...], *, rounds: int, delta: float) -> Spending:

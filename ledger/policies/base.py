@@ -17,7 +17,6 @@ from shuffle_ledger.accounting import (
     Accountant,
     AccountsReading,
     Charge,
-    Choice,
     FilterReading,
     FilterSet,
     ShuffledRound,
@@ -118,6 +117,8 @@ class Policy(ABC):
     """A cohort's policy with its rules. All methods are pure but for privacy losses read and stored."""
 
     decided_by: str  # what a statement says: which number decides, and what it assumes
+    # Whether no output may have had a part in the opening, which chose the rules.
+    chosen_by_opening = False
 
     @abstractmethod
     def opening(self) -> dict[str, Any]:
@@ -184,12 +185,9 @@ class Policy(ABC):
             books: where privacy losses come from.
             view: the cohort now.
             truth: what was released.
-            chosen_after: it may have had a part in what `has_chosen` is about, so that nothing bounds it.
+            chosen_after: it may have had a part in the opening, where that chose the rules, so that nothing
+                bounds it.
         """
-
-    def has_chosen(self, view: CohortView) -> bool:
-        """Return whether a round has chosen something that no earlier output may have had a part in."""
-        return False
 
     def rebudgeted(self, books: Books, view: CohortView, epsilon: float) -> Step:
         """Return what another budget changes of what is spent and promised."""
@@ -204,11 +202,6 @@ class Books:
     store: Store
     accountant: Accountant
     keep: bool = True
-    # The choice of a first round, by the digest of the rules, the round and the budget. Most cohorts of one
-    # round share these, so the choice is made once.
-    choices: dict[tuple[str, ShuffledRound, float], Choice] = field(
-        default_factory=dict, compare=False, repr=False
-    )
 
     def certify(
         self, held: Mapping[ShuffledRound, int], *, delta: float, budget: float | None = None

@@ -8,9 +8,15 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from shuffle_ledger.accounting import FilterMenu, InvalidParameter, ShuffledRound
-from shuffle_ledger.ledger.errors import Damaged
-from shuffle_ledger.ledger.policies.adaptive import AdaptivePolicy, choice_made, spending_of, total_charged
+from shuffle_ledger.accounting import (
+    APPROXIMATE_SHARE,
+    FilterSet,
+    InvalidParameter,
+    ShuffledRound,
+    checked_share,
+)
+from shuffle_ledger.ledger.errors import Damaged, InvalidValue
+from shuffle_ledger.ledger.policies.adaptive import AdaptivePolicy, limits_raised, spending_of, total_charged
 from shuffle_ledger.ledger.policies.base import (
     ASSUMES,
     Books,
@@ -42,7 +48,8 @@ __all__ = [
     "Policy",
     "SlotReading",
     "Step",
-    "choice_made",
+    "approximate_share_of",
+    "limits_raised",
     "policy_for",
     "policy_from",
     "policy_of",
@@ -106,13 +113,38 @@ class FixedPolicy(Policy):
         return Step(spent=spent, details={})
 
 
-def policy_for(cohort: Cohort) -> Policy:
-    """Return the policy that a new cohort without a plan is opened with; raises InvalidParameter."""
+def policy_for(cohort: Cohort, *, approximate_share: float | None = None) -> Policy:
+    """Return the policy that a new cohort without a plan is opened with.
+
+    Args:
+        cohort: the cohort as it would be opened.
+        approximate_share: part of delta for approximate rounds; None: the usual one.
+
+    Raises:
+        InvalidParameter: filters cannot share the budget's delta.
+        InvalidValue: the policy has no filters, and a share was given.
+    """
     if cohort.policy == POLICY_ADAPTIVE:
-        budget = {"epsilon": cohort.epsilon_budget, "delta": cohort.delta_budget}
-        menu = FilterMenu.for_budget(**budget, ceiling=cohort.ceiling, rounds_per_user=cohort.rounds_per_user)
-        return AdaptivePolicy(menu=menu)
+        share = APPROXIMATE_SHARE if approximate_share is None else checked_share(approximate_share)
+        rules = FilterSet.for_budget(
+            epsilon=cohort.epsilon_budget,
+            delta=cohort.delta_budget,
+            ceiling=cohort.ceiling,
+            rounds_per_user=cohort.rounds_per_user,
+            approximate_share=share,
+        )
+        return AdaptivePolicy(rules=rules, approximate_share=share)
+    if approximate_share is not None:
+        expected = f"none for policy {cohort.policy}: only filters set a part of delta aside"
+        raise InvalidValue(field="approximate_share", value=approximate_share, expected=expected)
     return FixedPolicy()
+
+
+def approximate_share_of(opening: bytes) -> float | None:
+    """Return the part of delta that a cohort's first body, as canonical bytes, sets aside for approximate
+    rounds, for its windows and quotas; None: the usual one."""
+    share: float | None = canonical.decode(opening)["details"].get("approximate_share")
+    return share
 
 
 def policy_of(store: Store, view: CohortView) -> Policy:
@@ -132,15 +164,18 @@ def policy_from(name: str, opening: bytes) -> Policy:
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise Damaged(f"the first entry cannot be read: {error}") from error
     # Budgets are much alike: most cohorts have rules that are known from another one.
-    return _policy(name, json.dumps(details.get("rules"), **_AS_CANONICAL))
+    rules = [details.get("rules"), details.get("approximate_share")]
+    return _policy(name, json.dumps(rules, **_AS_CANONICAL))
 
 
 @functools.lru_cache(maxsize=_RULES_REMEMBERED_MAX)
 def _policy(name: str, spelled: str) -> Policy:
-    rules = canonical.decode(spelled.encode("utf-8"))
+    rules, share = canonical.decode(spelled.encode("utf-8"))
     try:
         if name == POLICY_ADAPTIVE:
-            return AdaptivePolicy(menu=FilterMenu.from_mapping(rules))
+            return AdaptivePolicy(
+                rules=FilterSet.from_mapping(rules), approximate_share=share or APPROXIMATE_SHARE
+            )
         if name == POLICY_PLAN:
             return PlanPolicy.from_rules(rules)
     except (AttributeError, KeyError, TypeError, InvalidParameter) as error:

@@ -138,14 +138,11 @@ def _decision(books: Books, view: CohortView, rounds: int) -> Callable[[Shuffled
 def _by_filters(
     books: Books, view: CohortView, policy: AdaptivePolicy, rounds: int, described: ShuffledRound
 ) -> float:
-    """Return the filters' reading; the first round chooses them where none has, as an admission does.
-
-    Nothing, if it refuses nothing.
-    """
+    """Return the filters' reading; nothing, if the cohort's own budget refuses nothing."""
     if view.cohort.windows_only:
         return 0.0
     accounted, epsilon = slot_of(described), view.cohort.epsilon_budget
-    filters, total = policy.filters_for(books, view, accounted)
+    filters, total = policy.filters(view), policy.total(view)
     return filters.epsilon_of(total, books.charge(accounted, filters), rounds, epsilon=epsilon)
 
 

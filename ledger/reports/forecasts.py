@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -320,10 +319,10 @@ def _limit_of_filters(
     books: Books, view: CohortView, policy: AdaptivePolicy, kind: ShuffledRound, count: int
 ) -> tuple[str, str]:
     epsilon, accounted = view.cohort.epsilon_budget, slot_of(kind)
-    filters, total = policy.filters_for(books, view, accounted)
+    filters, total = policy.filters(view), policy.total(view)
     cost = books.charge(accounted, filters)
     # Without its accounts of delta, this set would admit more exactly if they refuse the next round.
-    if dataclasses.replace(filters, accounts=None).most_more(total, cost, epsilon=epsilon) > count:
+    if filters.most_more(total.pure, cost.pure, epsilon=epsilon) > count:
         return "delta_account", "The part of delta set aside for approximate rounds would be exceeded."
     holding = [
         one.name

@@ -129,7 +129,7 @@ def _room_in_budget(
 ) -> Room:
     if isinstance(policy, AdaptivePolicy):
         accounted = slot_of(kind)
-        filters, total = policy.filters_for(books, view, accounted)
+        filters, total = policy.filters(view), policy.total(view)
         epsilon = view.cohort.epsilon_budget
         most = filters.most_more(total, books.charge(accounted, filters), epsilon=epsilon)
         return Room(count=most, is_largest=False, compositions_left=compositions)

@@ -64,7 +64,7 @@ def _by_filters(
 ) -> int:
     """Return the larger of two numbers: what filters hold that add up, and what the sliding reserve holds."""
     accounted, epsilon = [slot_of(kind) for kind in kinds], view.cohort.epsilon_budget
-    filters, total = policy.filters_for(books, view, accounted[0])
+    filters, total = policy.filters(view), policy.total(view)
     costs = [books.charge(each, filters) for each in accounted]
     together = functools.reduce(operator.add, costs)
 
@@ -117,7 +117,7 @@ def _read_after(
     counts: Sequence[int],
 ) -> list[float]:
     accounted = [slot_of(kind) for kind in kinds]
-    filters, total = policy.filters_for(books, view, accounted[0])
+    filters, total = policy.filters(view), policy.total(view)
     costs = [books.charge(each, filters) for each in accounted]
     together = functools.reduce(operator.add, costs)
     found, now, done = [], total, 0

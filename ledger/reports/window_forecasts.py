@@ -58,7 +58,7 @@ def of_windows(books: Books, view: CohortView, kind: ShuffledRound) -> tuple[Win
     for window in view.cohort.windows:
         of_kind = [each for each in today if each.cohort.period and each.cohort.period.kind == window.kind]
         now = min(_room(books, each, [kind]) for each in of_kind)
-        empty = _room(books, empty_view(view, window), [kind])
+        empty = _room(books, empty_view(books.store, view, window), [kind])
         found.append(WindowForecast(window=window, rounds_today=now, rounds_in_empty=empty))
     return tuple(found)
 
@@ -91,7 +91,7 @@ def blocked(
             if period.name in opened and period.name not in rooms:
                 rooms[period.name] = _room(books, books.store.view(period.name), kinds)
             elif period.kind not in empty:
-                empty[period.kind] = _room(books, empty_view(view, by_kind[period.kind]), kinds)
+                empty[period.kind] = _room(books, empty_view(books.store, view, by_kind[period.kind]), kinds)
             if taken[period.name] >= rooms.get(period.name, empty.get(period.kind, 0)):
                 return Blocked(days=number, window=by_kind[period.kind])
         taken.update(period.name for period in periods)

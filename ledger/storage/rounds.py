@@ -103,14 +103,6 @@ class RoundStore(Database):
         with engine.reading_once(self._engine) as connection:
             return [rows.entry_from(row) for row in connection.execute(query.order_by(entries.c.sequence))]
 
-    def first_released(self, cohort: str) -> LedgerEntry | None:
-        """Return the first entry of a cohort that admits a round or tells an incident, if there is one."""
-        kinds = (str(EntryKind.ADMITTED), str(EntryKind.INCIDENT))
-        query = select(*ENTRY_COLUMNS).where(entries.c.cohort == cohort, entries.c.kind.in_(kinds))
-        with engine.reading_once(self._engine) as connection:
-            row = connection.execute(query.order_by(entries.c.sequence).limit(1)).one_or_none()
-        return None if row is None else rows.entry_from(row)
-
     def is_earlier(self, one: LedgerEntry, other: LedgerEntry) -> bool:
         """Return whether an entry has an earlier place than another in the feed of all chains.
 

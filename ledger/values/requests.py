@@ -602,7 +602,7 @@ class Incident:
     reason: str
     accounted: ShuffledRound  # what is charged
     overspent: bool
-    chosen_after: bool  # its cohort's filters were chosen when its output may have been known
+    chosen_after: bool  # its cohort was opened when its output may have been known
     epsilon_spent_upper: float
     epsilon_spent_lower: float
     epsilon_remaining: float

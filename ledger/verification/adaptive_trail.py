@@ -1,37 +1,35 @@
-"""Follows filters through their cohort's chain: which were chosen, and what rounds were charged in them."""
+"""Follows filters through their cohort's chain: what rounds were charged in them, and which limits a budget
+raised."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Self
 
 from shuffle_ledger.accounting import (
     AccountsReading,
     Charge,
-    Choice,
     FilterReading,
     FilterSet,
-    RepetitionFilter,
+    RaisedLimits,
     ShuffledRound,
-    charged_as,
     exact_text,
     lower_text,
 )
 from shuffle_ledger.accounting.verification import Coverage
-from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, choice_made, spending_of, total_charged
+from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, limits_raised, spending_of, total_charged
 from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, EntryBody, EntryKind, Spending
 
 if TYPE_CHECKING:
     from shuffle_ledger.ledger.verification.policy_trail import ChargeSource
 
+_ROUND_OFF = Fraction(1, 2**30)  # of a share of delta, on another computer
 # Charges are upper bounds. A ledger's precision is at worst 0.1, and its charges are then too large by about
 # as much. That is sound; a larger excess is worth a note.
 DEARER_MAX = 0.1
-# Another precision may choose other filters: they admit up to this share fewer of the first kind, or one.
-CHOICE_BELOW_MAX = 0.15
 
 
 @dataclass
@@ -40,12 +38,8 @@ class AdaptiveTrail:
 
     policy: AdaptivePolicy
     total: Charge
-    choice: Choice | None = None  # which filters are in force, once the first admitted round chose them
+    raised: RaisedLimits | None = None  # the limits in force, once the budget was raised
     _stated: list[tuple[ShuffledRound, Charge]] = field(default_factory=list)  # by the last entry followed
-    # By the last entry, where it states them: the choice it made, for which round and budget, and what is
-    # certified of repetitions.
-    _offered: tuple[Choice, ShuffledRound, float] | None = None
-    _certified: RepetitionFilter | None = None
     _taken: Charge | None = None  # by the round of the last entry followed
     _charges: dict[str, Charge] = field(default_factory=dict)  # of rounds admitted and not closed
     _same: dict[Charge, Charge] = field(default_factory=dict)  # rounds of one kind share their charge
@@ -54,13 +48,13 @@ class AdaptiveTrail:
     @classmethod
     def opened(cls, policy: AdaptivePolicy) -> Self:
         """Return the state of a chain that has no entries."""
-        return cls(policy=policy, total=policy.menu.filters(None).nothing())
+        return cls(policy=policy, total=policy.rules.nothing())
 
     @classmethod
     def resumed(cls, policy: AdaptivePolicy, last: EntryBody) -> Self:
         """Return the state after `last`, of a chain that was verified up to it; rounds must be recalled."""
         total = total_charged(last.details, policy.digest)
-        return cls(policy=policy, total=total, choice=choice_made(last.details, policy.digest))
+        return cls(policy=policy, total=total, raised=limits_raised(last.details, policy.digest))
 
     def recall(self, body: EntryBody) -> None:
         """Take notice of what an entry, verified before, says of its round; entries of a round in order."""
@@ -73,14 +67,16 @@ class AdaptiveTrail:
         """Yield the errors of the chain's first entry."""
         if total_charged(body.details, self.policy.digest) != self.total:
             yield "it opens a cohort that has already spent something"
-        for one in self.policy.menu.alternatives:
-            if not sum((*one.filters.shares(), one.repetition_delta)) <= body.delta_budget:
-                yield "the filters' shares are more than the budget's delta"
-            if one.filters.rounds_per_user != body.details.get("rounds_per_user"):
-                yield "its filters count another number of rounds for each user than it says"
-            judged_at = body.details.get("ceiling", body.epsilon_budget)
-            if one.filters.accounts and one.filters.accounts.epsilon < judged_at:
-                yield "it judges the slack of rounds at a smaller epsilon than the budget's"
+        rules = self.policy.rules
+        if not sum(map(Fraction, rules.shares())) <= Fraction(body.delta_budget):
+            yield "the filters' shares are more than the budget's delta"
+        part = Fraction(self.policy.approximate_share) * Fraction(body.delta_budget) / 2
+        if not all(abs(Fraction(each) - part) <= part * _ROUND_OFF for each in rules.shares()[-2:]):
+            yield "its accounts have another share of delta than it says"
+        if rules.rounds_per_user != body.details.get("rounds_per_user"):
+            yield "its filters count another number of rounds for each user than it says"
+        if rules.accounts.epsilon < body.details.get("ceiling", body.epsilon_budget):
+            yield "it judges the slack of rounds at a smaller epsilon than the budget's"
 
     def follow(self, body: EntryBody, *, frozen: bool) -> Iterator[str]:
         """Apply the next entry, and yield its errors.
@@ -93,9 +89,8 @@ class AdaptiveTrail:
         self._is_unbounded = body.kind is EntryKind.INCIDENT and bool(body.details["chosen_after"])
         if body.kind in CORRECTED_OR_INCIDENT and ("charge" in body.details) == frozen:
             yield "it charges a release although the cohort is frozen, or charges nothing although it is not"
-        yield from self._follow_choice(body)
-        filters = self._deciding()
-        before = filters.nothing() if self._offered else self.total
+        yield from self._follow_raise(body)
+        filters, before = self.filters, self.total
         after = self._after(body, filters, before)
         self.total = self.total if body.kind is EntryKind.REFUSED else after
         if self._taken is not None and self._taken != Charge.from_mapping(body.details["charge"]):
@@ -104,8 +99,7 @@ class AdaptiveTrail:
             yield "what it says was charged altogether does not follow from the charges before it"
         if frozen:
             return
-        spent = (self.policy.menu.filters(self.choice), self.total)
-        yield from self._compare("what is spent", body.spent, spent, body.spent.rounds)
+        yield from self._compare("what is spent", body.spent, (filters, self.total), body.spent.rounds)
         if body.kind is EntryKind.REFUSED and body.details["requested"] is not None:
             requested = Spending(**body.details["requested"])
             wanted = (filters, filters.after(before, Charge.from_mapping(body.details["charge"])))
@@ -113,35 +107,32 @@ class AdaptiveTrail:
 
     def readings(self) -> tuple[FilterReading, ...]:
         """Return what each filter says after the last entry."""
-        return self.policy.menu.filters(self.choice).readings(self.total)
+        return self.filters.readings(self.total)
 
-    def delta_accounts(self) -> AccountsReading | None:
-        """Return what approximate rounds used of delta by the last entry, if there are accounts of it."""
-        return self.policy.menu.filters(self.choice).accounts_reading(self.total)
+    def delta_accounts(self) -> AccountsReading:
+        """Return what approximate rounds used of delta by the last entry."""
+        return self.filters.accounts_reading(self.total)
 
     def rounds_of_one_user(self) -> int | None:
         """Return in how many of the rounds so far one user takes part at most; None without a limit."""
-        return self.policy.menu.filters(self.choice).rounds_of_one_user(self.total)
+        return self.filters.rounds_of_one_user(self.total)
 
     def shares(self) -> dict[str, float]:
         """Return the shares of delta of the filters that the last entry was decided by, by their names."""
-        filters = self._deciding()
-        return {one.name: one.delta for one in filters.readings(filters.nothing())}
+        rules = self.policy.rules
+        return {one.name: one.delta for one in rules.readings(rules.nothing())}
 
     def restates(self, body: EntryBody) -> bool:
         """Returns whether the next entry may state a new reading of the spending, although it admits nothing.
 
-        Another budget certifies another number of repetitions, and between two such numbers the smaller
-        epsilon may be known; and a larger one raises the limit at which the sliding reserve is read.
+        A larger budget raises the limit at which the sliding reserve is read.
         """
-        return self.choice is not None and body.kind is EntryKind.BUDGET_CHANGED
+        return body.kind is EntryKind.BUDGET_CHANGED
 
     def recompute(self, books: ChargeSource, coverage: Coverage) -> Iterator[str]:
-        """Prove anew what the last entry states of the filters' choice and of charges; yield what cannot be
-        proven."""
-        yield from self._recompute_choice(books)
+        """Prove anew what the last entry states of charges; yield what cannot be proven."""
+        filters = self.filters
         for accounted, charge in self._stated:
-            filters = self._deciding()
             books.charge(accounted, filters)  # from the stored privacy loss, if there is one
             if not coverage.covers(accounted, filters, charge):
                 yield (
@@ -154,7 +145,7 @@ class AdaptiveTrail:
         if self._is_unbounded:
             return
         for accounted, charge in self._stated:
-            share = _dearer(charge, books.charge(accounted, self._deciding()))
+            share = _dearer(charge, books.charge(accounted, self.filters))
             if share > DEARER_MAX:
                 more = lower_text(100 * share, digits=3)
                 yield f"the charge it states is {more} % more than its round needs: sound, and a waste"
@@ -176,56 +167,18 @@ class AdaptiveTrail:
                 f" the filters say {exact_text(again.epsilon_upper)}"
             )
 
-    def _follow_choice(self, body: EntryBody) -> Iterator[str]:
-        """Keep which filters the first admitted round chose; only another budget certifies other numbers."""
-        policy = self.policy
-        self._offered = self._certified = None
-        details, standing = body.details, choice_made(body.details, policy.digest)
-        if self.choice is None and policy.menu.needs_choice and "charge" in details:
-            offered = Choice.from_mapping(details["choice"])
-            self._offered = (offered, _round(details), body.epsilon_budget)
-            self._certified = offered.repetition
-            if offered.repetition is not None and offered.repetition.kind != charged_as(_round(details))[0]:
-                yield "it counts repetitions of another kind than the round it is about"
-            if policy.menu.accounts_epsilon(offered, body.epsilon_budget) != offered.accounts_epsilon:
-                yield "it judges the slack of rounds at a smaller epsilon than the budget's"
-            if body.kind is not EntryKind.REFUSED:
-                self.choice, self.total = offered, policy.menu.filters(offered).nothing()
-        elif "choice" in details:
-            yield "it chooses filters, which is for the first round alone"
-        if self.restates(body) and self.choice is not None and standing is not None:
-            self._certified = standing.repetition
-            self.choice = _restated(policy, self.choice, standing, body.epsilon_budget)
-        if standing != self.choice:
-            yield "what it says of the chosen filters does not follow from the entries before it"
+    @property
+    def filters(self) -> FilterSet:
+        """The filters in force after the last entry."""
+        return self.policy.rules.under(self.raised)
 
-    def _deciding(self) -> FilterSet:
-        """Return the filters by which the last entry charged: those it offered, if it did."""
-        return self.policy.menu.filters(self._offered[0] if self._offered else self.choice)
-
-    def _recompute_choice(self, books: ChargeSource) -> Iterator[str]:
-        policy = self.policy
-        if self._certified is not None:
-            kind, delta = self._certified.kind, self._certified.delta
-            for count, epsilon in self._certified.certified:
-                again = books.certify({kind: count}, delta=delta)
-                if epsilon < again.epsilon_lower:
-                    yield (
-                        f"it says {count} rounds of one kind cost up to {exact_text(epsilon)}; computed again"
-                        f" it is at least {exact_text(again.epsilon_lower)}"
-                    )
-        if self._offered is None:
-            return
-        offered, kind, epsilon = self._offered
-        admitted = []
-        for choice in (offered, policy.menu.choose(books, kind, epsilon=epsilon)):
-            filters = policy.menu.filters(choice)
-            admitted.append(filters.most_alike(books.charge(kind, filters), epsilon=epsilon))
-        keeps_rule = policy.menu.may_choose(
-            books, kind, offered.alternative, epsilon=epsilon, tolerance=CHOICE_BELOW_MAX
-        )
-        if not keeps_rule or admitted[0] < admitted[1] * (1 - CHOICE_BELOW_MAX) - 1:
-            yield "the filters it chooses are not those that its round's parameters choose"
+    def _follow_raise(self, body: EntryBody) -> Iterator[str]:
+        """Keep which limits are in force; only another budget changes them."""
+        stated = limits_raised(body.details, self.policy.digest)
+        if body.kind is EntryKind.BUDGET_CHANGED:
+            self.raised = _restated(self.policy.rules, self.raised, stated, body.epsilon_budget)
+        if stated != self.raised:
+            yield "what it says of limits that were raised does not follow from the entries before it"
 
     def _after(self, body: EntryBody, filters: FilterSet, total: Charge) -> Charge:
         """Returns the total charge after an entry, and keeps the charge of its round for the stated costs."""
@@ -258,23 +211,19 @@ def _round(details: Mapping[str, Any]) -> ShuffledRound:
     return ShuffledRound.from_mapping(details["accounted"])
 
 
-def _restated(policy: AdaptivePolicy, before: Choice, stated: Choice, epsilon: float) -> Choice:
-    """Return a choice with what another budget may change of it.
-
-    That is what is certified, a limit that it raises, and the epsilon at which slack is judged, which follows
-    from the budget.
-    """
-    repetition = before.repetition
-    if repetition is not None and stated.repetition is not None:
-        repetition = dataclasses.replace(repetition, certified=stated.repetition.certified)
-    after = dataclasses.replace(
-        before,
-        repetition=repetition,
-        sliding_limit=stated.sliding_limit,
-        accounts_epsilon=policy.menu.accounts_epsilon(before, epsilon),
-    )
-    limits = [policy.menu.filters(one).sliding_limit or 0.0 for one in (before, after)]
-    return after if limits[0] <= limits[1] else dataclasses.replace(after, sliding_limit=before.sliding_limit)
+def _restated(
+    rules: FilterSet, before: RaisedLimits | None, stated: RaisedLimits | None, epsilon: float
+) -> RaisedLimits | None:
+    """Return the limits after another budget: the price of slack follows from it, and the sliding limit may
+    be stated, if it is no less than before. A limit that is too large shows where it is read."""
+    now = rules.under(before)
+    limit, offered = now.sliding_limit, rules.under(stated).sliding_limit
+    if limit is not None and offered is not None:
+        limit = max(limit, offered)
+    priced = now.accounts.at(epsilon).epsilon
+    if (limit, priced) == (rules.sliding_limit, rules.accounts.epsilon):
+        return None
+    return RaisedLimits(sliding_limit=limit, slack_epsilon=priced)
 
 
 def _dearer(stated: Charge, again: Charge) -> float:

@@ -12,7 +12,14 @@ from datetime import datetime
 from types import NoneType
 from typing import Any, Final
 
-from shuffle_ledger.accounting import Charge, Choice, FilterMenu, InvalidParameter, ShuffledRound
+from shuffle_ledger.accounting import (
+    Charge,
+    FilterSet,
+    InvalidParameter,
+    RaisedLimits,
+    ShuffledRound,
+    checked_share,
+)
 from shuffle_ledger.ledger.errors import LedgerError
 from shuffle_ledger.ledger.policies.plan import PlanPolicy
 from shuffle_ledger.ledger.values import canonical
@@ -76,19 +83,19 @@ _OPTIONAL_OF_ALL: Final[Mapping[EntryKind, frozenset[str]]] = {
 }
 # Fields that entries of a policy may have.
 _OPTIONAL: Final[Mapping[tuple[str, EntryKind], frozenset[str]]] = {
-    (POLICY_ADAPTIVE, EntryKind.ADMITTED): frozenset({"choice"}),
-    (POLICY_ADAPTIVE, EntryKind.REFUSED): frozenset({"charge", "choice"}),
+    (POLICY_ADAPTIVE, EntryKind.OPENED): frozenset({"approximate_share"}),
+    (POLICY_ADAPTIVE, EntryKind.REFUSED): frozenset({"charge"}),
     (POLICY_PLAN, EntryKind.SETTLED): frozenset({"slot"}),
     # The slot that the round would have taken, where the plan promises more than a lowered budget.
     (POLICY_PLAN, EntryKind.REFUSED): frozenset({"slot"}),
     # A frozen cohort records corrections and incidents without charging them.
     (POLICY_ADAPTIVE, EntryKind.CORRECTED): frozenset({"charge"}),
-    (POLICY_ADAPTIVE, EntryKind.INCIDENT): frozenset({"charge", "choice"}),
+    (POLICY_ADAPTIVE, EntryKind.INCIDENT): frozenset({"charge"}),
     (POLICY_PLAN, EntryKind.CORRECTED): frozenset({"slot"}),
     (POLICY_PLAN, EntryKind.INCIDENT): frozenset({"slot"}),
 }
 _STANDING: Final = {
-    POLICY_ADAPTIVE: (frozenset({"rules", "charged"}), frozenset({"choice"})),
+    POLICY_ADAPTIVE: (frozenset({"rules", "charged"}), frozenset({"raised"})),
     POLICY_PLAN: (frozenset({"rules", "claimed", "promised_epsilon_upper"}), frozenset({"unplaced"})),
 }
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -161,7 +168,7 @@ def written_moment(value: object) -> datetime | None:
 def _standing(standing: Mapping[str, Any], policy: str) -> Iterator[str]:
     required, optional = _STANDING[policy]
     yield from _names("details.standing", standing, required, optional)
-    checks = {"charged": _is_charge, "choice": _is_choice, "rules": _is_digest}
+    checks = {"charged": _is_charge, "raised": _are_limits, "rules": _is_digest}
     checks |= {"promised_epsilon_upper": _is_bound, "claimed": _are_counts, "unplaced": _is_count}
     for name in sorted(standing.keys() & checks.keys()):
         if not _holds(checks[name], standing[name]):
@@ -251,12 +258,12 @@ def _is_charge(value: Any) -> bool:
     return is_as_written(value, Charge.from_mapping(value).to_mapping())
 
 
-def _is_choice(value: Any) -> bool:
-    return is_as_written(value, Choice.from_mapping(value).to_mapping())
+def _are_limits(value: Any) -> bool:
+    return is_as_written(value, RaisedLimits.from_mapping(value).to_mapping())
 
 
-def _is_menu(value: Any) -> bool:
-    return is_as_written(value, FilterMenu.from_mapping(value).to_mapping())
+def _are_filters(value: Any) -> bool:
+    return is_as_written(value, FilterSet.from_mapping(value).to_mapping())
 
 
 def _is_plan(value: Any) -> bool:
@@ -308,7 +315,7 @@ def _are_times(value: Any) -> bool:
     return spelled and ReleaseTimes.from_mapping(value).to_mapping() == value
 
 
-_RULES: Final = {POLICY_ADAPTIVE: _is_menu, POLICY_PLAN: _is_plan}
+_RULES: Final = {POLICY_ADAPTIVE: _are_filters, POLICY_PLAN: _is_plan}
 _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "population": _is_number,
     "policy": lambda value: value in POLICIES,
@@ -329,11 +336,11 @@ _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "nothing_later": lambda value: value in (None, NOTHING_LATER),
     "last_known": _is_last_known,
     "charge": _is_charge,
-    "choice": _is_choice,
     "slot": lambda value: value is None or _is_count(value),
     "labels": _are_labels,
     "windows": _are_windows,
     "period": lambda value: is_as_written(value, Period.from_mapping(value).to_mapping()),
+    "approximate_share": lambda value: type(value) is float and checked_share(value) == value,
     "ceiling": _is_limit,
     "local_budget": _is_limit,
     "rounds_per_user": _is_number,

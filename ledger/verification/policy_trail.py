@@ -113,11 +113,6 @@ class Trail:
         """Return whether the next entry, an incident, accounts the release it states; plans place it."""
         return slot_for(truth) == accounted or self.plan is not None
 
-    @property
-    def has_chosen(self) -> bool:
-        """Whether a round has chosen the filters, where there is a choice."""
-        return self.filters is not None and self.filters.choice is not None
-
     def promised(self, body: EntryBody) -> float:
         """Return the epsilon that the entry must keep within the budget."""
         return body.spent.epsilon_upper if self.plan is None else promised_in(body.details)

@@ -15,7 +15,6 @@ from shuffle_ledger.accounting import (
     is_known_policy,
     slot_for,
 )
-from shuffle_ledger.ledger.decisions.incidents import is_later
 from shuffle_ledger.ledger.decisions.settled_rounds import really_shuffled
 from shuffle_ledger.ledger.decisions.truths import local_kind
 from shuffle_ledger.ledger.errors import Damaged, LedgerError
@@ -45,7 +44,7 @@ from shuffle_ledger.ledger.values.requests import (
 from shuffle_ledger.ledger.verification.decision_contradictions import contradictory
 from shuffle_ledger.ledger.verification.entry_shapes import misshapen, written_moment
 from shuffle_ledger.ledger.verification.policy_trail import Trail
-from shuffle_ledger.ledger.verification.siblings import JointRounds, misjudged
+from shuffle_ledger.ledger.verification.siblings import PRECEDES, JointRounds, misjudged
 from shuffle_ledger.ledger.verification.stated_spending import unfounded
 
 PROBLEMS_MAX = 100  # per cohort; the first ones matter
@@ -137,7 +136,6 @@ class Replay:
     charged: dict[str, ShuffledRound] = field(default_factory=dict)  # what may have been released
     declared: dict[str, ShuffledRound] = field(default_factory=dict)  # what is open, as it was told last
     local_kinds: dict[str, ShuffledRound] = field(default_factory=dict)  # as which each counts locally
-    first_released: EntryBody | None = None  # the first entry that admits a round or tells an incident
     joint: JointRounds = field(default_factory=JointRounds)  # rounds of several cohorts
     losses: dict[bytes, tuple[int, str]] = field(default_factory=dict)  # loss key -> entry, digest it names
     trail: Trail = field(default_factory=Trail)  # of the policy
@@ -366,7 +364,6 @@ class Replay:
                 self.blame(body.sequence, "it admits a round although the cohort is overspent or frozen")
             if not self.trail.promised(body) <= refused_beyond(self.joint, body.epsilon_budget):
                 self.blame(body.sequence, "it admits a round beyond the budget, by its own numbers")
-            self.first_released = self.first_released or body
             self.held, self.charged[round_id] = candidate, self._kinds.setdefault(accounted, accounted)
             self.declared[round_id] = self._kinds.setdefault(request.round, request.round)
             self._count_locally(round_id, accounted)
@@ -421,7 +418,6 @@ class Replay:
             self._apply_correction(body)
         else:
             self._apply_incident(body)
-            self.first_released = self.first_released or body
 
     def _apply_correction(self, body: EntryBody) -> None:
         round_id, details = str(body.round_id), body.details
@@ -466,13 +462,12 @@ class Replay:
             return
         if not self.trail.tells(truth, accounted):
             self.blame(body.sequence, "what it accounts does not follow from the release that it states")
-        chooses = self.trail.has_chosen and self.joint.quota is None
-        first = self.first_released if chooses else None
-        chosen_after = first is not None and not is_later(released, than=first)
-        if details["chosen_after"] != chosen_after:
-            self.blame(body.sequence, "it says wrongly whether the release may have come before the choice")
+        chosen_after = details["chosen_after"]
+        chooses = self.trail.policy.chosen_by_opening and self.joint.quota is None
+        if chosen_after != (chooses and self.joint.may_precede(body.sequence, released, said=chosen_after)):
+            self.blame(body.sequence, PRECEDES)
         if chosen_after and body.spent.epsilon_upper_or_none is not None:
-            self.blame(body.sequence, "it bounds a release that may have come before the filters were chosen")
+            self.blame(body.sequence, "it bounds a release that may have come before the cohort was opened")
         self._count_locally(round_id, accounted)
         self._charge(body, accounted, is_broken=chosen_after and not self.joint.windows_only)
 

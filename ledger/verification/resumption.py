@@ -38,14 +38,12 @@ def state_of(replay: Replay) -> Mapping[str, Any] | None:
         return None
     kinds = {*replay.local, *replay.held}
     holdings = [(_spelled(kind), replay.held[kind], replay.local[kind]) for kind in kinds]
-    first = replay.first_released
     return {
         "opened": replay.opened_digest.hex(),
         "kinds": {str(kind): count for kind, count in replay.kinds.items()},
         "holdings": sorted([list(each) for each in holdings if each[1:] != (0, 0)]),
         "losses": sorted([key.hex(), *named] for key, named in replay.losses.items()),
         "overspent": replay.overspent,
-        "first_released": None if first is None else first.sequence,
     }
 
 
@@ -56,7 +54,6 @@ def resumed(store: Store, position: VerifiedPosition) -> Replay | None:
     last = _body_at(store, cohort, position.sequence, position.digest_hex)
     if opened is None or last is None:
         return None
-    first = state["first_released"]
     held: Counter[ShuffledRound] = Counter()
     local: Counter[ShuffledRound] = Counter()
     for spelled, count, local_count in state["holdings"]:
@@ -75,7 +72,6 @@ def resumed(store: Store, position: VerifiedPosition) -> Replay | None:
         overspent=state["overspent"],
         opened=opened,
         opened_digest=bytes.fromhex(state["opened"]),
-        first_released=None if first is None else store.entry(cohort, first).content(),
         losses={bytes.fromhex(key): (sequence, digest) for key, sequence, digest in state["losses"]},
         trail=Trail.resumed(opened, last),
         began_after=position.sequence,

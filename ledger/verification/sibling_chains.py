@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterator, Mapping
 from shuffle_ledger.ledger.errors import LedgerError, NotFound, TryAgain, Unavailable
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
-from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.verification.replay import Problem
 from shuffle_ledger.ledger.verification.siblings import JointRound, JointRounds, disagreements, undeclared
@@ -25,8 +24,8 @@ def siblings_in(store: Store, cohort: str, chains: Mapping[str, JointRounds]) ->
     on which they differ, or of which not all were replayed, is read anew, from all chains at one moment.
     """
     yield from (
-        Problem(sequence=FIRST_SEQUENCE, what=what)
-        for what in undeclared(cohort, _with_parent(store, cohort, chains))
+        Problem(sequence=sequence, what=what)
+        for sequence, what in undeclared(cohort, _with_parent(store, cohort, chains))
     )
     unsure: dict[tuple[str, ...], dict[str, JointRound]] = defaultdict(dict)
     for round_id, said in chains[cohort].rounds.items():
@@ -74,7 +73,7 @@ def _with_parent(store: Store, cohort: str, chains: Mapping[str, JointRounds]) -
         parent = store.cohort(period.cohort)
     except NotFound:
         return chains
-    return {**chains, parent.name: JointRounds(windows=parent.windows)}
+    return {**chains, parent.name: JointRounds(windows=parent.windows, opened_at=parent.opened_at)}
 
 
 def _read(store: Store, round_ids: Collection[str], audience: tuple[str, ...]) -> dict[str, JointRounds]:

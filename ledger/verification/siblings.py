@@ -10,16 +10,24 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, datetime
 from typing import Any, Final
 
+from shuffle_ledger.ledger.decisions.incidents import is_later
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.values import canonical
-from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, EntryBody, EntryKind
+from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, FIRST_SEQUENCE, EntryBody, EntryKind
 from shuffle_ledger.ledger.values.quotas import Quota
-from shuffle_ledger.ledger.values.requests import POLICY_FIXED, RefusalReason, RoundRequest, declared_from
+from shuffle_ledger.ledger.values.requests import (
+    POLICY_FIXED,
+    RefusalReason,
+    ReleaseTimes,
+    RoundRequest,
+    declared_from,
+)
 from shuffle_ledger.ledger.values.windows import Period, Window, periods_of
 
+PRECEDES: Final = "it says wrongly whether the release may have come before the cohort was opened"
 _DOMAIN: Final = "shuffle-ledger/joint-fact/1"
 # What entries of a kind say of the round itself.
 _SHARED: Final[Mapping[EntryKind, tuple[str, ...]]] = {
@@ -80,6 +88,9 @@ class JointRounds:
     local_budget: float | None = None  # of the sum of epsilon0
     windows_only: bool = False  # the chain's own budget refuses and promises nothing
     budget: tuple[float, float] = (0.0, 0.0)  # epsilon and delta at the opening
+    opened_at: datetime | None = None
+    # Of a period: its incidents that attest since when, whose time its cohort's opening judges.
+    attested: list[tuple[int, ReleaseTimes, bool]] = field(default_factory=list)
     rounds: dict[str, JointRound] = field(default_factory=dict)
 
     def open(self, body: EntryBody) -> None:
@@ -91,6 +102,22 @@ class JointRounds:
         is_part = self.period is not None or self.quota is not None
         self.population = 0 if is_part else body.details["population"]
         self.budget = (body.epsilon_budget, body.delta_budget)
+        self.opened_at = body.recorded_at
+
+    def may_precede(self, sequence: int, released: ReleaseTimes, *, said: bool) -> bool:
+        """Return whether a release may have come before the opening that chose the rules.
+
+        Of a period of a window that is its cohort's opening: what the entry says is kept for `undeclared`.
+
+        Args:
+            sequence: of the entry that tells of the release.
+            released: what it attests.
+            said: what it says.
+        """
+        if self.period is None or released.after is None:
+            return not is_later(released, than=self.opened_at)
+        self.attested.append((sequence, released, said))
+        return said
 
     def misplaced(self, body: EntryBody, request: RoundRequest) -> Iterator[str]:
         """Yield why a round does not belong into this chain, or lacks a chain that it belongs into.
@@ -182,17 +209,21 @@ def _own_numbers(body: EntryBody) -> dict[str, Any]:
     }
 
 
-def undeclared(cohort: str, chains: Mapping[str, JointRounds]) -> Iterator[str]:
-    """Yield how a chain differs from what its name says, or a period's from what its cohort declared.
+def undeclared(cohort: str, chains: Mapping[str, JointRounds]) -> Iterator[tuple[int, str]]:
+    """Yield how a chain differs from what its name says, or a period's from what its cohort declared, and
+    the sequence of the entry.
 
     A cohort does not declare quotas: they only refuse more, and change when somebody says so.
     """
     chain = chains[cohort]
     if chain.quota is not None and chain.quota.name != cohort:
-        yield "its name is not that of the quota that it declares"
+        yield FIRST_SEQUENCE, "its name is not that of the quota that it declares"
     parent = chains.get(chain.period.cohort) if chain.period is not None else None
     if chain.period is None or parent is None:
         return
+    for sequence, released, said in chain.attested:
+        if said == is_later(released, than=parent.opened_at):
+            yield sequence, PRECEDES
     for window in parent.windows:
         same = window.kind == chain.period.kind and (window.epsilon, window.delta) == chain.budget
         same = same and window.local_budget == chain.local_budget
@@ -203,7 +234,8 @@ def undeclared(cohort: str, chains: Mapping[str, JointRounds]) -> Iterator[str]:
             and chain.period.name == cohort
         ):
             return
-    yield f"cohort {chain.period.cohort!r} declared no window with such a period and such a budget"
+    what = f"cohort {chain.period.cohort!r} declared no window with such a period and such a budget"
+    yield FIRST_SEQUENCE, what
 
 
 def disagreements(

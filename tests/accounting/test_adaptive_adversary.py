@@ -144,6 +144,7 @@ def test_charges_that_are_too_small_are_beaten(
         halved = type(full)(
             gaussian=tuple(value / 2 for value in full.gaussian),
             renyi=tuple(value / 2 for value in full.renyi),
+            account=full.account,
         )
         return min(one.epsilon_upper for one in filters.readings(halved)) <= epsilon
 

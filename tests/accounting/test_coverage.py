@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from shuffle_ledger.accounting import Accountant, Charge, FilterSet, ShuffledRound, parse_randomizer
 from shuffle_ledger.accounting.filters.charges import charge_of, is_covered
-from shuffle_ledger.accounting.filters.repetition import repetition_of
 from shuffle_ledger.accounting.verification.coverage import Coverage
 
 FILTERS = FilterSet.for_budget(epsilon=1.0, delta=1e-7)
@@ -45,7 +44,7 @@ def scaled(charge: Charge, factor: float, *, only: int | None = None) -> Charge:
     parts = [*charge.gaussian, *charge.renyi]
     parts = [part * Fraction(factor) if only in (None, place) else part for place, part in enumerate(parts)]
     count = len(charge.gaussian)
-    return Charge(gaussian=tuple(parts[:count]), renyi=tuple(parts[count:]))
+    return Charge(gaussian=tuple(parts[:count]), renyi=tuple(parts[count:]), account=charge.account)
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +60,13 @@ def test_what_a_ledger_charges_is_covered_for_an_auditor_of_another_precision(
     kind = made(randomizer, **fields)
     charge = Accountant(precision=precision).charge(kind, FILTERS)
     assert auditor.covers(kind, FILTERS, charge)
-    # Another processor or NumPy rounds otherwise.
-    assert auditor.covers(kind, FILTERS, scaled(charge, 1 - 1e-9))
+    # Another processor or NumPy rounds otherwise; a largest loss may be exact.
+    nearly = scaled(charge, 1 - 5e-10)
+    assert auditor.covers(kind, FILTERS, replace(nearly, renyi=(*nearly.renyi[:-1], charge.renyi[-1])))
 
 
 def test_only_a_certain_loss_of_everything_covers_any_slack(auditor: Coverage) -> None:
-    filters = FilterSet.for_budget(epsilon=1.0, delta=1e-7, accounts=(1e-9, 1e-9))
+    filters = FilterSet.for_budget(epsilon=1.0, delta=1e-7)
     kind = made("generic(epsilon0=1)", reports=10_000, delta0=1e-3, analysis="clone")
     charge = Accountant().charge(kind, filters)
     for certain, is_enough in ((Fraction(1), True), (Fraction(999, 1000), False)):
@@ -129,23 +129,10 @@ def test_the_smallest_covered_renyi_charge_bounds_the_moment_in_many_digits() ->
     assert moment + mp.mpf(rules.leak_rate) * cost - leak <= mp.exp(theta * cost)
 
 
-@pytest.mark.slow
-def test_units_of_repetition_are_counted_not_proven(auditor: Coverage) -> None:
-    kind = made("krr(k=10, epsilon0=2)", reports=500)
-    accountant = Accountant()
-    repetition = repetition_of(accountant, kind, delta=1e-8, most=3)
-    filters = replace(FILTERS, repetition=repetition)
-    charge = accountant.charge(kind, filters)
-    assert auditor.covers(kind, filters, charge)
-    assert not auditor.covers(kind, filters, replace(charge, repetition=(Fraction(999, 1000),)))
-    with pytest.raises(ValueError, match="zip"):
-        auditor.covers(kind, filters, replace(charge, repetition=()))
-
-
-def test_a_slack_needs_its_room() -> None:
+def test_a_slack_is_paid_by_its_account() -> None:
     kind = made("generic(epsilon0=1)", reports=10_000, delta0=1e-13, analysis="clone")
     charge = Accountant().charge(kind, FILTERS)
     pair = Accountant().privacy_loss(kind).upper
     assert is_covered(pair, FILTERS, charge, slack=kind.slack)
-    slack = float(charge.gaussian[0]) * FILTERS.gaussian.slack_rate
-    assert not is_covered(pair, FILTERS, charge, slack=math.nextafter(slack * (1 + 1e-12), math.inf))
+    paid = float(charge.account[1])
+    assert not is_covered(pair, FILTERS, charge, slack=math.nextafter(paid, math.inf))

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shuffle_ledger.accounting import Charge, FilterSet, InvalidParameter
+from shuffle_ledger.accounting import Charge, FilterSet, InvalidParameter, RaisedLimits
+from shuffle_ledger.accounting.filters.filter_set import LARGEST_APPROXIMATE_SHARE
 from shuffle_ledger.accounting.filters.gaussian_and_renyi import GaussianFilter, RenyiFilter
 from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence
 
@@ -42,8 +43,7 @@ def test_a_gaussian_reading_is_certified(budget: tuple[float, float], share: flo
     assert 0 <= lower <= upper
 
     def delta(epsilon: float) -> mp.mpf:
-        extra = mp.mpf(rules.leak_rate) + mp.mpf(rules.slack_rate) * (1 + mp.exp(mp.mpf(epsilon)))
-        return exact_gaussian(mp.mpf(variance), mp.mpf(epsilon)) + extra * variance
+        return exact_gaussian(mp.mpf(variance), mp.mpf(epsilon)) + mp.mpf(rules.leak_rate) * variance
 
     if math.isfinite(upper):
         assert delta(upper) <= rules.delta
@@ -65,7 +65,7 @@ def test_a_renyi_reading_is_certified(budget: tuple[float, float], share: float,
         moment = (
             mp.exp((order - 1) * (mp.mpf(total) - mp.mpf(epsilon))) * (1 - 1 / order) ** order / (order - 1)
         )
-        extra = mp.mpf(rules.leak_rate) + mp.mpf(rules.slack_rate) * (1 + mp.exp(mp.mpf(epsilon)))
+        extra = mp.mpf(rules.leak_rate)
         return moment + extra * total
 
     if math.isfinite(upper):
@@ -80,7 +80,7 @@ def test_a_renyi_reading_is_certified(budget: tuple[float, float], share: float,
 def test_nothing_below_the_lower_end_is_enough(
     budget: tuple[float, float], share: float, which: int | None
 ) -> None:
-    """Also where slacks grow beyond all with epsilon, and leave little room or none."""
+    """Also where leaks leave little room or none."""
     filters = FilterSet.for_budget(epsilon=budget[0], delta=budget[1])
     epsilons = np.linspace(0.0, 3 * share * budget[0] + 10, 20_000)
     if which is None:
@@ -95,21 +95,54 @@ def test_nothing_below_the_lower_end_is_enough(
         theta = order.order - 1
         peak = theta * math.log(theta) - order.order * math.log(order.order)
         tail = np.exp(np.minimum(theta * (total - epsilons) + peak, 700.0))
-    extra = total * (rules.leak_rate + rules.slack_rate * (1 + np.exp(np.minimum(epsilons, 700.0))))
-    enough = epsilons[tail + extra <= rules.delta * (1 - 1e-9)]
+    enough = epsilons[tail + total * rules.leak_rate <= rules.delta * (1 - 1e-9)]
     if enough.size:
         assert reading.epsilon_lower <= enough[0]
         # A grid, too, sees room where there is some.
         assert reading.epsilon_upper <= enough[0] * (1 + 1e-6)
 
 
-@given(budget=BUDGETS)
-def test_shares_fit_into_the_budget(budget: tuple[float, float]) -> None:
-    filters = FilterSet.for_budget(epsilon=budget[0], delta=budget[1])
-    shares = [filters.gaussian.delta, *(one.delta for one in filters.renyi)]
-    assert sum(map(Fraction, shares)) <= Fraction(budget[1])
+@given(budget=BUDGETS, approximate=st.floats(1e-9, LARGEST_APPROXIMATE_SHARE))
+def test_shares_fit_into_the_budget(budget: tuple[float, float], approximate: float) -> None:
+    epsilon, delta = budget
+    filters = FilterSet.for_budget(epsilon=epsilon, delta=delta, approximate_share=approximate)
+    parts = [filters.gaussian.delta, *(one.delta for one in filters.renyi)]
+    parts += [filters.accounts.certain_loss, filters.accounts.slack]
+    assert sorted(filters.shares()) == sorted(parts)
+    assert Fraction(delta) * Fraction(1 - 1e-9) <= sum(map(Fraction, parts)) <= Fraction(delta)
+    assert filters.accounts.slack == pytest.approx(approximate / 2 * delta)
     assert filters.gaussian.reserves[0] == 0
     assert FilterSet.from_mapping(filters.to_mapping()) == filters
+
+
+def test_a_raised_budget_changes_two_limits_and_nothing_else() -> None:
+    filters = FilterSet.for_budget(epsilon=1.0, delta=1e-6)
+    assert filters.raised(None, 0.5) is None, "a lower budget changes nothing"
+    raised = filters.raised(None, 2.0)
+    assert raised is not None
+    assert filters.raised(raised, 1.5) == raised, "nor does lowering one that was raised"
+    assert RaisedLimits.from_mapping(raised.to_mapping()) == raised
+    now = filters.under(raised)
+    assert now.accounts == filters.accounts.at(2.0)
+    assert now.sliding_limit is not None
+    assert filters.sliding_limit is not None
+    assert filters.gaussian.epsilon(filters.sliding_limit).epsilon_upper <= 1.0
+    assert 1.9 < now.gaussian.epsilon(now.sliding_limit).epsilon_upper <= 2.0
+    assert (now.gaussian, now.renyi) == (filters.gaussian, filters.renyi)
+    capped = FilterSet.for_budget(epsilon=1.0, delta=1e-6, rounds_per_user=3, ceiling=2.0)
+    assert capped.raised(None, 2.0) is None, "there is no sliding reserve, and slack has the ceiling's price"
+
+
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        *({}, 1, {"sliding_limit": 1.0}, {"sliding_limit": 1, "slack_epsilon": 1.0}),
+        *({"sliding_limit": None, "slack_epsilon": math.inf}, {"sliding_limit": -1.0, "slack_epsilon": 1.0}),
+    ],
+)
+def test_what_are_no_limits_is_refused(mapping: object) -> None:
+    with pytest.raises(InvalidParameter):
+        RaisedLimits.from_mapping(mapping)
 
 
 @pytest.mark.parametrize(
@@ -126,9 +159,10 @@ def test_the_sliding_limit_fits_the_smallest_budgets(epsilon: float, delta: floa
 @given(first=COSTS, second=COSTS)
 def test_totals_are_exact_and_give_back_what_was_added(first: list[float], second: list[float]) -> None:
     def charge(value: float) -> Charge:
-        return Charge(gaussian=(Fraction(value), Fraction(value) / 3), renyi=(Fraction(value) * 7,))
+        parts = (Fraction(value), Fraction(value) / 3)
+        return Charge(gaussian=parts, renyi=(Fraction(value) * 7,), account=parts)
 
-    nothing = Charge(gaussian=(Fraction(0), Fraction(0)), renyi=(Fraction(0),))
+    nothing = Charge(gaussian=(Fraction(0),) * 2, renyi=(Fraction(0),), account=(Fraction(0),) * 2)
     total = nothing
     for value in [*first, *second]:
         total = Charge.from_mapping((total + charge(value)).to_mapping())
@@ -152,6 +186,7 @@ def test_a_reading_never_falls_when_more_is_spent(
         spent = Charge(
             gaussian=(Fraction(total) * scale,) * len(filters.gaussian.reserves),
             renyi=(Fraction(total),) * len(filters.renyi),
+            account=(Fraction(0),) * 2,
         )
         return [one.epsilon_upper for one in filters.readings(spent)]
 
@@ -173,10 +208,10 @@ def test_what_is_no_budget_is_refused() -> None:
             FilterSet.for_budget(epsilon=epsilon, delta=delta)
 
 
-@pytest.mark.parametrize("parts", [(math.nan, 0.1), (0.9, 0.9), (0.5, 0.5), (-0.1, 0.1), (0.1,), 0.1])
-def test_parts_of_delta_that_leave_nothing_are_refused(parts: Any) -> None:
-    with pytest.raises(InvalidParameter, match="accounts"):
-        FilterSet.for_budget(epsilon=1, delta=1e-6, accounts=parts)
+@pytest.mark.parametrize("share", [math.nan, 0.0, -0.1, 0.91, 1.0, "much", True])
+def test_a_part_of_delta_that_leaves_too_little_is_refused(share: Any) -> None:
+    with pytest.raises(InvalidParameter, match="approximate_share"):
+        FilterSet.for_budget(epsilon=1, delta=1e-6, approximate_share=share)
 
 
 @pytest.mark.parametrize(

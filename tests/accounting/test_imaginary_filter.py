@@ -9,22 +9,23 @@ from fractions import Fraction
 
 import pytest
 
-from shuffle_ledger.accounting import Charge, FilterSet
+from shuffle_ledger.accounting import Charge, DeltaAccounts, FilterSet
 from shuffle_ledger.accounting.filters.gaussian_and_renyi import GaussianFilter
 from shuffle_ledger.accounting.filters.sliding_reserve import SlidingReserve
 
 RESERVES = (0.0, 1.0, 8.0, 32.0)
 LIMIT = 64.0
+ACCOUNTS = DeltaAccounts(certain_loss=0.0, slack=0.0, epsilon=1.0)
 Costs = tuple[Fraction, ...]
 
 
 def filters_of(limit: float) -> FilterSet:
-    gaussian = GaussianFilter(delta=1e-3, leak_rate=0.0, slack_rate=0.0, reserves=RESERVES)
-    return FilterSet(gaussian=gaussian, renyi=(), sliding_limit=limit)
+    gaussian = GaussianFilter(delta=1e-3, leak_rate=0.0, reserves=RESERVES)
+    return FilterSet(gaussian=gaussian, renyi=(), accounts=ACCOUNTS, sliding_limit=limit)
 
 
 def charge_of(costs: Costs) -> Charge:
-    return Charge(gaussian=costs, renyi=())
+    return Charge(gaussian=costs, renyi=(), account=(Fraction(0),) * 2)
 
 
 def some_costs(draw: random.Random) -> Costs:

@@ -13,7 +13,6 @@ import pytest
 
 from shuffle_ledger.accounting import (
     Accountant,
-    FilterMenu,
     FilterSet,
     InvalidParameter,
     ShuffledRound,
@@ -137,7 +136,7 @@ def test_epsilon_of_a_thousand_reports(per_user: int, epsilon: float) -> None:
     assert certificate.rounds == 1
 
 
-def test_charges_and_repetitions_are_those_of_the_rounds() -> None:
+def test_charges_are_those_of_the_rounds() -> None:
     filters = FilterSet.for_budget(epsilon=1.0, delta=1e-6)
     (one, half, two) = (
         ACCOUNTANT.charge(krr(n, m, k=10, epsilon0=2.0), filters)
@@ -145,18 +144,6 @@ def test_charges_and_repetitions_are_those_of_the_rounds() -> None:
     )
     assert two == half * 2
     assert math.isclose(two.gaussian[0] / one.gaussian[0], 4.0, abs_tol=5e-4)
-
-
-def test_a_kind_of_repetitions_counts_every_round_it_is_charged_as() -> None:
-    menu = FilterMenu.for_budget(epsilon=4.0, delta=1e-6)
-    few = krr(40, 2, epsilon0=4.0)
-    choice = menu.choose(ACCOUNTANT, few, epsilon=4.0)
-    assert choice == menu.choose(ACCOUNTANT, krr(20, epsilon0=4.0), epsilon=4.0)
-    assert choice.repetition is not None
-    assert choice.repetition.kind == krr(20, epsilon0=4.0)
-    filters = menu.filters(choice)
-    assert ACCOUNTANT.charge(few, filters).repetition == (Fraction(2),)
-    assert ACCOUNTANT.charge(krr(30, 2, epsilon0=4.0), filters).repetition > (Fraction(2**40),)
 
 
 def test_a_charge_is_covered_and_a_smaller_one_is_not() -> None:
@@ -180,8 +167,8 @@ def test_local_deltas_add_up() -> None:
     single, count = charged_as(described)
     assert (single.reports, single.delta0, count) == (1_000, 1e-12, 2)
     assert 2 * single.slack <= described.slack <= 2 * single.slack * (1 + 1e-15)
-    menu = FilterMenu.for_budget(epsilon=1.0, delta=1e-6)
-    one, both = (ACCOUNTANT.charge(each, menu.filters(None)) for each in (single, described))
+    filters = FilterSet.for_budget(epsilon=1.0, delta=1e-6)
+    one, both = (ACCOUNTANT.charge(each, filters) for each in (single, described))
     assert both.account == tuple(2 * part for part in one.account)
     assert both.account[1] > 0
 

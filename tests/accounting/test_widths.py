@@ -163,3 +163,15 @@ def test_a_single_round_needs_no_contour(delta: float, monkeypatch: pytest.Monke
 def test_no_delta_is_too_small_to_be_shared(delta: float) -> None:
     found = Accountant().certify({HARDLY: 100_000, HEAVY: 100}, delta=delta)
     assert 0 <= found.epsilon_lower <= found.epsilon_upper
+
+
+def test_contours_that_lead_to_each_other_end_the_search_and_not_the_precision() -> None:
+    """Between two tilts the search went back and forth, and kept the worse one: no lower bound was left."""
+    kind = ShuffledRound(
+        randomizer=parse_randomizer("generic(epsilon0=4)"),
+        reports=1_000,
+        sampled_from=100_000,
+        interaction="identical",
+    )
+    found = Accountant(precision=4e-3).certify({kind: 1_005}, delta=5e-10)
+    assert 0.99 * found.epsilon_upper < found.epsilon_lower <= found.epsilon_upper

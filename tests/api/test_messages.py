@@ -29,7 +29,7 @@ MISSPELT = (
     "unknown field 'reprots' in rounds.0; expected one of randomizer, reports, sampled_from, participation,"
     " honest_fraction, delta0, analysis, interaction, reports_per_user; did you mean reports?"
 )
-FIELDS = "name, population, epsilon, delta, policy, plan, labels, windows"
+FIELDS = "name, population, epsilon, delta, policy, plan, approximate_share, labels, windows"
 LABELLED = "Latin letters, digits, blanks and _ . : / -, with a letter or digit at both ends"
 
 

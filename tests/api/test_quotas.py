@@ -11,7 +11,7 @@ from shuffle_ledger.accounting import ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger import access
 from shuffle_ledger.ledger.client.client import LedgerClient
 from shuffle_ledger.ledger.decisions import quotas_of, round_record
-from shuffle_ledger.ledger.errors import InvalidValue, NotAllowed, NotFound
+from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotAllowed, NotFound
 from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
 from tests.api.conftest import Server
 
@@ -33,6 +33,27 @@ def client_of(server: Server, name: str, role: str, **more: Any) -> LedgerClient
 @pytest.fixture
 def client(server: Server) -> LedgerClient:
     return LedgerClient(server.url, server.tokens["admin"], retry_seconds=5)
+
+
+@pytest.mark.slow
+def test_an_opening_says_the_part_of_delta_for_approximate_rounds(
+    server: Server, client: LedgerClient
+) -> None:
+    opened = client.open_cohort(**OPENED, approximate_share=0.5)
+    assert client.open_cohort(**OPENED, approximate_share=0.5) == opened
+    accounts = client.budget("tablets").delta_accounts
+    assert accounts is not None
+    assert accounts.slack_share == accounts.certain_loss_share == pytest.approx(0.25e-6)
+    with pytest.raises(Conflict, match="another share of delta"):
+        client.open_cohort(**OPENED)
+    with pytest.raises(InvalidValue, match="approximate_share"):
+        client.open_cohort(**{**OPENED, "name": "new", "policy": "fixed"}, approximate_share=0.5)
+    headers = {"Authorization": f"Bearer {server.tokens['admin']}"}
+    for wrong in (0, 0.95, "much"):
+        body = {**OPENED, "name": "new", "approximate_share": wrong}
+        answer = httpx.post(f"{server.url}/v1/cohorts", json=body, headers=headers)
+        assert answer.status_code == 422
+        assert "approximate_share" in answer.text
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from shuffle_ledger.accounting import Accountant, FilterMenu, FilterSet, ShuffledRound, parse_randomizer
-from shuffle_ledger.accounting.filters.repetition import largest_count
+from shuffle_ledger.accounting import Accountant, FilterSet, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting.filters.counts import largest_count
 from shuffle_ledger.ledger.decisions import admit, open_cohort, quote, register
 from shuffle_ledger.ledger.storage import schema
 from shuffle_ledger.ledger.storage.store import Store
@@ -21,6 +21,7 @@ from tests.benchmarks.case import Case, Work
 _DECISIONS = 20
 _MIXES = 60
 _MIXED_ROUNDS = 3_000
+_SCHEDULE_LEAST = 25
 _MIXED_LEAST = 5  # of each kind alone, and of all together, so that a round more or less is not everything
 _PRECISION = 4e-3
 _SHARES: tuple[tuple[str, int, int | None], ...] = (
@@ -37,7 +38,6 @@ _SHARES: tuple[tuple[str, int, int | None], ...] = (
 )
 _BUDGETS = ((0.3, 1e-9), (1.0, 1e-6), (4.0, 1e-9))
 _PLAIN = ("krr(k=8, epsilon0=1)", 10**8, None)
-_COUNTED = ("generic(epsilon0=6)", 1_000, 1_000_000)
 _REGULAR = ("generic(epsilon0=1)", 10_000, None)
 # Kinds that a cohort may begin with before it goes on with regular rounds.
 _IRREGULAR: tuple[tuple[str, int, int | None], ...] = (
@@ -55,14 +55,14 @@ def made(randomizer: str, reports: int, population: int | None) -> ShuffledRound
     )
 
 
-_REGULAR_KINDS = (
+REGULAR_KINDS = (
     made("generic(epsilon0=1)", 10_000, None),
     made("generic(epsilon0=2)", 100_000, None),
     made("generic(epsilon0=0.5)", 4_000, None),
     made("krr(k=10, epsilon0=2)", 20_000, None),
 )
 _KINDS = (
-    *_REGULAR_KINDS,
+    *REGULAR_KINDS,
     made("generic(epsilon0=4)", 10_000, None),
     made("generic(epsilon0=4)", 1_000, None),
     made("generic(epsilon0=2)", 1_000, None),
@@ -80,20 +80,71 @@ _KINDS = (
 _MIXED_BUDGETS = ((0.3, 1e-6), (1, 1e-6), (1, 1e-9), (2, 1e-8), (4, 1e-9), (8, 1e-6), (2, 1e-12))
 
 
+# Schedules of regular kinds: what a cohort repeats, in this order.
+_WEEKLY = made("krr(k=16, epsilon0=3)", 58_000, None)
+_MONTHLY = made("hadamard(epsilon0=4, domain=4096)", 58_000, None)
+# 52 weekly rounds, and 12 monthly ones in front of the first of their month.
+YEAR = tuple(
+    kind
+    for week in range(52)
+    for kind in ((_MONTHLY, _WEEKLY) if week == 0 or week * 12 // 52 > (week - 1) * 12 // 52 else (_WEEKLY,))
+)
+_SCHEDULES = (
+    *((kind,) for kind in REGULAR_KINDS),
+    REGULAR_KINDS[:2],
+    (REGULAR_KINDS[1], *(REGULAR_KINDS[2],) * 4),
+    REGULAR_KINDS,
+    YEAR,
+)
+_SCHEDULE_BUDGETS = ((0.3, 1e-6), (0.5, 1e-6), (1.0, 1e-9), (2.0, 1e-8), (4.0, 1e-6))
+
+
 def within(accountant: Accountant, rounds: Mapping[ShuffledRound, int], epsilon: float, delta: float) -> bool:
     return accountant.certify(rounds, delta=delta).epsilon_upper <= epsilon
 
 
 def admitted(accountant: Accountant, order: Sequence[ShuffledRound], epsilon: float, delta: float) -> int:
     """How many of some rounds the filters admit, in this order."""
-    menu = FilterMenu.for_budget(epsilon=epsilon, delta=delta)
-    filters = menu.filters(menu.choose(accountant, order[0], epsilon=epsilon))
+    filters = FilterSet.for_budget(epsilon=epsilon, delta=delta)
     spent = filters.nothing()
     for number, kind in enumerate(order):
-        spent += filters.taken(spent, accountant.charge(kind, filters))
+        spent = filters.after(spent, filters.taken(spent, accountant.charge(kind, filters)))
         if filters.epsilon_upper(spent) > epsilon:
             return number
     return len(order)
+
+
+def admitted_of_schedule(
+    accountant: Accountant, schedule: Sequence[ShuffledRound], epsilon: float, delta: float
+) -> tuple[int, int]:
+    """How many rounds of a schedule that is repeated the filters admit, and how many composition would."""
+
+    def order(count: int) -> list[ShuffledRound]:
+        return list(itertools.islice(itertools.cycle(schedule), count))
+
+    def fits(count: int) -> bool:
+        return within(accountant, Counter(order(count)), epsilon, delta)
+
+    most = largest_count(fits, len(schedule))
+    return admitted(accountant, order(most), epsilon, delta), most
+
+
+def schedules() -> Work:
+    """How near to composition the filters come with schedules of regular kinds."""
+    accountant = Accountant(precision=_PRECISION)
+
+    def run() -> str:
+        cases = itertools.product(_SCHEDULES, _SCHEDULE_BUDGETS)
+        counts = [admitted_of_schedule(accountant, schedule, *budget) for schedule, budget in cases]
+        # Where few rounds fit, one of them is a large share.
+        shares = sorted(kept / exact for kept, exact in counts if exact >= _SCHEDULE_LEAST)
+        year = admitted_of_schedule(accountant, YEAR, 0.5, 1e-6)
+        return (
+            f"{len(shares)} schedules: least {shares[0]:.1%}, median {shares[len(shares) // 2]:.1%};"
+            f" a year at (0.5, 1e-6): {year[0]} of {year[1]}"
+        )
+
+    return run
 
 
 def shares_of_mixes(accountant: Accountant, pool: Sequence[ShuffledRound]) -> Iterator[float]:
@@ -139,14 +190,12 @@ def share(shuffled: ShuffledRound, epsilon: float, delta: float) -> Work:
     accountant.privacy_loss(shuffled)
 
     def run() -> str:
-        menu = FilterMenu.for_budget(epsilon=epsilon, delta=delta)
-        filters = menu.filters(menu.choose(accountant, shuffled, epsilon=epsilon))
+        filters = FilterSet.for_budget(epsilon=epsilon, delta=delta)
         kept = filters.most_alike(accountant.charge(shuffled, filters), epsilon=epsilon)
         exact = largest_count(
             lambda count: accountant.certify({shuffled: count}, delta=delta).epsilon_upper <= epsilon, kept
         )
-        part = f"{100 * filters.repetition.delta / delta:.4g} %" if filters.repetition else "nothing"
-        return f"{kept:,} of {exact:,} rounds, {kept / max(exact, 1):.1%}; for repetitions {part}"
+        return f"{kept:,} of {exact:,} rounds, {kept / max(exact, 1):.1%}"
 
     return run
 
@@ -156,8 +205,7 @@ def mixed(first: ShuffledRound, epsilon: float, delta: float) -> Work:
     accountant, regular = Accountant(precision=_PRECISION), made(*_REGULAR)
 
     def run() -> str:
-        menu = FilterMenu.for_budget(epsilon=epsilon, delta=delta)
-        filters = menu.filters(menu.choose(accountant, first, epsilon=epsilon))
+        filters = FilterSet.for_budget(epsilon=epsilon, delta=delta)
         begun, each = accountant.charge(first, filters), accountant.charge(regular, filters)
         kept = filters.most_more(filters.taken(filters.nothing(), begun), each, epsilon=epsilon)
         exact = largest_count(
@@ -222,16 +270,16 @@ def cases() -> Iterator[Case]:
             repeats=1,
             computes=True,
         )
-    for pool, whose in ((_REGULAR_KINDS, "regular kinds"), (_KINDS, "any kinds")):
+    for pool, whose in ((REGULAR_KINDS, "regular kinds"), (_KINDS, "any kinds")):
         yield Case(
             name=f"{_MIXES} random mixes of {whose}", prepare=partial(mixes, pool), repeats=1, computes=True
         )
-    decided = {"of rounds that filters admit": _PLAIN, "of rounds that are counted": _COUNTED}
-    for history, what, policy in itertools.product((10, 10_000), decided, ("fixed", "adaptive")):
+    yield Case(name="schedules of regular kinds", prepare=schedules, repeats=1, computes=True)
+    for history, policy in itertools.product((10, 10_000), ("fixed", "adaptive")):
         yield Case(
-            name=f"{_DECISIONS} decisions {what}, policy {policy}, history of {history:,}",
-            prepare=partial(decisions, policy, decided[what], history),
-            group=f"history {history} {what}",
+            name=f"{_DECISIONS} decisions, policy {policy}, history of {history:,}",
+            prepare=partial(decisions, policy, _PLAIN, history),
+            group=f"history {history}",
             computes=True,
         )
     for kind in _SHARES[:4]:

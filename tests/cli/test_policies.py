@@ -102,14 +102,22 @@ def test_a_budget_changes_by_an_entry(directory: Path, run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_a_counted_first_round_is_shown_and_said_in_words(run: Run, directory: Path) -> None:
-    opened(run)
-    heavy = ("--randomizer", "krr(k=10, epsilon0=4)", "--reports", "1000", "--sampled-from", "10000")
-    assert run("round", "register", "phones", "--id", "a", *heavy).code == 0
-    repetition = run("budget", "phones", "--json").json["filters"][-1]
-    assert repetition["name"] == "repetition"
-    assert repetition["epsilon_upper"] < 1.0
-    assert "repetition" in run("budget", "phones").stdout
-    written = directory / "statement.html"
-    assert run("audit", "statement", "phones", "--format", "html", "--output", str(written)).code == 0
-    assert "counts rounds that reveal no more than the cohort" in written.read_text("utf-8")
+@pytest.mark.usefixtures("directory")
+def test_an_opening_says_the_part_of_delta_for_approximate_rounds(run: Run) -> None:
+    for _ in range(2):  # the same again changes nothing
+        opened(run, "--approximate-share", "0.5")
+    accounts = run("budget", "phones", "--json").json["delta_accounts"]
+    assert accounts["slack_share"] == pytest.approx(0.25e-6)
+    assert accounts["certain_loss_share"] == pytest.approx(0.25e-6)
+    other = run("cohort", "open", "phones", "--population", "100000", *BUDGET)
+    assert other.code == 5
+    assert "another share of delta for approximate rounds" in other.stderr
+    for wrong in ("0", "0.95", "nan"):
+        answer = run("cohort", "open", "new", "--population", "1000", *BUDGET, "--approximate-share", wrong)
+        assert answer.code == 2, answer
+        assert "approximate" in answer.stderr
+    fixed = ("--policy", "fixed", "--approximate-share", "0.5")
+    answer = run("cohort", "open", "new", "--population", "1000", *BUDGET, *fixed)
+    assert answer.code == 2
+    assert "only filters set a part of delta aside" in answer.stderr
+    assert run("audit", "verify").code == 0

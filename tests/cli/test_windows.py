@@ -65,7 +65,8 @@ def test_bad_windows_and_days_are_refused_with_what_was_expected(tablets: Run) -
     assert tablets("round", "show", "past").code == 4
     told = ("incident", "record", "tablets", "--id", "leak", *KRR, "--reason", "a script")
     assert tablets(*told).code == 2
-    assert tablets(*told, "--collected-on", "2026-01-01").code == 0
+    after = ("--released-after", datetime.now(UTC).isoformat())
+    assert tablets(*told, "--collected-on", "2026-01-01", *after).code == 0
     assert tablets("audit", "verify").code == 0
 
 
@@ -119,8 +120,8 @@ def test_only_its_windows_may_limit_a_cohort(phones: Run) -> None:
 def test_a_round_of_more_days_and_cohorts_is_an_incident_of_each(tablets: Run) -> None:
     today = datetime.now(UTC).date()
     earlier = today - timedelta(days=7)
-    assert tablets("round", "register", "tablets", "--id", "one", *KRR).code == 0
     assert tablets("cohort", "open", "watches", *BUDGET).code == 0
+    assert tablets("round", "register", "tablets", "--id", "one", *KRR).code == 0
     for cohort in (f"tablets@{earlier:%G-W%V}", "watches"):
         told = ("incident", "record", cohort, "--id", f"one in {cohort}", *KRR, "--reason", "of one")
         answer = tablets(*told, "--collected-on", earlier.isoformat(), "--json")

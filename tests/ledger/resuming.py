@@ -62,9 +62,9 @@ def _ended(replay: Replay) -> dict[str, object]:
         "losses",
     )
     trail = replay.trail
-    standing = None if trail.filters is None else (trail.filters.total, trail.filters.choice)
+    standing = None if trail.filters is None else (trail.filters.total, trail.filters.raised)
     return {
-        **{name: getattr(replay, name) for name in (*names, "first_released", "problems")},
+        **{name: getattr(replay, name) for name in (*names, "problems")},
         "held": +replay.held,
         "local": +replay.local,
         "kinds": +replay.kinds,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from shuffle_ledger.accounting import Accountant, Charge, FilterMenu, FilterSet, ShuffledRound, slot_for
+from shuffle_ledger.accounting import Accountant, Charge, FilterSet, ShuffledRound, slot_for
 from shuffle_ledger.ledger.decisions import admit, open_cohort, quote, register, settle, void
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
 from shuffle_ledger.ledger.policies import registry
@@ -223,7 +223,7 @@ def test_rules_are_those_of_the_first_entry(
     decide(watches, accountant, make_request("one", cohort="watches", epsilon0=0.5))
 
     def forge(body: EntryBody) -> EntryBody:
-        generous = FilterMenu.for_budget(epsilon=5.0, delta=0.1).to_mapping()
+        generous = FilterSet.for_budget(epsilon=5.0, delta=0.1).to_mapping()
         return dataclasses.replace(body, details={**body.details, "rules": generous})
 
     rewrite(watches, 1, forge, rest=False)
@@ -257,7 +257,7 @@ def test_readings_are_the_same_in_every_process(watches: Store) -> None:
     """What verification computes again is what was decided, to the last digit."""
     program = (
         "from accounting import *\n"
-        "filters = FilterMenu.for_budget(epsilon=1.0, delta=1e-9).filters(None)\n"
+        "filters = FilterSet.for_budget(epsilon=1.0, delta=1e-9)\n"
         "shuffled = ShuffledRound(randomizer='generic(epsilon0=1)', reports=5000, sampled_from=50000)\n"
         "print(Accountant().charge(shuffled, filters).to_mapping())"
     )
@@ -338,8 +338,8 @@ def rewrite(
 def test_an_adaptive_opening_says_its_rules(watches: Store) -> None:
     body = watches.entry("watches", 1).content()
     assert body.kind is EntryKind.OPENED
-    menu = FilterMenu.for_budget(epsilon=EPSILON, delta=DELTA)
-    assert FilterMenu.from_mapping(body.details["rules"]) == menu
+    opened = FilterSet.for_budget(epsilon=EPSILON, delta=DELTA)
+    assert FilterSet.from_mapping(body.details["rules"]) == opened
     assert total(watches) == filters(watches).nothing()
 
 

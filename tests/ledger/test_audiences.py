@@ -38,6 +38,7 @@ from shuffle_ledger.ledger.values.requests import (
     Pending,
     RefusalReason,
     Refused,
+    ReleaseTimes,
     RoundRequest,
 )
 from shuffle_ledger.ledger.verification.verifier import verify
@@ -141,12 +142,12 @@ def test_one_cohort_that_refuses_is_enough_and_leaves_no_trace_in_any_standing(d
         assert (view.details["standing"], view.spent.rounds, view.held) == (standing, 0, {})
         own = view.details["reason"]
         assert (own == RefusalReason.REFUSED_ELSEWHERE) == (name != "tablets")
-    # No choice stands: the next round chooses as the first one would.
+    # The next round is charged as the first one would be.
     assert isinstance(desk.ask(("phones", "watches"), krr(100_000)), Admitted)
     desk.open("twin")
     desk.ask(("twin",), krr(100_000))
-    choices = [desk.store.view(name).details["standing"]["choice"] for name in ("phones", "watches", "twin")]
-    assert choices[0] == choices[1] == choices[2]
+    standings = [desk.store.view(name).details["standing"] for name in ("phones", "watches", "twin")]
+    assert standings[0] == standings[1] == standings[2]
     desk.check()
 
 
@@ -245,6 +246,7 @@ def test_a_release_after_a_refusal_is_recorded_in_all_chains(desk: Desk) -> None
     desk.open("phones")
     desk.open("tablets", epsilon=0.05)
     assert isinstance(desk.ask(BOTH, krr(5_000), name="joint"), Refused)
+    released = ReleaseTimes(after=desk.store.now())
 
     def told(cohort: str, reason: str = "a script") -> Any:
         return record_incident(
@@ -255,6 +257,7 @@ def test_a_release_after_a_refusal_is_recorded_in_all_chains(desk: Desk) -> None
             described=krr(5_000),
             reason=reason,
             actor="eve",
+            released=released,
         )
 
     incident = told("tablets")

@@ -19,7 +19,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shuffle_ledger.accounting import Accountant, Charge, Choice, FilterMenu, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting import (
+    Accountant,
+    Charge,
+    FilterSet,
+    RaisedLimits,
+    ShuffledRound,
+    parse_randomizer,
+)
 from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
 from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, saved_heads
 from shuffle_ledger.ledger.decisions import admit, open_cohort, register, settle, void
@@ -408,7 +415,7 @@ def half(body: dict[str, Any], *path: str) -> None:
 
 
 def first_set(body: dict[str, Any]) -> dict[str, Any]:
-    filters: dict[str, Any] = body["details"]["rules"]["alternatives"][0]["filters"]
+    filters: dict[str, Any] = body["details"]["rules"]
     return filters
 
 
@@ -517,7 +524,7 @@ def test_a_manifest_that_lies_is_named(made: BundleMade, lie: Callable[[dict[str
 
 def charged(factor: Fraction) -> Callable[[int, dict[str, Any]], None]:
     """Returns a change that multiplies all charges by `factor`, with everything that follows from them."""
-    rules: list[FilterMenu] = []
+    rules: list[FilterSet] = []
 
     def scaled(mapping: Mapping[str, Any]) -> Charge:
         charge = Charge.from_mapping(mapping)
@@ -530,9 +537,9 @@ def charged(factor: Fraction) -> Callable[[int, dict[str, Any]], None]:
     def change(sequence: int, body: dict[str, Any]) -> None:
         details = body["details"]
         if sequence == 1:
-            rules.append(FilterMenu.from_mapping(details["rules"]))
-        chosen = details["standing"].get("choice")
-        filters = rules[0].filters(chosen and Choice.from_mapping(chosen))
+            rules.append(FilterSet.from_mapping(details["rules"]))
+        raised = details["standing"].get("raised")
+        filters = rules[0].under(raised and RaisedLimits.from_mapping(raised))
         total = scaled(details["standing"]["charged"])
         details["standing"]["charged"] = total.to_mapping()
         told = {"spent": total}

@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from shuffle_ledger.accounting import (
     Accountant,
-    FilterMenu,
+    FilterSet,
     ShuffledRound,
     exact_text,
     parse_randomizer,
@@ -83,7 +83,7 @@ def test_a_cohort_without_a_ceiling_is_as_before(desk: Desk) -> None:
     desk.open("plain", epsilon=0.2)
     desk.change(0.3, cohort="plain")
     body = desk.store.entry("plain", 1).content()
-    assert body.details["rules"] == FilterMenu.for_budget(epsilon=0.2, delta=1e-6).to_mapping()
+    assert body.details["rules"] == FilterSet.for_budget(epsilon=0.2, delta=1e-6).to_mapping()
     assert "ceiling" not in body.details
     for ceiling in (0.1, float("nan"), float("inf"), 0.0):
         with pytest.raises(InvalidValue, match="ceiling"):
@@ -99,14 +99,8 @@ def test_slack_is_priced_at_the_ceiling_from_the_beginning(desk: Desk) -> None:
     used = {}
     for name in ("low", "none", "high"):
         desk.admitted(name, SLACK, most=1)
-        (filters,) = {
-            one.content().details["standing"]["choice"]["alternative"]
-            for one in desk.store.entries_of(name)
-            if "choice" in one.content().details.get("standing", {})
-        }
-        menu = FilterMenu.from_mapping(desk.store.entry(name, 1).content().details["rules"])
-        accounts = menu.alternatives[filters].filters.accounts
-        assert accounts is not None
+        rules = desk.store.entry(name, 1).content().details["rules"]
+        accounts = FilterSet.from_mapping(rules).accounts
         used[name] = accounts.epsilon
     assert used == {"low": 3.0, "none": 0.2, "high": 3.0}
     desk.check()
@@ -259,7 +253,7 @@ def test_forged_raises_are_found(desk: Desk, how: str) -> None:
 
 def test_slack_that_is_priced_below_the_ceiling_is_found(desk: Desk) -> None:
     def cheaper(body: EntryBody) -> EntryBody:
-        rules = FilterMenu.for_budget(epsilon=0.2, delta=1e-6).to_mapping()
+        rules = FilterSet.for_budget(epsilon=0.2, delta=1e-6).to_mapping()
         standing = {**body.details["standing"], "rules": rules_digest(rules)}
         return dataclasses.replace(body, details={**body.details, "rules": rules, "standing": standing})
 

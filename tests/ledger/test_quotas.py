@@ -29,7 +29,14 @@ from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
 from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import Admitted, Outcome, RefusalReason, Refused, RoundRequest
+from shuffle_ledger.ledger.values.requests import (
+    Admitted,
+    Outcome,
+    RefusalReason,
+    Refused,
+    ReleaseTimes,
+    RoundRequest,
+)
 from shuffle_ledger.ledger.values.windows import Window
 from tests.ledger.desk import AnyDesk
 
@@ -154,6 +161,7 @@ def test_a_round_that_was_refused_and_released_all_the_same_counts_in_the_quota(
     desk.allow("ads", 0.02)
     assert isinstance(desk.ask("ads", round_id="leaked"), Refused)
     told: dict[str, Any] = {"round_id": "leaked", "described": KRR, "reason": "a script", "actor": "eve"}
+    told["released"] = ReleaseTimes(after=desk.store.now())
     found = record_incident(desk.store, desk.accountant, "phones", **told)
     assert [member.cohort for member in found.audience] == ["phones", ADS]
     assert not found.overspent

@@ -13,7 +13,7 @@ import pytest
 from shuffle_ledger.accounting import (
     Accountant,
     Charge,
-    FilterMenu,
+    FilterSet,
     InvalidParameter,
     ShuffledRound,
     charged_as,
@@ -46,7 +46,14 @@ from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import entries
 from shuffle_ledger.ledger.values.local_budget import local_bounds
-from shuffle_ledger.ledger.values.requests import Admitted, Outcome, RefusalReason, Refused, RoundRequest
+from shuffle_ledger.ledger.values.requests import (
+    Admitted,
+    Outcome,
+    RefusalReason,
+    Refused,
+    ReleaseTimes,
+    RoundRequest,
+)
 from shuffle_ledger.ledger.verification.verifier import verify
 
 pytestmark = pytest.mark.policies
@@ -114,17 +121,17 @@ def test_an_admission_a_settlement_and_a_correction_add_up(desk: Desk) -> None:
     assert admitted.accounted == slot_for(described)
     assert desk.store.view("phones").held == {admitted.accounted: 1}
     # By another accountant, from the definition: two rounds of half of the reports.
-    menu = FilterMenu.for_budget(epsilon=1.0, delta=DELTA)
+    filters = FilterSet.for_budget(epsilon=1.0, delta=DELTA)
     single, count = charged_as(admitted.accounted)
     assert (single, count) == (slot_for(krr(9_000, 1)), 2)
-    cost = Accountant().charge(single, menu.filters(None)) * 2
+    cost = Accountant().charge(single, filters) * 2
     assert desk.total().cost == cost
     settled = desk.settle("a", 12_000)
-    fewer = Accountant().charge(slot_for(krr(6_000, 1)), menu.filters(None)) * 2
+    fewer = Accountant().charge(slot_for(krr(6_000, 1)), filters) * 2
     assert settled.accounted == slot_for(krr(12_000))
     assert desk.total().cost == fewer
     corrected = desk.correct("a", reports_per_user=3)
-    thrice = Accountant().charge(slot_for(krr(4_000, 1)), menu.filters(None)) * 3
+    thrice = Accountant().charge(slot_for(krr(4_000, 1)), filters) * 3
     assert corrected.accounted == slot_for(krr(12_000, 3))
     assert desk.total().cost == thrice
     assert not desk.correct("a", reports_per_user=1).changed  # a charge never shrinks
@@ -145,18 +152,6 @@ def test_the_total_of_a_fixed_cohort_is_the_composition_of_the_rounds(desk: Desk
     assert verify(desk.store, desk.accountant, numbers="all").ok
     # One privacy loss is stored: that of one round with one report of each user.
     assert len(list(desk.store.losses())) == 1
-
-
-def test_a_first_round_of_several_reports_counts_as_many_repetitions(desk: Desk) -> None:
-    desk.open(epsilon=4.0)
-    few = krr(40)
-    assert isinstance(desk.ask("a", few), Admitted)
-    choice = desk.details()["standing"]["choice"]
-    assert ShuffledRound.from_mapping(choice["repetition"]["kind"]) == charged_as(few)[0]
-    assert [*map(int, desk.total().repetition)] == [2]
-    assert isinstance(desk.ask("b", krr(20, 1)), Admitted)
-    assert [*map(int, desk.total().repetition)] == [3]
-    assert verify(desk.store, desk.accountant, numbers="all").ok
 
 
 @pytest.mark.slow
@@ -227,10 +222,9 @@ def test_an_incident_is_charged_as_its_rounds(desk: Desk) -> None:
         described=krr(8_000),
         reason="a bug",
         actor="ada",
+        released=ReleaseTimes(after=desk.store.now()),
     )
-    cost = Accountant().charge(
-        slot_for(krr(4_000, 1)), FilterMenu.for_budget(epsilon=1, delta=DELTA).filters(None)
-    )
+    cost = Accountant().charge(slot_for(krr(4_000, 1)), FilterSet.for_budget(epsilon=1, delta=DELTA))
     assert desk.total().cost == cost * 2
     assert verify(desk.store, desk.accountant, numbers="all").ok
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shuffle_ledger.accounting import (
     Accountant,
     Charge,
-    FilterMenu,
+    FilterSet,
     InvalidParameter,
     ShuffledRound,
     parse_randomizer,
@@ -165,37 +165,16 @@ def test_the_number_is_a_whole_one(store: Store, accountant: Accountant, wrong: 
         Desk(store, accountant, rounds_per_user=wrong)
 
 
-def test_cohorts_without_it_have_the_rules_they_had(desk: Desk) -> None:
-    plain = FilterMenu.for_budget(epsilon=0.4, delta=1e-6).to_mapping()
+def test_cohorts_without_it_have_the_usual_rules(desk: Desk) -> None:
+    plain = FilterSet.for_budget(epsilon=0.4, delta=1e-6).to_mapping()
     desk.open("plain")
     assert desk.store.entry("plain", 1).content().details["rules"] == plain
     assert "rounds_per_user" not in str(plain)
-    capped = FilterMenu.for_budget(epsilon=0.4, delta=1e-6, rounds_per_user=3)
-    assert FilterMenu.from_mapping(capped.to_mapping()) == capped
-    earlier: Any = capped.to_mapping()
-    for each in earlier["alternatives"]:
-        assert each["filters"].pop("incidents_beside") is True
-    assert FilterMenu.from_mapping(earlier).to_mapping() == earlier, "cohorts opened before keep their rule"
+    capped = FilterSet.for_budget(epsilon=0.4, delta=1e-6, rounds_per_user=3)
+    assert FilterSet.from_mapping(capped.to_mapping()) == capped
     for wrong in (0, "3", 2.5):
-        listed: Any = capped.to_mapping()
-        listed["alternatives"][0]["filters"]["rounds_per_user"] = wrong
         with pytest.raises(InvalidParameter):
-            FilterMenu.from_mapping(listed)
-
-
-@pytest.fixture
-def counted_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """New cohorts have the rules of before: an incident is one of the rounds that devices count."""
-    before = FilterMenu.for_budget
-
-    def for_budget(**budget: Any) -> FilterMenu:
-        listed = tuple(
-            dataclasses.replace(one, filters=dataclasses.replace(one.filters, incidents_beside=False))
-            for one in before(**budget).alternatives
-        )
-        return FilterMenu(alternatives=listed)
-
-    monkeypatch.setattr(FilterMenu, "for_budget", for_budget)
+            FilterSet.from_mapping({**capped.to_mapping(), "rounds_per_user": wrong})
 
 
 def _release_twice(desk: Desk) -> float:
@@ -226,16 +205,6 @@ def test_an_incident_counts_beside_the_rounds_that_devices_count(desk: Desk) -> 
     desk.check()
     (found,) = verify_bundle(make_bundle(desk.store, ["watches"]).data, desk.accountant).cohorts
     assert found.promise_kept
-
-
-@pytest.mark.usefixtures("counted_before")
-def test_cohorts_opened_before_count_an_incident_as_one_of_them(desk: Desk) -> None:
-    spent = _release_twice(desk)
-    assert spent == desk.store.view("watches").spent.epsilon_upper
-    desk.open("three")
-    three = [desk.ask(cohort="three") for _ in range(3)][-1]
-    assert isinstance(three, Admitted)
-    assert spent == pytest.approx(three.epsilon_spent_upper, rel=1e-9)
 
 
 def test_an_incident_that_is_not_counted_as_one_is_found(desk: Desk) -> None:
@@ -282,8 +251,7 @@ def test_the_total_is_never_below_the_largest_charges_that_one_user_can_have(
 ) -> None:
     """Also after settlements, which replace a charge by a larger one, in every filter by itself, and after
     incidents, which a user may have joined beside the rounds that were admitted."""
-    (first, *_) = FilterMenu.for_budget(epsilon=1.0, delta=1e-6, rounds_per_user=cap).alternatives
-    filters = first.filters
+    filters = FilterSet.for_budget(epsilon=1.0, delta=1e-6, rounds_per_user=cap)
     total, taken = filters.nothing(), []
 
     def cost(value: int, part: int) -> Charge:
@@ -312,5 +280,5 @@ def test_the_total_is_never_below_the_largest_charges_that_one_user_can_have(
             admitted = sorted((each for place, each in enumerate(charges) if place not in told), reverse=True)
             assert value >= sum(beside) + sum(admitted[:cap])
     spent = filters.readings(total)
-    unlimited = dataclasses.replace(filters, rounds_per_user=None, incidents_beside=False)
+    unlimited = dataclasses.replace(filters, rounds_per_user=None)
     assert [one.epsilon_upper for one in spent] == [one.epsilon_upper for one in unlimited.readings(counted)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from shuffle_ledger.accounting import Accountant, Charge, FilterMenu, FilterSet, ShuffledRound, slot_for
+from shuffle_ledger.accounting import Accountant, Charge, FilterSet, ShuffledRound, slot_for
 from shuffle_ledger.ledger.decisions import admit, change_budget, open_cohort, register, settle, void
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, policy_from
@@ -83,7 +83,6 @@ def test_rounds_go_on_where_fixed_reserves_end(
 ) -> None:
     kinds = [REGULAR, IRREGULAR]
     admitted = until_refused(watches, accountant, make_request, kinds)
-    assert filters_of(watches).repetition is None
     assert filters_of(watches).epsilon_upper(total_of(watches).cost) > EPSILON
     accounted = [slot_for(make_request("any", cohort="watches", **kind).round) for kind in kinds]
     exact = admitted
@@ -147,10 +146,10 @@ def test_a_budget_that_is_raised_lets_rounds_go_on(
 ) -> None:
     change_budget(watches, accountant, "watches", epsilon=0.3, reason="as agreed", actor="owner")
     refused = until_refused(watches, accountant, make_request, [REGULAR, IRREGULAR])
-    with_less = watches.view("watches").details["standing"]["choice"]
-    assert "sliding_limit" not in with_less, "the opening's is larger"
+    with_less = watches.view("watches").details["standing"]
+    assert "raised" not in with_less, "the opening's limits are larger"
     change_budget(watches, accountant, "watches", epsilon=0.6, reason="as agreed", actor="owner")
-    raised = watches.view("watches").details["standing"]["choice"]["sliding_limit"]
+    raised = watches.view("watches").details["standing"]["raised"]["sliding_limit"]
     more = until_refused(watches, accountant, make_request, [REGULAR, IRREGULAR], refused + 1)
     assert more > 2 * refused
     assert filters_of(watches).sliding_limit == raised
@@ -161,13 +160,13 @@ def test_a_budget_that_is_raised_lets_rounds_go_on(
 
     def lowered(body: EntryBody) -> EntryBody:
         standing = body.details["standing"]
-        choice = {**standing["choice"], "sliding_limit": raised / 2}
-        return dataclasses.replace(body, details={**body.details, "standing": {**standing, "choice": choice}})
+        limits = {**standing["raised"], "sliding_limit": raised / 2}
+        return dataclasses.replace(body, details={**body.details, "standing": {**standing, "raised": limits}})
 
     head = watches.view("watches").head_sequence
     rewrite(watches, head, lowered)
     problems = verify(watches, accountant).cohorts[0].problems
-    assert any(one.sequence == head and "chosen filters" in one.what for one in problems), problems
+    assert any(one.sequence == head and "limits that were raised" in one.what for one in problems), problems
 
 
 @pytest.mark.parametrize("written", ["1" + "0" * 400, "1e1000000000", "1/0"])
@@ -232,7 +231,6 @@ class SlidingOperations(Operations):
         self, cohort: str, round_: ShuffledRound, least: Fraction = Fraction(0)
     ) -> tuple[tuple[Fraction, ...], Fraction]:
         filters = filters_of(self.store, cohort)
-        assert filters.repetition is None
         costs = self.accountant.charge(round_, filters).gaussian
         limit, held = self.limit(cohort), self.held[cohort]
         wanted = [max(cost, least) for cost in costs]
@@ -307,12 +305,5 @@ def test_any_sequence_of_operations(
     request: pytest.FixtureRequest,
     tmp_path: Path,
     sqlite_template: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    menu_for = FilterMenu.for_budget
-
-    def without_repetitions(**budget: Any) -> FilterMenu:
-        return FilterMenu(alternatives=menu_for(**budget).alternatives[:1])
-
-    monkeypatch.setattr(FilterMenu, "for_budget", without_repetitions)
     run_machine(SlidingOperations, database, request, (tmp_path, sqlite_template))

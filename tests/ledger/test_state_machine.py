@@ -141,7 +141,6 @@ class ChargingAccountant(AddingAccountant):
             nothing,
             gaussian=(beyond,) * len(nothing.gaussian),
             renyi=(*(beyond for _ in nothing.renyi[:-1]), cost),
-            repetition=(),
             sliding=(),
         )
 
@@ -490,8 +489,7 @@ class TellingOperations(Operations):
     def record_incident(self, name: str, cohort: str, epsilon0: float, reports: int) -> Any:
         request = requested(name, cohort, epsilon0, reports)
         told: dict[str, Any] = {"round_id": name, "described": request.round, "reason": "?", "actor": "model"}
-        first = self.store.first_released(cohort)
-        told["released"] = ReleaseTimes(after=first.content().recorded_at if first else None)
+        told["released"] = ReleaseTimes(after=self.store.cohort(cohort).opened_at)
         known = self.requests.setdefault(name, request)
         if self.incidents.get(name) == cohort and self.reported[name] == told:
             record = round_record(self.store, name)

@@ -1,73 +1,23 @@
-"""Any sequence of operations where a count of repetitions decides, and where slots of a plan are taken."""
+"""Any sequence of operations where slots of a plan are taken."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shuffle_ledger.accounting import Charge, FilterSet, ShuffledRound, fits, parse_randomizer, slot_for
+from shuffle_ledger.accounting import ShuffledRound, fits, parse_randomizer, slot_for
 from shuffle_ledger.ledger.values.requests import Admitted, Outcome, RoundRequest
 from tests.ledger.test_state_machine import (
     BUDGET,
     DELTA,
     AddingAccountant,
-    ChargingAccountant,
     Operations,
     run_machine,
 )
-
-
-class DearAccountant(ChargingAccountant):
-    """To filters for rounds of any kind a round costs twice what it costs in composition."""
-
-    def charge(self, accounted: ShuffledRound, filters: FilterSet) -> Charge:
-        charge = super().charge(accounted, filters) * 2
-        repetition = (filters.repetition.charge(accounted),) if filters.repetition else ()
-        return dataclasses.replace(charge, repetition=repetition)
-
-
-class RepeatingOperations(Operations):
-    """The first admitted round of a cohort is counted, as often as its composition with itself allows."""
-
-    policy = "adaptive"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first: dict[str, ShuffledRound] = {}
-
-    def new_accountant(self) -> AddingAccountant:
-        return DearAccountant()
-
-    def holds(self, cohort: str, held: Counter[ShuffledRound]) -> bool:
-        kind = self.first.get(cohort, next(iter(held), None))
-        if kind is None:
-            return True
-        repeated = all(fits(one, kind) for one in held) and self.cost(Counter({kind: held.total()})) <= BUDGET
-        # Charges add exactly, and what the largest losses add up to may be the budget to the last digit.
-        added = sum(count * Fraction(self.cost(Counter({one: 1}))) for one, count in held.items())
-        return repeated or 2 * added <= BUDGET
-
-    def would_admit(self, request: RoundRequest) -> bool:
-        cohort = self.cohorts[request.cohort]
-        wanted = +(cohort.held + Counter({slot_for(request.round): 1}))
-        return not cohort.overspent and self.holds(request.cohort, wanted)
-
-    def is_broken(self, cohort: str) -> bool:
-        return not self.holds(cohort, +self.cohorts[cohort].held)
-
-    def is_spent(self, cohort: str, stated: float) -> bool:
-        composed = self.spent(cohort)
-        return composed * (1 - 1e-9) <= stated <= 2 * composed * (1 + 1e-9)
-
-    def note_outcome(self, name: str, outcome: Outcome, *, expected: bool) -> None:
-        super().note_outcome(name, outcome, expected=expected)
-        if isinstance(outcome, Admitted):
-            self.first.setdefault(outcome.cohort, outcome.accounted)
 
 
 def planned(epsilon0: float, reports: int) -> ShuffledRound:
@@ -133,7 +83,7 @@ class PlannedOperations(Operations):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("machine", [RepeatingOperations, PlannedOperations])
+@pytest.mark.parametrize("machine", [PlannedOperations])
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_any_sequence_of_operations(
     machine: type[Operations],

@@ -46,7 +46,7 @@ from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
 from shuffle_ledger.ledger.reports.joint_forecasts import joint_forecast
 from shuffle_ledger.ledger.storage.rows import CohortView, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.entries import EntryKind
+from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
 from shuffle_ledger.ledger.values.requests import (
     Admitted,
     Cohort,
@@ -54,11 +54,13 @@ from shuffle_ledger.ledger.values.requests import (
     Pending,
     RefusalReason,
     Refused,
+    ReleaseTimes,
     RoundRequest,
 )
 from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.desk import AnyDesk, trust_any_clock
+from tests.ledger.test_adaptive import rewrite
 
 pytestmark = pytest.mark.policies
 
@@ -557,8 +559,7 @@ def test_many_rounds_in_one_commit_are_charged_to_their_windows(desk: Desk) -> N
     register_and_admit(desk.store, desk.accountant, desk.request(a_monday()), actor="ada")
     requests = [desk.request(a_monday() + n * DAY) for n in (0, 1, 7)]
     outcomes = admit_together(desk.store, desk.accountant, requests, actor="ada")
-    # The next week is empty: its first round chooses filters, which is not done while others wait.
-    assert [isinstance(outcome, Admitted) for outcome in outcomes] == [True, True]
+    assert [isinstance(outcome, Admitted) for outcome in outcomes] == [True] * 3
     desk.check()
 
 
@@ -660,12 +661,16 @@ def test_a_round_of_other_days_is_told_of_the_periods_that_lack_it(desk: Desk) -
     life = desk.store.view("phones").spent
     late = monday - 7 * DAY
     told: dict[str, Any] = {"described": KRR, "reason": "devices were early", "actor": "ada"}
+    told["released"] = ReleaseTimes(after=desk.store.cohort("phones").opened_at)
     week = f"phones@{late:%G-W%V}"
     for _ in range(2):  # the same again changes nothing
         found = record_incident(
             desk.store, desk.accountant, week, round_id="one late", collected_on=late, **told
         )
         assert (found.cohort, found.overspent, found.audience) == (week, False, ())
+    opened = desk.store.cohort(week).opened_at
+    assert opened is not None
+    assert told["released"].after < opened, "its rules follow from the opening of its cohort"
     assert (
         desk.store.view(week).spent.epsilon_upper
         == desk.store.view(f"phones@{monday:%G-W%V}").spent.epsilon_upper
@@ -692,3 +697,25 @@ def test_a_round_of_other_days_is_told_of_the_periods_that_lack_it(desk: Desk) -
     desk.check()
     bundle = make_bundle(desk.store, ["phones", week])
     assert all(each.ok for each in verify_bundle(bundle.data, desk.accountant).cohorts)
+
+
+def test_a_period_that_says_wrongly_when_a_release_came_is_found(sqlite_desk: Desk) -> None:
+    desk = sqlite_desk
+    desk.open("phones", WEEK)
+    opened_at, day = desk.store.cohort("phones").opened_at, a_monday() - 7 * DAY
+    assert opened_at is not None
+    told: dict[str, Any] = {"described": KRR, "reason": "a bug", "actor": "ada", "collected_on": day}
+    week = f"phones@{day:%G-W%V}"
+    for name, after, is_before in (("early", opened_at - DAY, True), ("late", opened_at, False)):
+        told["released"] = ReleaseTimes(after=after)
+        found = record_incident(desk.store, desk.accountant, week, round_id=name, **told)
+        assert (found.chosen_after, found.overspent) == (is_before, True)
+    desk.check()
+
+    def forge(body: EntryBody) -> EntryBody:
+        return dataclasses.replace(body, details={**body.details, "chosen_after": False})
+
+    rewrite(desk.store, 2, forge, cohort=week)
+    assert "wrongly whether the release may have come before the cohort" in str(
+        verify(desk.store, desk.accountant, week)
+    )

@@ -193,6 +193,7 @@ def test_nothing_fits_into_a_period_that_is_over(desk: Desk) -> None:
     desk.open("tablets", WEEK)
     day = datetime.now(UTC).date() - 21 * DAY
     told: dict[str, Any] = {"described": KRR, "reason": "a bug", "actor": "ada", "collected_on": day}
+    told["released"] = ReleaseTimes(after=desk.store.now())
     record_incident(desk.store, desk.accountant, "tablets", round_id="told", **told)
     past = f"tablets@{day:%G-W%V}"
     (kind,) = budget(desk.store, desk.accountant, past).fits

@@ -22,8 +22,7 @@ from sqlalchemy import event
 from shuffle_ledger.accounting import (
     Accountant,
     Charge,
-    Choice,
-    FilterMenu,
+    FilterSet,
     ShuffledRound,
     parse_randomizer,
     slot_for,
@@ -56,37 +55,34 @@ POPULATION = 50_000
 
 @dataclass
 class Budget:
-    """One budget of the model: filters, chosen by the first round, and what they were charged."""
+    """One budget of the model: its filters, and what they were charged."""
 
     epsilon: float
     delta: float
     promises: bool  # a quota does not, so that nothing breaks it
     broken: bool = False  # for good
-    choice: Choice | None = None
     total: Charge | None = None
     charges: dict[str, Charge] = field(default_factory=dict)  # of the rounds admitted
 
     @property
-    def menu(self) -> FilterMenu:
-        return FilterMenu.for_budget(epsilon=self.epsilon, delta=self.delta)
+    def filters(self) -> FilterSet:
+        return FilterSet.for_budget(epsilon=self.epsilon, delta=self.delta)
 
-    def admits(self, accountant: Accountant, kind: ShuffledRound) -> tuple[Choice, Charge, Charge] | None:
+    def admits(self, accountant: Accountant, kind: ShuffledRound) -> tuple[Charge, Charge] | None:
         """Return what the admission of a round changes; None if the budget refuses it."""
         if self.broken:
             return None
-        choice = self.choice or self.menu.choose(accountant, kind, epsilon=self.epsilon)
-        filters = self.menu.filters(choice)
+        filters = self.filters
         total = self.total or filters.nothing()
         charge = filters.taken(total, accountant.charge(kind, filters))
         after = filters.after(total, charge)
         holds = min(one.epsilon_upper for one in filters.readings(after)) <= self.epsilon
-        return (choice, charge, after) if holds else None
+        return (charge, after) if holds else None
 
     def tell(self, accountant: Accountant, name: str, kind: ShuffledRound | None) -> None:
         """Charge a round for what it truly was; None: nothing was released."""
-        assert self.choice is not None
         assert self.total is not None
-        filters, before = self.menu.filters(self.choice), self.charges[name]
+        filters, before = self.filters, self.charges[name]
         if kind is None:
             self.total = filters.given_back(self.total, self.charges.pop(name))
             return
@@ -99,7 +95,7 @@ class Budget:
     def epsilon_upper(self) -> float:
         if self.total is None or not self.charges:
             return 0.0
-        return min(one.epsilon_upper for one in self.menu.filters(self.choice).readings(self.total))
+        return min(one.epsilon_upper for one in self.filters.readings(self.total))
 
 
 class Model:
@@ -129,7 +125,7 @@ class Model:
         for each, step in found.items():
             assert step is not None
             budget = self.budgets[each]
-            budget.choice, budget.charges[name], budget.total = step
+            budget.charges[name], budget.total = step
         self.rounds[name] = tuple(budgets)
         return True
 

@@ -44,10 +44,6 @@ _INTERACTIONS = {
         " answers, people are asked again, and their epsilons add up to no more than that."
     ),
 }
-_COUNTS = (
-    ". It counts rounds that reveal no more than the cohort's first one, up to the number whose composition"
-    " with itself is certified; any other round closes it"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -447,7 +443,6 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
                 f"counts at most epsilon {digits.upper(each.epsilon_upper)}, with delta"
                 f" {upper_text(each.delta)} of its own. The smallest count decides: one within the budget is"
                 " enough"
-                f"{_COUNTS if each.name == 'repetition' else ''}"
             ),
         )
         for each in cohort.filters
@@ -485,7 +480,7 @@ def _delta_accounts(cohort: CohortStatement) -> list[tuple[str, str]]:
     slack = f"{upper_text(accounts.slack_used_upper)} of {lower_text(accounts.slack_share)}"
     text = (
         f"used {certain} for losses that are certain, and {slack} for local deltas, at epsilon"
-        f" {plain(accounts.epsilon)}. A round must fit in both, unless the repetition filter admits it"
+        f" {plain(accounts.epsilon)}. A round must fit in both"
     )
     return [("Delta of approximate rounds", text)]
 

@@ -58,7 +58,12 @@ async def open_(body: OpenCohort, token: Manager, service: Asked) -> JSONRespons
     desk = service.deciding if body.plan is None else service.auditing  # composing a plan may take minutes
     opened = await desk.run(
         lambda accountant: open_cohort(
-            service.store, actor=token.name, plan=plan, accountant=accountant, **opening
+            service.store,
+            actor=token.name,
+            plan=plan,
+            approximate_share=body.approximate_share,
+            accountant=accountant,
+            **opening,
         )
     )
     return JSONResponse(document_of(opened), 201)

@@ -26,6 +26,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from shuffle_ledger.accounting import (
+    LARGEST_APPROXIMATE_SHARE,
     MAXIMUM_REPORTS_PER_USER,
     MAXIMUM_ROUNDS,
     InvalidParameter,
@@ -326,6 +327,14 @@ class OpenCohort(Body):
     policy: Literal[POLICIES] = POLICY_ADAPTIVE  # type: ignore[valid-type]  # the ledger's own list
 
     plan: Annotated[list[PlannedRound], Field(min_length=1, max_length=PLAN_MAX)] | None = None
+    approximate_share: Annotated[
+        Annotated[float, Field(gt=0, le=LARGEST_APPROXIMATE_SHARE)] | None,
+        Field(
+            description="The part of delta that policy adaptive sets aside for rounds that are only"
+            " approximately private, half of it for local deltas; of the cohort's windows and quotas too. It"
+            " never changes; left out, it is 1/64."
+        ),
+    ] = None
     labels: Annotated[
         Labels, Field(description="What selectors of audiences ask for. They never change.")
     ] = {}

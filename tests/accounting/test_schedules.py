@@ -1,0 +1,48 @@
+"""What the filters admit of schedules that a cohort may repeat, beside what composition would admit."""
+
+from __future__ import annotations
+
+import pytest
+
+from shuffle_ledger.accounting import Accountant, FilterSet, parse_randomizer
+from shuffle_ledger.accounting import ShuffledRound as Round
+from tests.benchmarks.filters import REGULAR_KINDS, YEAR, admitted_of_schedule
+
+LEAST = 0.96
+SCHEDULES = {
+    "one kind": REGULAR_KINDS[:1],
+    "four kinds": REGULAR_KINDS,
+    "a heavy round and light ones": (REGULAR_KINDS[1], *(REGULAR_KINDS[2],) * 4),
+}
+
+
+@pytest.fixture(scope="module")
+def accountant() -> Accountant:
+    """Return an accountant that is quick enough for compositions of hundreds of rounds."""
+    return Accountant(precision=1e-2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-6), (1.0, 1e-9), (4.0, 1e-6)])
+def test_regular_schedules_lose_almost_nothing(
+    accountant: Accountant, schedule: str, epsilon: float, delta: float
+) -> None:
+    kept, exact = admitted_of_schedule(accountant, SCHEDULES[schedule], epsilon, delta)
+    assert kept <= exact, "the exact composition would refuse this"
+    assert kept >= min(LEAST * exact, exact - 2), (kept, exact)
+
+
+@pytest.mark.slow
+def test_a_year_of_weekly_and_monthly_rounds_loses_none(accountant: Accountant) -> None:
+    assert admitted_of_schedule(accountant, YEAR, 0.5, 1e-6) == (32, 32)
+
+
+@pytest.mark.slow
+def test_repetitions_of_small_samples_are_lost_on_purpose(accountant: Accountant) -> None:
+    """They are for plans: `docs/decisions/0027-one-set-of-filters.md`."""
+    randomizer = parse_randomizer("generic(epsilon0=4)")
+    kind = Round(randomizer=randomizer, reports=1_000, sampled_from=10_000, interaction="identical")
+    filters = FilterSet.for_budget(epsilon=1.0, delta=1e-6)
+    assert filters.most_alike(accountant.charge(kind, filters), epsilon=1.0) < 35 / 2
+    assert accountant.certify({kind: 35}, delta=1e-6).epsilon_upper <= 1.0
