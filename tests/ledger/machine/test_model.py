@@ -35,7 +35,7 @@ from tests.ledger.machine.model import Model, unrandomized
 from tests.tiers import thorough
 
 OPENED = 100
-COUNTED_MAX = 100  # rounds that are decided one by one, beside a forecast
+COUNTED_MAX = 40  # rounds that are decided one by one, beside a forecast
 
 
 def long_budget(name: str, cohort: str, kind: BudgetKind) -> tuple[Rules, Limits]:
