@@ -84,7 +84,7 @@ def _reasons(state: State, after: Total) -> tuple[str, ...]:
 
 def _check(states: Mapping[str, State], request: Request, charges: Mapping[str, Cost]) -> None:
     if not states or set(charges) != set(states):
-        raise InvalidStep(f"costs of {sorted(charges)}", f"one for each of {sorted(states)}, at least one")
+        raise InvalidStep(f"costs of {sorted(charges)}", f"one for each of {sorted(states)}, one at least")
     cohorts = {state.rules.cohort for state in states.values()}
     if cohorts != set(request.audience):
         raise InvalidStep(

@@ -141,6 +141,9 @@ def _next(unit: str, start: date) -> date:
 
 
 def _label(unit: str, start: date) -> str:
+    if unit == "week":
+        year, week, _ = start.isocalendar()
+        return f"{year}-W{week:02d}"
     if unit == "quarter":
         return f"{start.year}-Q{(start.month + 2) // 3}"
-    return start.strftime({"day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m", "year": "%Y"}[unit])
+    return start.isoformat()[: {"day": 10, "month": 7, "year": 4}[unit]]

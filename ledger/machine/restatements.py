@@ -8,7 +8,6 @@ from shuffle_ledger.ledger.machine import filters
 from shuffle_ledger.ledger.machine.budgets import posted
 from shuffle_ledger.ledger.machine.values import (
     Cause,
-    Charge,
     Cost,
     Described,
     InvalidStep,
@@ -73,9 +72,7 @@ def _cost(state: State, round_: Round, cause: Cause, stated: Cost | None) -> Cos
 
 def _restated(state: State, round_: Round, cost: Cost | None) -> Posting:
     before = round_.charges.get(state.rules.name) or filters.no_charge(state.rules)
-    after: Charge = (
-        filters.left_of(state, before) if cost is None else filters.taken_instead(state, before, cost)
-    )
+    after = filters.left_of(state, before) if cost is None else filters.taken_instead(state, before, cost)
     total = filters.replaced(state.rules, state.total, before, after)
     return posted(state, PostingKind.RESTATED, charge=after, total=total)
 

@@ -6,7 +6,7 @@ Written from the design (limits and filters, restatements, budgets) and `docs/ad
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -185,6 +185,12 @@ class Replay:
 
     def late(self) -> Fraction:
         return sum((one.late for one in self.rounds.values()), Fraction(0))
+
+    def needs_sliding(self) -> bool:
+        """Whether nothing but the sliding total holds what is promised."""
+        kept, self.limits = self.limits, replace(self.limits, sliding=None)
+        without, self.limits = self.holds(decides=False), kept
+        return self.holds(decides=False) and not without
 
     def holds(self, *, decides: bool) -> bool:
         level = self.limits.refuse if decides else self.limits.promise

@@ -35,15 +35,30 @@ from tests.ledger.machine.model import Model, unrandomized
 from tests.tiers import thorough
 
 OPENED = 100
-COUNTED_MAX = 100  # rounds that are decided one by one, beside a forecast
+COUNTED_MAX = 40  # rounds that are decided one by one, beside a forecast
+
+
+def long_budget(name: str, cohort: str, kind: BudgetKind) -> tuple[Rules, Limits]:
+    """A budget of many rounds, in which the sliding total decides in the end."""
+    level = Level(epsilon=10, gaussian=1024)
+    rules = Rules(
+        name=name,
+        cohort=cohort,
+        kind=kind,
+        opened_at=OPENED,
+        delta=3,
+        shares=(1, 1, 1),
+        reserves=(0, 256, 512),
+    )
+    return rules, Limits(refuse=level, promise=level, certain=8, slack=8, sliding=1024)
 
 
 def some_budget(draw: random.Random, name: str, cohort: str, kind: BudgetKind) -> tuple[Rules, Limits]:
     capped = draw.random() < 0.15
-    slots = () if capped else draw.choice([(), (), (3,), (2, 4)])
+    slots = () if capped else draw.choice([(), (), (), (3,), (2, 4)])
     filtered = not slots or draw.random() < 0.7
     certificate = draw.choice([5, 10])
-    orders = draw.choice([(), ("3", "inf")]) if filtered else ()
+    orders = draw.choice([(), (), ("3", "inf")]) if filtered else ()
     rules = Rules(
         name=name,
         cohort=cohort,
@@ -63,7 +78,7 @@ def some_budget(draw: random.Random, name: str, cohort: str, kind: BudgetKind) -
         return Level(epsilon=epsilon, gaussian=gaussian if filtered else 0, divergences=divergences)
 
     promise = level(10, 1024)
-    refuse = draw.choice([promise, level(5, 640)])
+    refuse = draw.choice([promise, promise, promise, level(5, 640)])
     limits = Limits(
         refuse=refuse,
         promise=refuse if kind is BudgetKind.QUOTA else promise,
@@ -77,11 +92,14 @@ def some_budget(draw: random.Random, name: str, cohort: str, kind: BudgetKind) -
     return rules, limits
 
 
-def some_cost(draw: random.Random, rules: Rules) -> Cost:
-    first = draw.choice([1, 8, 20, 60, 150, 400, 900])
+def some_cost(draw: random.Random, rules: Rules, *, is_long: bool) -> Cost:
+    if is_long:
+        gaussian = draw.choice([(400, 100, 50), (300, 300, 40), (40, 40, 40), (60, 55, 50), (8, 8, 7)])
+        return Cost(gaussian=gaussian, certain=draw.choice([0] * 30 + [1]))
+    first = draw.choice([1, 8, 20, 60, 150, 400, 600])
     variances = [first]
     while len(variances) < len(rules.reserves):
-        variances.append(variances[-1] * draw.choice([2, 4, 4]) // 4)
+        variances.append(variances[-1] * draw.choice([1, 2, 4]) // 4)
     return Cost(
         local=draw.choice([0, 1, 3, 10]),
         certain=draw.choice([0, 0, 0, 1, 4]),
@@ -112,19 +130,20 @@ class History:
             ("a@team=x", "a", BudgetKind.QUOTA),
             ("b", "b", BudgetKind.LIFE),
         ]
-        made = [some_budget(self.draw, *one) for one in named]
+        self.is_long = self.draw.random() < 0.3
+        made = [long_budget(*one) if self.is_long else some_budget(self.draw, *one) for one in named]
         self.states: dict[str, State] = {rules.name: new_state(rules, limits) for rules, limits in made}
         self.models = {rules.name: Model(rules, limits) for rules, limits in made}
         self.rounds: dict[str, Known] = {}
         self.seen: dict[str, int] = {}
+        self.steps = 0
 
     def step(self) -> None:
         waiting = [name for name, one in self.rounds.items() if one.charges and not one.is_closed]
         charged = [name for name, one in self.rounds.items() if one.charges and not one.is_voided]
         others = [name for name, one in self.rounds.items() if not one.charges or one.is_voided]
-        match self.draw.choice(
-            ["ask", "ask", "ask", "ask", "settle", "correct", "void", "void", "incident", "change", "change"]
-        ):
+        moves = ["settle", "correct", "void", "void", "incident", "change", "change", *(["ask"] * 4)]
+        match self.draw.choice(["ask"] * 8 + ["void", "settle"] if self.is_long else moves):
             case "settle" if waiting:
                 self.tell(self.draw.choice(waiting), Cause.SETTLE)
             case "correct" if charged:
@@ -140,14 +159,16 @@ class History:
                 self.change()
             case _:
                 self.ask()
-        self.compare()
+        self.steps += 1
+        if not self.is_long or self.steps % 8 == 0:
+            self.compare()
 
     def some_budgets(self) -> tuple[str, ...]:
         names = list(self.states)
         return tuple(self.draw.choice([names, names[:2], names[:3], names[3:], names[:1]]))
 
     def costs(self, names: tuple[str, ...]) -> dict[str, Cost]:
-        return {name: some_cost(self.draw, self.states[name].rules) for name in names}
+        return {name: some_cost(self.draw, self.states[name].rules, is_long=self.is_long) for name in names}
 
     def ask(self) -> None:
         names, asked = self.some_budgets(), f"r{len(self.rounds)}"
@@ -249,7 +270,11 @@ class History:
             assert state.is_overspent == found.is_overspent
             assert state.is_frozen == found.is_frozen
             assert total.local == found.local()
-            if state.rules.rounds_per_user is None:
+            if state.rules.rounds_per_user is not None:
+                assert total.rounds == len(found.rounds)
+                assert total.incidents == sum(one.is_incident for one in found.rounds.values())
+            else:
+                self.note("sliding alone" if found.needs_sliding() else "others")
                 sums = found.sums()
                 assert (total.certain, total.slack) == (sums["certain"], sums["slack"])
                 assert list(total.gaussian) == sums["variances"]
@@ -275,7 +300,7 @@ def walk(seeds: range) -> dict[str, int]:
     seen: dict[str, int] = {}
     for seed in seeds:
         history = History(seed)
-        for _ in range(history.draw.randint(5, 30)):
+        for _ in range(50 if history.is_long else history.draw.randint(5, 30)):
             history.step()
         for what, count in history.seen.items():
             seen[what] = seen.get(what, 0) + count
@@ -284,10 +309,11 @@ def walk(seeds: range) -> dict[str, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [range(150), thorough(range(150, 800))])
+@pytest.mark.parametrize("seeds", [range(50), thorough(range(50, 500))])
 def test_the_machine_says_what_a_naive_model_says(seeds: range) -> None:
     seen = walk(seeds)
     wanted = (
+        "sliding alone",
         "admitted",
         "refused",
         "settle",
@@ -298,4 +324,4 @@ def test_the_machine_says_what_a_naive_model_says(seeds: range) -> None:
         "raised",
         "overspent",
     )
-    assert all(seen.get(what, 0) > 20 for what in wanted), seen
+    assert all(seen.get(what, 0) > 5 for what in wanted), seen

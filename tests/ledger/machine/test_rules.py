@@ -249,6 +249,17 @@ def test_how_many_counts_without_a_limit_and_at_once() -> None:
     assert how_many({"a": STATE}, ASK, {"a": Cost(gaussian=(3,), parts=parts_of(4, 2))}) == 16
 
 
+def test_a_user_who_joins_two_rounds_may_have_joined_the_incidents_too() -> None:
+    state = new_state(replace(RULES, rounds_per_user=2), LIMITS)
+    cost = Cost(gaussian=(34,))
+    assert how_many({"a": state}, ASK, {"a": cost}) == ROUNDS_MAX
+    state, told = tell(state, None, Cause.INCIDENT, cost)
+    assert (told.total.rounds, told.total.incidents) == (1, 1)
+    assert how_many({"a": state}, ASK, {"a": cost}) == 1, "three times 34 are too much"
+    assert how_many({"a": state}, ASK, {"a": Cost(gaussian=(20,))}) == 1
+    assert how_many({"a": STATE}, ASK, {"a": cost}) == 2
+
+
 def wrong(**others: Any) -> Callable[[], object]:
     known: dict[str, Any] = {"states": {"a": STATE}, "request": ASK, "charges": {"a": Cost(gaussian=(1,))}}
     return lambda: decide(**(known | others))
@@ -272,6 +283,7 @@ def retold(cause: Cause, described: Described, **round_: Any) -> Callable[[], ob
         wrong(charges={"a": Cost()}),
         wrong(charges={"a": Cost(gaussian=(1,), fits=(0,))}),
         wrong(states={"b": STATE}, charges={"b": Cost(gaussian=(1,))}),
+        lambda: restate({}, Round(charges={}), Described.UNKNOWN, Cause.INCIDENT, {}),
         retold(Cause.VOID, Described.STATED),
         retold(Cause.SETTLE, Described.NOTHING),
         retold(Cause.SETTLE, Described.UNKNOWN),
