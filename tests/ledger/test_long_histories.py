@@ -262,7 +262,7 @@ def test_every_way_to_be_unverified_is_counted(store: Store) -> None:
 
 
 def test_quotas_of_a_cohort_are_not_those_of_names_beside_it(store: Store, accountant: Accountant) -> None:
-    for name in ("a", "a b", "a=", "A"):
+    for name in ("a", "a b", "a?", "A"):
         open_cohort(
             store, name=name, population=10**6, epsilon=1.0, delta=1e-9, policy="adaptive", actor="tester"
         )
