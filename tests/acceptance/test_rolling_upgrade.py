@@ -29,7 +29,8 @@ from tests.workers.conftest import WAIT_SECONDS_MAX, awaited
 pytestmark = pytest.mark.system
 
 ROUND = {"randomizer": "krr(k=10, epsilon0=2)", "reports": 1000}
-ROUNDS = 24  # more than the budget admits
+ROUNDS = 24  # more than the plan has slots
+PLAN = 'randomizer,reports,count\n"krr(k=10, epsilon0=2)",1000,6\n'
 POLICY = ("-c", "from shuffle_ledger.accounting import NUMERICAL_POLICY; print(NUMERICAL_POLICY)")
 
 
@@ -125,7 +126,10 @@ def test_the_previous_version_goes_on_while_this_one_takes_over(
     upgrade = Upgrade(new_postgresql_database(), tmp_path)
     upgrade.before(previous, "init")
     budget = ("--population", "100000", "--epsilon", "1", "--delta", "1e-6")
-    upgrade.before(previous, "cohort", "open", "phones", *budget)
+    # Not of policy adaptive: this version does not read the menu of filters that the previous one wrote.
+    plan = tmp_path / "plan.csv"
+    plan.write_text(PLAN, "utf-8")
+    upgrade.before(previous, "cohort", "open", "phones", *budget, "--policy", "plan", "--plan", str(plan))
     made = upgrade.before(previous, "token", "create", "t", "--role", "admin", "--json")
     token = json.loads(made.stdout)["token"]
     with upgrade.server(previous, token) as old:
