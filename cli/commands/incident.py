@@ -57,7 +57,7 @@ def record_(
     """Record that something of COHORT was released although nothing admitted it, and charge it.
 
     Without a --released-after that is later than the opening of the cohort, which chose how rounds are
-    charged, a cohort of policy adaptive is overspent. Where a user joins a limited number of rounds
+    charged, a cohort of policy adaptive or plan is overspent. Where a user joins a limited number of rounds
     (--rounds-per-user), it counts beside them. Exits with 3 if the cohort is overspent. The same again
     changes nothing.
     """

@@ -93,8 +93,9 @@ def record_incident(
 ) -> Incident:
     """Record a release that nothing admitted: charged like the settlement of a round that declared nothing.
 
-    If the budget, or the plan, does not cover it, the cohort is overspent. So is an adaptive cohort if it is
-    not attested that the release came after the cohort was opened, which chose its filters. A frozen cohort
+    If the budget, or the plan, does not cover it, the cohort is overspent. So is one of
+    policy adaptive or plan if it is not attested that the release came after the cohort was opened, which
+    chose its filters or its plan. A frozen cohort
     records the release alone.
     Under the identifier of a round of several cohorts, the release is recorded in all of them, in one commit.
     Source: docs/decisions/0014-corrections-and-incidents.md, with the rule of each policy.

@@ -124,9 +124,8 @@ OF_CAPS: Final = Condition(
     name="A limited number of rounds",
     holds_when=(
         "No user's device takes part in more of the admitted rounds than the cohort says. Incidents are"
-        " charged beside these; where the cohort's first entry has no incidents_beside, the device counts"
-        " them, too. Which rounds depends on the device's own counter, on chance and on what was published,"
-        " never on the data it would send. Whoever is asked in a sampled round takes part."
+        " charged beside these. Which rounds depends on the device's own counter, on chance and on what was"
+        " published, never on the data it would send. Whoever is asked in a sampled round takes part."
     ),
     otherwise="A user may lose what all rounds cost together, which is not on this account.",
 )

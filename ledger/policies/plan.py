@@ -36,6 +36,7 @@ class PlanPolicy(Policy):
     epsilon_upper: float  # of the whole plan, at the budget's delta
     epsilon_lower: float
 
+    chosen_by_opening = True
     decided_by = f"the composition of the whole plan, made before its first round; {ASSUMES[POLICY_PLAN]}"
 
     @classmethod
@@ -129,8 +130,12 @@ class PlanPolicy(Policy):
     def telling(
         self, books: Books, view: CohortView, truth: ShuffledRound, *, chosen_after: bool = False
     ) -> Step:
-        """See `Policy`: it stands in the first kind of slot that dominates it, if one is free."""
-        return self._placed(books, view, (None, None, truth), self.claimed(view), self.unplaced(view))
+        """See `Policy`: it stands in the first kind of slot that dominates it, if one is free.
+
+        No slot covers what may have had a part in the plan.
+        """
+        others, unplaced = self.claimed(view), self.unplaced(view)
+        return self._placed(books, view, (None, None, truth), others, unplaced, covered=not chosen_after)
 
     def standing_in(self, others: tuple[int, ...], slot: int | None, truth: ShuffledRound) -> int | None:
         """Return the slot of a released round that claimed `slot` when it was admitted.
@@ -152,10 +157,12 @@ class PlanPolicy(Policy):
         turned_out: tuple[ShuffledRound | None, int | None, ShuffledRound],
         others: tuple[int, ...],
         unplaced: int,
+        *,
+        covered: bool = True,
     ) -> Step:
         """Return the step after which a released round, held before as something or nothing, stands."""
         before, claims, truth = turned_out
-        stands = self.standing_in(others, claims, truth)
+        stands = self.standing_in(others, claims, truth) if covered else None
         if stands is None:
             accounted, claimed, unplaced = slot_of(truth), others, unplaced + 1
         else:

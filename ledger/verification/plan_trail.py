@@ -138,7 +138,10 @@ class PlanTrail:
         if round_id in self._stands:
             self._leave(round_id)
         slot = self._claims.setdefault(round_id, None)
-        stands = self._stands[round_id] = self.policy.standing_in(tuple(self._claimed), slot, truth)
+        stands = None
+        if not body.details.get("chosen_after"):  # else it may have had a part in the plan
+            stands = self.policy.standing_in(tuple(self._claimed), slot, truth)
+        self._stands[round_id] = stands
         if stands is None:
             self._unplaced += 1
             accounted = slot_for(truth)

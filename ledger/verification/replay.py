@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -466,7 +467,7 @@ class Replay:
         chooses = self.trail.policy.chosen_by_opening and self.joint.quota is None
         if chosen_after != (chooses and self.joint.may_precede(body.sequence, released, said=chosen_after)):
             self.blame(body.sequence, PRECEDES)
-        if chosen_after and body.spent.epsilon_upper_or_none is not None:
+        if chosen_after and self.trail.promised(body) < math.inf:
             self.blame(body.sequence, "it bounds a release that may have come before the cohort was opened")
         self._count_locally(round_id, accounted)
         self._charge(body, accounted, is_broken=chosen_after and not self.joint.windows_only)

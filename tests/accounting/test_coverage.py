@@ -60,6 +60,8 @@ def test_what_a_ledger_charges_is_covered_for_an_auditor_of_another_precision(
     kind = made(randomizer, **fields)
     charge = Accountant(precision=precision).charge(kind, FILTERS)
     assert auditor.covers(kind, FILTERS, charge)
+    if charge.gaussian[0] < Fraction(1e-29):
+        return  # the least charge that there is, the same everywhere
     # Another processor or NumPy rounds otherwise; a largest loss may be exact.
     nearly = scaled(charge, 1 - 5e-10)
     assert auditor.covers(kind, FILTERS, replace(nearly, renyi=(*nearly.renyi[:-1], charge.renyi[-1])))

@@ -98,8 +98,8 @@ def test_nothing_below_the_lower_end_is_enough(
     enough = epsilons[tail + total * rules.leak_rate <= rules.delta * (1 - 1e-9)]
     if enough.size:
         assert reading.epsilon_lower <= enough[0]
-        # A grid, too, sees room where there is some.
-        assert reading.epsilon_upper <= enough[0] * (1 + 1e-6)
+        # A grid, too, sees room where there is some; beyond 10,000 no reading is sought.
+        assert reading.epsilon_upper <= enough[0] * (1 + 1e-6) or enough[0] > 1e4
 
 
 @given(budget=BUDGETS, approximate=st.floats(1e-9, LARGEST_APPROXIMATE_SHARE))

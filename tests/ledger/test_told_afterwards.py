@@ -315,8 +315,9 @@ def test_an_incident_within_the_headroom_keeps_the_sliding_total_and_a_larger_on
         desk.verified(cohort)
 
 
-def test_an_incident_before_the_opening_breaks_the_promise(desk: Desk) -> None:
-    desk.open("phones")
+@pytest.mark.parametrize("policy", ["adaptive", "plan"])
+def test_an_incident_before_the_opening_breaks_the_promise(desk: Desk, policy: str) -> None:
+    desk.open("phones", policy=policy, plan={krr(1, 10_000): 3} if policy == "plan" else None)
     desk.admit("r", krr(1, 20_000), "phones")
     chosen = desk.chosen("phones")
     before = chosen - timedelta(microseconds=1)
@@ -325,6 +326,8 @@ def test_an_incident_before_the_opening_breaks_the_promise(desk: Desk) -> None:
     early = desk.incident("early", krr(1, 20_000), "phones", after=before)
     assert (early.overspent, early.chosen_after) == (True, True)
     assert desk.status("phones") == "overspent"
+    desk.verified("phones")
+    assert desk.correct("early", reports=10_000).overspent, "no correction mends it"
     desk.verified("phones")
 
 
@@ -340,10 +343,8 @@ def test_an_approximate_release_before_the_opening_is_charged_enough_for_auditor
     desk.verified("phones")
 
 
-@pytest.mark.parametrize("policy", ["fixed", "plan"])
-def test_an_incident_concerns_no_choice_where_there_is_none(desk: Desk, policy: str) -> None:
-    plan = {krr(1, 10_000): 3} if policy == "plan" else None
-    desk.open("phones", policy=policy, plan=plan)
+def test_the_time_of_an_incident_matters_to_no_cohort_that_assumes_it_does_not(desk: Desk) -> None:
+    desk.open("phones", policy="fixed")
     desk.admit("r", krr(1, 20_000), "phones")
     answer = desk.incident("x", krr(1, 20_000), "phones")
     assert (answer.overspent, answer.chosen_after) == (False, False)
@@ -383,9 +384,12 @@ def test_an_unknown_release_in_an_empty_cohort_overspends(desk: Desk) -> None:
 
 def test_an_incident_takes_the_first_slot_kind_that_dominates_it_or_none(desk: Desk) -> None:
     desk.open("phones", epsilon=3.0, policy="plan", plan={krr(1, 10_000): 1, krr(2, 10_000): 2})
-    first = desk.incident("x", krr(1, 20_000), "phones")
+    later = desk.chosen("phones")
+    first = desk.incident("x", krr(1, 20_000), "phones", after=later)
     assert (first.accounted, first.overspent) == (krr(1, 10_000), False)
-    second = desk.incident("y", krr(1, 20_000), "phones")  # its kind is taken, and no other is tried
+    second = desk.incident(
+        "y", krr(1, 20_000), "phones", after=later
+    )  # its kind is taken, and no other is tried
     assert second.overspent
     assert desk.standing("phones")["unplaced"] == 1
     desk.verified("phones")
