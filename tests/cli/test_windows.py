@@ -122,9 +122,10 @@ def test_a_round_of_more_days_and_cohorts_is_an_incident_of_each(tablets: Run) -
     earlier = today - timedelta(days=7)
     assert tablets("cohort", "open", "watches", *BUDGET).code == 0
     assert tablets("round", "register", "tablets", "--id", "one", *KRR).code == 0
+    later = ("--released-after", datetime.now(UTC).isoformat())
     for cohort in (f"tablets@{earlier:%G-W%V}", "watches"):
         told = ("incident", "record", cohort, "--id", f"one in {cohort}", *KRR, "--reason", "of one")
-        answer = tablets(*told, "--collected-on", earlier.isoformat(), "--json")
+        answer = tablets(*told, "--collected-on", earlier.isoformat(), *later, "--json")
         assert (answer.code, answer.json["cohort"]) == (0, cohort)
     assert tablets("round", "correct", "one", "--reason", "why").code == 2
     assert tablets("audit", "verify").code == 0
