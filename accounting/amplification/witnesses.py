@@ -33,6 +33,40 @@ def of_signs(epsilon0: float, *, third: bool) -> tuple[Decomposition, ...]:
     return _witnesses(np.full(8, 0.25 / (math.exp(epsilon0) + 1)), patterns, epsilon0, third=third)
 
 
+def of_rows(epsilon0: float) -> tuple[Decomposition, ...]:
+    """Returns witnesses of Hadamard response: the others hold the value whose row is the product of the two
+    values' rows.
+
+    An output supports that row if it supports both values or neither. So no other user supports an output
+    that tells the two values apart.
+    """
+    patterns = np.array([[1, 0, 0], [0, 1, 0], [1, 1, 1], [0, 0, 1]], dtype=np.float64)
+    return _witnesses(np.full(4, 0.5 / (math.exp(epsilon0) + 1)), patterns, epsilon0, third=True)
+
+
+def of_two_blocks(epsilon0: float) -> tuple[Decomposition, ...]:
+    """Returns witnesses of Hadamard response in two blocks: the values are of different blocks, and the
+    others hold another value of the first one's block, or the second."""
+    patterns = np.array([[1, 0, 1], [1, 0, 0], [0, 0, 1], [0, 0, 0], [0, 1, 0], [0, 0, 0]], dtype=np.float64)
+    masses = np.array([0.5, 0.5, 0.5, 0.5, 1.0, 1.0]) / (math.exp(epsilon0) + 3)
+    return _witnesses(masses, patterns, epsilon0, third=True)
+
+
+def of_windows(mass: float, rest: float, epsilon0: float) -> tuple[Decomposition, ...]:
+    """Returns witnesses of windows of outputs on a line, which are `e` times as likely: the values are the
+    ends, whose windows touch the ends of the line, and the others hold the middle, or the second.
+
+    Args:
+        mass: probability of a window under a value whose window shares nothing with it.
+        rest: probability of the outputs between the windows of the ends.
+    """
+    covered = min(mass, rest)  # of the outputs between, by the window of the middle
+    shared = (mass - covered) / 2  # of either end's window, by that of the middle
+    patterns = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 1], [0, 1, 1], [0, 0, 1], [0, 0, 0]], dtype=np.float64)
+    masses = np.array([mass - shared, mass - shared, shared, shared, covered, rest - covered])
+    return _witnesses(masses[masses > 0], patterns[masses > 0], epsilon0, third=True)
+
+
 def of_disjoint(mass: float, rest: float, epsilon0: float) -> tuple[Decomposition, ...]:
     """Witnesses where some outputs are `e` times as likely under the first value, others under the second.
 

@@ -193,3 +193,8 @@ class Piecewise(_DisjointSupports):
         root = math.exp(self.epsilon0 / 2)
         p = 1 / (root * (root + 1))
         return p, math.expm1(self.epsilon0 / 2) * p
+
+    def witnesses(self) -> tuple[Decomposition, ...]:
+        """See `LocalRandomizer.witnesses`: the ends, of which all others hold the middle, or the second. The
+        middle shares no output with the ends from `epsilon0 = 2 log 2` on."""
+        return witnesses.of_windows(*self._masses(), self.epsilon0)

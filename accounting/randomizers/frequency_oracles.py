@@ -194,5 +194,5 @@ class HadamardResponse(FiveComponents):
         return p, p - rare, p + e * rare
 
     def witnesses(self) -> tuple[Decomposition, ...]:
-        """See `LocalRandomizer.witnesses`; three of at least four rows of a matrix are independent."""
-        return witnesses.of_signs(self.epsilon0, third=self.domain is None or self.domain >= 8)
+        """See `LocalRandomizer.witnesses`; the values are three categories that have the first rows."""
+        return witnesses.of_rows(self.epsilon0)

@@ -180,11 +180,14 @@ class BlockHadamard(FiveComponents):
 
     def witnesses(self) -> tuple[Decomposition, ...]:
         """See `LocalRandomizer.witnesses`: two values of different blocks. The others hold a value of a
-        third block if the categories fill three."""
+        third block if the categories fill three, and one of the first block if there are two blocks. In one
+        block this is Hadamard response, of which categories have the first rows."""
         blocks, outputs = self.shape
         filled = -(-int(self.domain or 0) // (outputs - 1))
         if blocks == 1:
-            return witnesses.of_signs(self.epsilon0, third=False)
+            return witnesses.of_rows(self.epsilon0)
+        if blocks == 2 and filled == 2:
+            return witnesses.of_two_blocks(self.epsilon0)
         return witnesses.of_response(2 * blocks, self.epsilon0, third=filled > 2) if filled > 1 else ()
 
 
