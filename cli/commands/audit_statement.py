@@ -188,7 +188,7 @@ def _form_of_file(form: Form | None, output: Path) -> Form:
     """Returns the form of what is written to a file, as its name says; a name without a suffix says none."""
     named = _OF_SUFFIX.get(output.suffix.lower())
     if form is None and named is None and output.suffix:
-        known = "a name that ends in .html, .pdf, .json or .csv, or --format"
+        known = "a name that ends in .html, .pdf or .json, or --format"
         raise click.UsageError(f"-o: got {output.name!r}, expected {known}")
     if form is not None and named not in (None, form):
         raise click.UsageError(

@@ -642,7 +642,6 @@ def _flat(outline: Any) -> Iterator[Any]:
         ("x.pdf", b"%PDF-"),
         ("x.PDF", b"%PDF-"),
         ("x.json", b'{"made_at":'),
-        ("x.csv", b"cohort,"),
         ("x.htm", b"<!DOCTYPE html>"),
         ("x.html", b"<!DOCTYPE html>"),
         ("x", b"<!DOCTYPE html>"),
