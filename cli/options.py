@@ -50,7 +50,7 @@ _ROUND_HELP = {
     "participation": ("S", "Each user takes part with this probability, by a secret coin."),
     "honest_fraction": ("H", "Fraction of users that follow the protocol (default: 1)."),
     "delta0": ("D0", "The randomizer's own delta, for (epsilon0, delta0)-LDP (default: 0)."),
-    "analysis": ("NAME", "tight, clone, blanket or strong-adversary; each randomizer has a default."),
+    "analysis": ("NAME", "tight, clone, blanket, exact or strong-adversary; each randomizer has a default."),
     "interaction": (
         "MODEL",
         (

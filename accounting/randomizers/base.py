@@ -11,11 +11,15 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from shuffle_ledger.accounting import validation
+from shuffle_ledger.accounting.amplification.binary_reports.law import BitLaw
+from shuffle_ledger.accounting.amplification.binary_reports.profile import BitProfile
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import Pairs
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition, with_silence
 from shuffle_ledger.accounting.amplification.profiles import BlanketProfile, MechanismProfile, directions
 from shuffle_ledger.accounting.errors import InvalidParameter
 
+#: Name of the analysis by the reports' own law.
+EXACT = "exact"
 #: Relative room in a divergence for the round-off of masses, and for joined components that differ by
 #: round-off: 10^6 times the need for up to 10^12 reports and a delta down to 1e-46.
 ROOM = 1e-6
@@ -172,7 +176,13 @@ class DecomposedRandomizer(LocalRandomizer):
     @property
     def analyses(self) -> tuple[str, ...]:
         """See `LocalRandomizer.analyses`."""
-        return ("blanket",)
+        return ("blanket",) if self.bit_law is None else ("blanket", EXACT)
+
+    @property
+    def bit_law(self) -> BitLaw | None:
+        """Returns the law of a report under the two inputs that are the ends of all others, if it is one bit;
+        else None."""
+        return None
 
     @property
     def is_generic(self) -> bool:
@@ -215,17 +225,27 @@ class DecomposedRandomizer(LocalRandomizer):
     ) -> MechanismProfile:
         """See `LocalRandomizer.profile`."""
         bound, above, below = _bound(self, analysis, participation)
-        return BlanketProfile(
-            above=above,
-            below=below,
-            weight=bound.weight,
-            largest_loss=bound.largest_loss,
-            room=bound.room,
-            blur=bound.blur,
-            doubt=self.doubt,
-            smoothing=smoothing,
-            outcomes=outcomes,
+        return self.by_own_law(
+            analysis,
+            BlanketProfile(
+                above=above,
+                below=below,
+                weight=bound.weight,
+                largest_loss=bound.largest_loss,
+                room=bound.room,
+                blur=bound.blur,
+                doubt=self.doubt,
+                smoothing=smoothing,
+                outcomes=outcomes,
+            ),
         )
+
+    def by_own_law(self, analysis: str, blanket: BlanketProfile) -> MechanismProfile:
+        """Returns the profile of the analysis `exact`, if that is asked for, else that of the blanket."""
+        law = self.bit_law
+        if analysis != EXACT or law is None:
+            return blanket
+        return BitProfile(law, blanket=blanket, room=ROOM)
 
 
 @functools.lru_cache(maxsize=_BOUNDS_KEPT)

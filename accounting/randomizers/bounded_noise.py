@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shuffle_ledger.accounting.amplification import witnesses
+from shuffle_ledger.accounting.amplification.binary_reports.law import BitLaw
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
 from shuffle_ledger.accounting.randomizers.base import (
@@ -173,6 +174,11 @@ class Duchi(_DisjointSupports):
     """
 
     kind = "duchi"
+
+    @property
+    def bit_law(self) -> BitLaw:
+        """See `DecomposedRandomizer.bit_law`: the laws of all values are mixtures of those of the ends."""
+        return BitLaw.of_response(self.epsilon0)
 
     def _masses(self) -> tuple[float, float]:
         return 1 / (math.exp(self.epsilon0) + 1), 0.0

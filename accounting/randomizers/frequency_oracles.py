@@ -11,6 +11,7 @@ import numpy as np
 
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.amplification import witnesses
+from shuffle_ledger.accounting.amplification.binary_reports.law import BitLaw
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.randomizers.base import Analysis, Bracket, Components, DecomposedRandomizer
@@ -25,7 +26,8 @@ class KaryRandomizedResponse(DecomposedRandomizer):
 
     Analyses: `blanket` against an adversary who knows which other users answered at random (Su, Cheng, Wang,
     Example 4.1); `strong-adversary` against an adversary who also sees the differing user's coin (Koskela,
-    Heikkila, Honkela, Definition 12).
+    Heikkila, Honkela, Definition 12); for k = 2 also `exact`, the supremum over all datasets
+    (docs/theory.md, "Binary reports").
     """
 
     kind = "krr"
@@ -35,7 +37,12 @@ class KaryRandomizedResponse(DecomposedRandomizer):
     @property
     def analyses(self) -> tuple[str, ...]:
         """See `LocalRandomizer.analyses`."""
-        return ("blanket", "strong-adversary")
+        return (*super().analyses, "strong-adversary")
+
+    @property
+    def bit_law(self) -> BitLaw | None:
+        """See `DecomposedRandomizer.bit_law`."""
+        return BitLaw.of_response(self.epsilon0) if self.k == 2 else None
 
     def __post_init__(self) -> None:
         super().__post_init__()

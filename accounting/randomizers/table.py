@@ -12,6 +12,7 @@ from fractions import Fraction
 import numpy as np
 
 from shuffle_ledger.accounting import validation
+from shuffle_ledger.accounting.amplification.binary_reports.law import BitLaw
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPairs, Pairs
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.amplification.profiles import BlanketProfile, MechanismProfile
@@ -54,6 +55,8 @@ _DIFFERENCE_ERROR = 2.0**-102
 # Outputs and pairs are joined roughly only if `2 (1 - exp(-epsilon0))` is at least this: ratios then differ
 # by much more than round-off, for any number of reports.
 _LEAST_ROUGH_SCALE = 0.01
+# Least probability of an output, and least difference of the rows, of a table that is analysed as one bit.
+_LEAST_OF_A_BIT, _LEAST_GAP = 1e-9, 1e-9
 # From this number of outputs on, equal outputs are looked for even with two inputs.
 _MANY_OUTPUTS = 64
 
@@ -99,18 +102,39 @@ class Table(DecomposedRandomizer):
         masses = split.rows(self._masses.extreme())
         pairs, blur = self._pairs(masses, participation * self._masses.rest())
         above, below = (pairs, None) if len(masses.high) > 2 else _grids(pairs)
-        return BlanketProfile(
-            above=above,
-            below=below,
-            between=None if below is None else pairs,
-            weight=1.0,
-            largest_loss=self.epsilon0,
-            room=ROOM,
-            blur=blur if below is None else blur + 2 * JOINED,
-            doubt=doubt,
-            smoothing=smoothing,
-            outcomes=outcomes,
+        return self.by_own_law(
+            analysis,
+            BlanketProfile(
+                above=above,
+                below=below,
+                between=None if below is None else pairs,
+                weight=1.0,
+                largest_loss=self.epsilon0,
+                room=ROOM,
+                blur=blur if below is None else blur + 2 * JOINED,
+                doubt=doubt,
+                smoothing=smoothing,
+                outcomes=outcomes,
+            ),
         )
+
+    @functools.cached_property
+    def _bit_law(self) -> BitLaw | None:
+        high = self._masses.high
+        if high.shape != (2, 2) or high.min() < _LEAST_OF_A_BIT or self.doubt > 0:
+            return None
+        first = int(high[0, 1] < high[1, 1])  # the input that makes a 1 likelier
+        gap = float(self._masses.difference(first, 1 - first)[1])
+        if gap < _LEAST_GAP:
+            return None
+        (not_a, a), (not_b, b) = high[first].tolist(), high[1 - first].tolist()
+        return BitLaw(a=a, b=b, not_a=not_a, not_b=not_b, gap=gap)
+
+    @property
+    def bit_law(self) -> BitLaw | None:
+        """See `DecomposedRandomizer.bit_law`. A table of two rows has one if no output is much less likely
+        than the other, and the rows differ by more than round-off."""
+        return self._bit_law
 
     def _pairs(self, masses: Twofold, rest: float) -> tuple[TablePairs, float]:
         """Returns all pairs of inputs, and a bound on the error of ratios in units of `r + 2 (1 -

@@ -30,7 +30,7 @@ from shuffle_ledger.accounting.pld.bounds import ProfileBounds, Sketch
 from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA, Tail
 from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers import Generic, LocalGaussian, LocalRandomizer
-from shuffle_ledger.accounting.randomizers.base import DecomposedRandomizer
+from shuffle_ledger.accounting.randomizers.base import EXACT, DecomposedRandomizer
 from shuffle_ledger.accounting.randomizers.notation import parse_randomizer
 from shuffle_ledger.accounting.rounds.interaction import (
     IDENTICAL,
@@ -167,7 +167,7 @@ class ShuffledRound:
             put(self, "randomizer", in_sequence(self.randomizer))
 
     def _choose_analysis(self) -> None:
-        names, randomizer = self.randomizer.analyses, self.randomizer
+        randomizer = self.randomizer
         if self.participation is not None and not randomizer.takes_participation:
             expected = f"nothing for {randomizer.kind}: {randomizer.silence}"
             raise InvalidParameter("participation", self.participation, expected)
@@ -180,21 +180,29 @@ class ShuffledRound:
         if self.delta0 > 0 and not isinstance(randomizer, Generic):
             expected = f"0 for {randomizer.kind}: published for generic alone"
             raise InvalidParameter("delta0", self.delta0, expected)
-        silent = self.coin is not None and self.coin < 1
-        if self.is_sequential:
-            names = (SEQUENTIAL_ANALYSIS,)
-        elif silent or self.delta0 > 0:
-            # The tight pair is a bound, not a decomposition: it has no silent component and no published
-            # slack.
-            names = tuple(name for name in names if name != "tight")
+        names = self._possible_analyses()
         object.__setattr__(self, "analysis", names[0] if self.analysis is None else self.analysis)
         if not isinstance(self.analysis, str) or self.analysis not in names:
             expected = f"one of {', '.join(names)} for {randomizer.kind}"
             if self.is_sequential:
                 expected = f"{SEQUENTIAL_ANALYSIS} for sequential rounds: others need identical randomizers"
             elif names != randomizer.analyses:
-                expected += " with participation or delta0"
+                expected += " with sampled_from" if self.sampled_from else " with participation or delta0"
             raise InvalidParameter("analysis", self.analysis, expected)
+
+    def _possible_analyses(self) -> tuple[str, ...]:
+        """Returns the names of the randomizer's bounds that hold for this round, the default one first."""
+        if self.is_sequential:
+            return (SEQUENTIAL_ANALYSIS,)
+        names, silent = self.randomizer.analyses, self.coin is not None and self.coin < 1
+        if silent or self.delta0 > 0:
+            # The tight pair is a bound, not a decomposition: it has no silent component and no published
+            # slack.
+            names = tuple(name for name in names if name != "tight")
+        if isinstance(self.randomizer, DecomposedRandomizer) and (silent or self.sampled_from is not None):
+            # That the ends and what lies between them bound a random set of users is not proven.
+            names = tuple(name for name in names if name != EXACT)
+        return names
 
     def _check_honesty(self) -> None:
         least = self.randomizer.minimum_honest

@@ -7,6 +7,7 @@ without tilting except for very small deltas.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ import scipy
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition, with_silence
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
-from shuffle_ledger.accounting.randomizers.base import DecomposedRandomizer
+from shuffle_ledger.accounting.randomizers.base import EXACT, DecomposedRandomizer
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, honest_share
 from shuffle_ledger.accounting.verification.second_pairs import pair_delta
 
@@ -41,6 +42,8 @@ _LATTICE_DEVIATIONS = 14.0
 _LATTICE_FACTORS = (1.0, 2.0, 4.0, 8.0)
 # Largest number of reports that is checked.
 _MOST_REPORTS = 10**10
+# Largest number of other users whose every dataset is summed.
+_MOST_OTHERS = 300
 # Tilted masses further below the tilted mean than this many deviations are round-off and not used.
 _TRUSTED_DEVIATIONS = 6.0
 _LARGEST_TILT = 1e6
@@ -91,6 +94,9 @@ def _divergence(shuffled: ShuffledRound) -> _Divergence | None:
     randomizer = shuffled.randomizer
     if not isinstance(randomizer, DecomposedRandomizer):
         return lambda honest, excess: pair_delta(randomizer, honest, math.log1p(excess))
+    law = randomizer.bit_law
+    if shuffled.analysis == EXACT and law is not None:
+        return functools.partial(_largest_of_bits, law.a, law.b)
     analysis = randomizer.analysis(str(shuffled.analysis))
     pairs = []
     for bracket in analysis.brackets:
@@ -113,6 +119,23 @@ def _divergence(shuffled: ShuffledRound) -> _Divergence | None:
         return None
 
     return divergence
+
+
+def _largest_of_bits(a: float, b: float, honest: int, excess: float) -> float | None:
+    """Returns the largest divergence of bits that are 1 with probability a or b, over the numbers of others
+    with either; None if there are too many."""
+    others = honest - 1
+    if others > _MOST_OTHERS:
+        return None
+    found = 0.0
+    for first in range(others + 1):
+        ones = scipy.stats.binom.pmf(np.arange(first + 1), first, a)
+        rest = others - first
+        hidden = np.convolve(ones, scipy.stats.binom.pmf(np.arange(rest + 1), rest, b))
+        one, other = (np.convolve(hidden, [1 - p, p]) for p in (a, b))
+        for p, q in ((one, other), (other, one)):
+            found = max(found, float(np.maximum(p - q - excess * q, 0.0).sum()))
+    return found
 
 
 def _mixed(divergence: _Divergence, law: Any, honest: int, excess: float) -> float | None:

@@ -50,7 +50,11 @@ FEBRUARY = "expected a date as YYYY-MM-DD: February 2026 has 28 days"
         ("participation", 0, "participation: got 0, expected a number above 0"),
         ("delta0", 1, "delta0: got 1, expected a number below 1"),
         ("honest_fraction", 2, "honest_fraction: got 2, expected a number of at most 1"),
-        ("analysis", "loose", "analysis: got loose, expected one of 'tight', 'clone', 'blanket' or 'strong-"),
+        (
+            "analysis",
+            "loose",
+            "analysis: got loose, expected one of 'tight', 'clone', 'blanket', 'exact' or 'strong-",
+        ),
         ("collected_on", "1.2.2025", "collected_on: got 1.2.2025, expected a date as YYYY-MM-DD"),
         ("collected_on", "9999-12-31", f"collected_on: got 9999-12-31, {YEARS}"),
         ("collected_on", "0001-01-01", f"collected_on: got 0001-01-01, {YEARS}"),

@@ -247,7 +247,7 @@ class RoundParameters(Body):
     participation: Share | None = None
     honest_fraction: Share = 1.0
     delta0: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
-    analysis: Literal["tight", "clone", "blanket", "strong-adversary"] | None = None
+    analysis: Literal["tight", "clone", "blanket", "exact", "strong-adversary"] | None = None
     interaction: Annotated[
         Literal["identical", "sequential"] | None,
         Field(
@@ -599,7 +599,7 @@ class CorrectRound(Body):
     participation: Share | None = None
     honest_fraction: Share | None = None
     delta0: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] | None = None
-    analysis: Literal["tight", "clone", "blanket", "strong-adversary"] | None = None
+    analysis: Literal["tight", "clone", "blanket", "exact", "strong-adversary"] | None = None
     interaction: Literal["identical", "sequential"] | None = None
     reports_per_user: PerUser | None = None
     reason: Reason

@@ -1,0 +1,267 @@
+"""Reports of one bit, by their own law: the bounds hold for every dataset, and they are close."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from shuffle_ledger.accounting.accountant import Accountant
+from shuffle_ledger.accounting.amplification.binary_reports import profile, tilted
+from shuffle_ledger.accounting.amplification.binary_reports.few import EveryDataset
+from shuffle_ledger.accounting.amplification.binary_reports.law import BitLaw
+from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.pld.bounds import ProfileBounds
+from shuffle_ledger.accounting.randomizers import Table
+from shuffle_ledger.accounting.randomizers.notation import parse_randomizer
+from shuffle_ledger.accounting.rounds.dominance import fits
+from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile, ShuffledRound
+from shuffle_ledger.accounting.verification.second_method import round_delta
+from tests.tiers import thorough
+
+RESPONSE = "table([[0.75, 0.25], [0.25, 0.75]])"
+LOPSIDED = "table([[0.9375, 0.0625], [0.75, 0.25]])"
+FAR_APART = "table([[0.0078125, 0.9921875], [0.875, 0.125]])"
+
+
+def made(randomizer: str, reports: int, **fields: Any) -> ShuffledRound:
+    return ShuffledRound(randomizer=parse_randomizer(randomizer), reports=reports, analysis="exact", **fields)
+
+
+def table_of(text: str) -> Table:
+    table = parse_randomizer(text)
+    assert isinstance(table, Table)
+    return table
+
+
+def bit_of(text: str) -> BitLaw:
+    law = table_of(text).bit_law
+    assert law is not None
+    return law
+
+
+def laws_of(rows: Sequence[Sequence[float]], inputs: Sequence[int]) -> list[Fraction]:
+    """Returns the law of the number of ones of the users with these inputs."""
+    law = [Fraction(1)]
+    for held in inputs:
+        zero, one = map(Fraction, rows[held])
+        law = [
+            zero * (law[t] if t < len(law) else 0) + one * (law[t - 1] if t else 0)
+            for t in range(len(law) + 1)
+        ]
+    return law
+
+
+def divergences(rows: Sequence[Sequence[float]], reports: int, orders: list[Fraction]) -> list[Fraction]:
+    """Returns the largest divergence over all neighbouring datasets, one user after another and both
+    directions."""
+    pairs = []
+    for others in itertools.product((0, 1), repeat=reports - 1):
+        pairs += [[laws_of(rows, (x, *others)) for x in both] for both in ((0, 1), (1, 0))]
+    return [
+        max(sum(max(p - order * q, Fraction(0)) for p, q in zip(*pair, strict=True)) for pair in pairs)
+        for order in orders
+    ]
+
+
+@pytest.mark.parametrize("reports", [1, 2, 3, 4, thorough(6)])
+@pytest.mark.parametrize("text", [RESPONSE, LOPSIDED, FAR_APART])
+def test_bounds_hold_for_all_datasets_of_few_users(text: str, reports: int) -> None:
+    """Every dataset in exact fractions: the listed datasets, and the nodes, enclose the largest."""
+    randomizer = table_of(text)
+    limit = math.expm1(randomizer.epsilon0)
+    chances = np.random.default_rng(reports).random(6)
+    excess = limit * np.sort([0.0, *chances**2, 0.95])
+    truth = divergences(randomizer.rows, reports, [1 + Fraction(one) for one in excess.tolist()])
+    laws = bit_of(text), bit_of(text).mirrored
+    found = [RoundProfile(made(text, reports), smoothing=0.1)(excess)]
+    if reports > 1:
+        by_nodes = [tilted.tilted_bounds(one, reports - 1, excess) for one in laws]
+        found.append(ProfileBounds(*(np.max(side, axis=0) for side in zip(*by_nodes, strict=True))))
+    for bounds in found:
+        for upper, lower, value in zip(bounds.upper.tolist(), bounds.lower.tolist(), truth, strict=True):
+            assert Fraction(lower) <= value <= Fraction(upper)
+            assert upper <= float(value) * 1.001 + 1e-12 or bounds is not found[0]
+
+
+def orders_of(law: BitLaw, others: int, seed: int, count: int = 25) -> np.ndarray:
+    """Returns random orders: most where the divergence is between 1e-30 and 1, some near the largest."""
+    deviation = math.sqrt(min(law.a * law.not_a, law.b * law.not_b) * others)
+    usual = np.random.default_rng(seed).uniform(0, 11, count) * law.gap / deviation
+    largest = law.gap / law.b
+    return np.sort(np.append(usual[usual < largest], np.random.default_rng(seed).uniform(0, largest, 5)))
+
+
+LAWS = [
+    BitLaw.of_response(1.0),
+    BitLaw.of_response(0.01),
+    BitLaw.of_response(3.0),
+    BitLaw.of_response(6.0),
+    bit_of(LOPSIDED),
+    bit_of(FAR_APART),
+    bit_of(FAR_APART).mirrored,
+]
+
+
+@pytest.mark.parametrize("others", [2, 12, 33, 66, thorough(140)])
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: f"{law.a:.3g}-{law.b:.3g}")
+def test_nodes_enclose_the_largest_of_every_m(law: BitLaw, others: int) -> None:
+    """No bound is below the supremum over all numbers of ones among the others, and most are close."""
+    excess = orders_of(law, others, seed=others)
+    truth = EveryDataset(law, others).bounds(excess)
+    found = tilted.tilted_bounds(law, others, excess)
+    assert np.all(found.upper >= truth.lower)
+    assert np.all(found.lower <= truth.upper)
+    plain = truth.lower > 1e-40
+    assert np.all(found.upper[plain] <= 1.01 * truth.upper[plain])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("SPACING", 1.3), ("LAST_EXPONENT", 4.0), ("MOST_DATASETS", 3), ("SPACING", 0.2)]
+)
+@pytest.mark.parametrize("law", LAWS[::2], ids=lambda law: f"{law.a:.3g}-{law.b:.3g}")
+def test_no_bound_depends_on_the_numerical_settings(
+    monkeypatch: pytest.MonkeyPatch, law: BitLaw, name: str, value: float
+) -> None:
+    """Coarser nodes, fewer of them and fewer datasets make bounds wider, and not wrong."""
+    excess = orders_of(law, 40, seed=3)
+    truth = EveryDataset(law, 40).bounds(excess)
+    monkeypatch.setattr(tilted, name, value)
+    found = tilted.tilted_bounds(law, 40, excess)
+    assert np.all(found.upper >= truth.lower)
+    assert np.all(found.lower <= truth.upper)
+
+
+@pytest.mark.parametrize("others", [5_000, 1_000_000])
+@pytest.mark.parametrize("law", LAWS[:4], ids=lambda law: f"{law.a:.3g}-{law.b:.3g}")
+def test_both_ends_of_many_users_are_enclosed(law: BitLaw, others: int) -> None:
+    """Binomial tails of a library: the upper bound is above the end's divergence, and close to it."""
+    excess = np.linspace(0.2, 5, 6) * law.gap / math.sqrt(law.a * law.not_a * others)
+    excess = excess[excess < 0.5 * law.gap / law.b]
+    found = tilted.tilted_bounds(law, others, excess)
+    for place, one in enumerate(excess):
+        for chance in (law.a, law.b):
+            sums = scipy.stats.binom(others, chance)
+            middle = np.arange(max(0, int(sums.mean() - 12 * sums.std())), int(sums.mean() + 12 * sums.std()))
+            values = law.gained(np.array([one])) * sums.pmf(middle) - one * sums.sf(middle)
+            assert found.upper[place] >= values.max() * (1 - 1e-6)
+    assert np.all(found.upper <= 1.01 * found.lower)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("epsilon0", "reports", "delta", "epsilon"),
+    [
+        (1, 1_000, 1e-6, 0.1266145),
+        (1, 1_000, 1e-8, 0.162947),
+        (2, 10_000, 1e-6, 0.0870197),
+        (4, 20_000, 1e-6, 0.209406),
+        (5, 10**9, 1e-30, 0.00403895),
+    ],
+)
+def test_epsilon_is_the_largest_of_all_datasets(
+    epsilon0: float, reports: int, delta: float, epsilon: float
+) -> None:
+    """Numbers found by another program, which listed every m or the last ones."""
+    for kind in (f"krr(k=2, epsilon0={epsilon0})", f"duchi(epsilon0={epsilon0})"):
+        found = Accountant().certify({made(kind, reports): 1}, delta=delta)
+        assert found.epsilon_lower <= epsilon * (1 + 1e-5)
+        assert found.epsilon_upper >= epsilon * (1 - 1e-5)
+        assert found.epsilon_upper <= 1.001 * found.epsilon_lower
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "text", ["krr(k=2, epsilon0=0.3)", "krr(k=2, epsilon0=3)", "krr(k=2, epsilon0=6)", LOPSIDED, FAR_APART]
+)
+@pytest.mark.parametrize(
+    ("reports", "delta"), [(1, 1e-3), (30, 1e-3), (300, 1e-6), (20_000, 1e-8), (10**7, 1e-30)]
+)
+def test_bounds_of_one_round_are_close(text: str, reports: int, delta: float) -> None:
+    """Upper over lower is at most 1.001, and the blanket is nowhere below."""
+    found = Accountant().certify({made(text, reports): 1}, delta=delta)
+    assert found.epsilon_upper <= 1.001 * found.epsilon_lower + 1e-9
+    blanket = ShuffledRound(randomizer=parse_randomizer(text), reports=reports, analysis="blanket")
+    assert found.epsilon_upper <= Accountant().certify({blanket: 1}, delta=delta).epsilon_upper * (1 + 1e-5)
+
+
+@pytest.mark.slow
+def test_rounds_compose() -> None:
+    """Fifty-two rounds cost less than three quarters of what the blanket charges; the work is bounded."""
+    shuffled = made("krr(k=2, epsilon0=2)", 10_000)
+    found = Accountant().certify({shuffled: 52}, delta=1e-6)
+    assert 0.70 < found.epsilon_lower <= found.epsilon_upper <= 1.001 * found.epsilon_lower < 0.71
+
+
+def test_a_composition_asks_for_few_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One table of a round, of at most as many orders as the blanket's."""
+    asked: list[int] = []
+
+    def counted(law: BitLaw, others: int, excess: np.ndarray) -> ProfileBounds:
+        asked.append(excess.size)
+        return tilted.tilted_bounds(law, others, excess)
+
+    monkeypatch.setattr(profile, "tilted_bounds", counted)
+    Accountant().certify({made("krr(k=2, epsilon0=2)", 10_000): 52}, delta=1e-6)
+    assert sum(asked) <= 1500
+
+
+def test_two_rounds_cost_at_least_what_the_datasets_show() -> None:
+    """The composition of two rounds is above the exact divergence of the same dataset twice."""
+    rows, order = table_of(RESPONSE).rows, Fraction(3, 2)
+    found = Accountant().certify_delta({made(RESPONSE, 4): 2}, epsilon=math.log(1.5))
+    for others in itertools.product((0, 1), repeat=3):
+        one, other = (laws_of(rows, (x, *others)) for x in (0, 1))
+        twice = sum(
+            max(p * p2 - order * q * q2, Fraction(0))
+            for (p, q), (p2, q2) in itertools.product(zip(one, other, strict=True), repeat=2)
+        )
+        assert found.delta_upper >= float(twice) * (1 - 1e-12)
+
+
+def test_the_second_method_agrees() -> None:
+    shuffled = made("krr(k=2, epsilon0=1)", 60)
+    found = Accountant().certify({shuffled: 1}, delta=1e-5)
+    assert round_delta(shuffled, found.epsilon_upper) == pytest.approx(1e-5, rel=1e-3)
+    assert round_delta(made("krr(k=2, epsilon0=1)", 1_000), 0.1) is None
+
+
+def test_dishonest_users_are_not_counted() -> None:
+    half, fewer = made("duchi(epsilon0=1)", 2_000, honest_fraction=0.5), made("duchi(epsilon0=1)", 1_000)
+    found, truth = (Accountant().certify({one: 1}, delta=1e-6) for one in (half, fewer))
+    assert found.epsilon_upper == truth.epsilon_upper
+
+
+@pytest.mark.parametrize("fields", [{"sampled_from": 2_000}, {"participation": 0.5}])
+def test_random_sets_of_users_have_the_blanket_only(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParameter, match="one of blanket, strong-adversary for krr with"):
+        made("krr(k=2, epsilon0=1)", 1_000, **fields)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "krr(k=3, epsilon0=1)",
+        "table([[1, 0], [0.5, 0.5]])",
+        "table([[0.5, 0.5], [0.5, 0.5]])",
+        "table([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25]])",
+    ],
+)
+def test_other_reports_have_no_exact_analysis(text: str) -> None:
+    with pytest.raises(InvalidParameter, match="one of blanket"):
+        made(text, 1_000)
+
+
+def test_a_slot_of_fewer_reports_and_a_larger_epsilon0_dominates() -> None:
+    inner, slot = made("krr(k=2, epsilon0=1)", 150), made("krr(k=2, epsilon0=1.5)", 140)
+    assert fits(inner, slot)
+    assert not fits(slot, inner)
+    excess = np.linspace(0, 1.5, 40)
+    small, large = (RoundProfile(one, smoothing=0.1)(excess) for one in (inner, slot))
+    assert np.all(small.lower <= large.upper)
