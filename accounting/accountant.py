@@ -18,6 +18,7 @@ from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.filters.charges import KnownBounds, charge_of
 from shuffle_ledger.accounting.filters.filter_set import Charge, FilterSet
 from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT, keep_freed_memory
+from shuffle_ledger.accounting.numeric.effort import MOST_EFFORT
 from shuffle_ledger.accounting.pld.approximate import (
     ROUNDED,
     delta_interval_with_slack,
@@ -94,6 +95,11 @@ _LEAST_REFINED_DEVIATIONS = 1e-4
 # that.
 _DECIDING_SHARES = (0.1, 0.01)
 _MOST_DECIDING_WORK = 100_000
+_EFFORT_EXPECTED = "a finite number above 0"
+# Share of the usual effort that the privacy loss of one round may take at a finer precision.
+_FINER_EFFORT = 0.25
+# From this number of terms on, a profile is measured before it is evaluated.
+_COSTLY_TERMS = 500
 # Factor of the work if the number of honest reports is random.
 _WORK_OF_MIXTURE = 30
 
@@ -113,14 +119,16 @@ class Accountant:
 
     Args:
         precision: wanted relative width of intervals of epsilon, from 1e-6 to 0.1.
+        effort: the effort that one round's privacy loss may take, as a share of the usual one; with less, the
+            slowest rounds have wider intervals.
 
     One instance may be used by one thread at a time.
 
     Raises:
-        InvalidParameter: precision is out of range.
+        InvalidParameter: precision or effort is out of range.
     """
 
-    def __init__(self, *, precision: float = DEFAULT_PRECISION) -> None:
+    def __init__(self, *, precision: float = DEFAULT_PRECISION, effort: float = 1.0) -> None:
         self.precision = validation.real("precision", precision, "a number from 1e-6 to 0.1")
         if not LEAST_PRECISION <= self.precision <= 0.1:
             raise InvalidParameter("precision", precision, "a number from 1e-6 to 0.1")
@@ -131,6 +139,9 @@ class Accountant:
         self._charges: OrderedDict[tuple[ShuffledRound, FilterSet], Charge] = OrderedDict()
         self._answers = _Answers()
         self._finer: dict[float, Accountant] = {}
+        self._most_effort = validation.real("effort", effort, _EFFORT_EXPECTED) * MOST_EFFORT
+        if not 0 < self._most_effort < math.inf:
+            raise InvalidParameter("effort", effort, _EFFORT_EXPECTED)
         self._pure: tuple[frozenset[tuple[ShuffledRound, int]], Callable[[float], Interval]] | None = None
 
     def knows(self, shuffled: ShuffledRound) -> bool:
@@ -187,7 +198,7 @@ class Accountant:
     def _remembered(self, shuffled: ShuffledRound) -> _Remembered:
         # `RoundProfile` refuses several reports per user: the loss of such a round is not one pair's.
         if certain_round(shuffled) not in self._losses:
-            self.adopt(shuffled, _privacy_loss(shuffled, self.precision))
+            self.adopt(shuffled, _privacy_loss(shuffled, self.precision, self._most_effort))
         self._losses.move_to_end(shuffled)
         return self._losses[shuffled]
 
@@ -252,7 +263,7 @@ class Accountant:
         if precision == self.precision:
             return self
         if precision not in self._finer:
-            self._finer[precision] = Accountant(precision=precision)
+            self._finer[precision] = Accountant(precision=precision, effort=_FINER_EFFORT)
         return self._finer[precision]
 
     def _are_quick(self, rounds: Mapping[ShuffledRound, int]) -> bool:
@@ -437,10 +448,7 @@ class Accountant:
         """Returns a measure of the time that the round's privacy loss takes: its losses times the terms of
         each."""
         losses = self._remembered(shuffled).loss.upper.index.size
-        randomizer = shuffled.randomizer
-        terms = 1
-        if isinstance(randomizer, DecomposedRandomizer):
-            terms = randomizer.terms(str(shuffled.analysis))
+        terms = _terms(shuffled)
         certain = shuffled.sampled_from is None or shuffled.honest_fraction == 1
         return losses * terms * (1 if certain else _WORK_OF_MIXTURE)
 
@@ -580,7 +588,13 @@ def _about(certificate: Certificate, number: int) -> Certificate:
     return certificate if certificate.rounds == number else dataclasses.replace(certificate, rounds=number)
 
 
-def _privacy_loss(shuffled: ShuffledRound, precision: float) -> RoundLoss:
+def _terms(shuffled: ShuffledRound) -> int:
+    """Returns the number of terms of one order of the round's profile."""
+    randomizer = shuffled.randomizer
+    return randomizer.terms(str(shuffled.analysis)) if isinstance(randomizer, DecomposedRandomizer) else 1
+
+
+def _privacy_loss(shuffled: ShuffledRound, precision: float, most: float) -> RoundLoss:
     smoothing = (_PROFILE_SMOOTHING if is_certain(shuffled) else _MIXED_SMOOTHING) * math.sqrt(precision)
     profile = RoundProfile(shuffled, smoothing=smoothing)
     # If the number of honest reports is random, orders are expensive.
@@ -596,6 +610,9 @@ def _privacy_loss(shuffled: ShuffledRound, precision: float) -> RoundLoss:
         once=not profile.is_quick,
         sharper=profile.sharper if profile.is_simple else None,
         cheap=simple.is_enumerated,
+        costly=_terms(shuffled) > _COSTLY_TERMS,
+        afford=functools.partial(profile.afford, most=most / 2),
+        most=most,
     )
     return RoundLoss(upper=upper, lower=lower)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray, IndexArray
 from shuffle_ledger.accounting.numeric.convex_minorants import SupportingLines, corners
+from shuffle_ledger.accounting.numeric.effort import counted
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds, Sketch
 from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA, PrivacyLossDistribution, Side
 from shuffle_ledger.accounting.pld.grids import Gaps, Lattice, Polygon, Tilts, between, gaps, graded
@@ -56,6 +57,12 @@ _LATTICE_SHARE = 0.4
 # Sharper bounds are then asked to cause this share of the precision, but at most this factor closer at once;
 # they are tried first at this many orders.
 _SHARP_SHARE, _MOST_SHARPENING, _PROBED_ORDERS = 0.5, 0.05, 8
+# Orders at which the effort of a profile is measured, and the fewest that a lattice keeps to save effort.
+_MEASURED_ORDERS, _FEWEST_ORDERS = 8, 32
+# Share of the effort that a model may take.
+_MODEL_SHARE = 1 / 4
+# A sharper profile takes about this many times the effort.
+_SHARPER_EFFORT = 2.0
 
 
 class _Made(NamedTuple):
@@ -125,6 +132,9 @@ def from_profile(
     once: bool,
     sharper: Callable[[float], Profile] | None,
     cheap: bool,
+    costly: bool = False,
+    afford: Callable[[FloatArray], int] | None = None,
+    most: float = math.inf,
 ) -> tuple[PrivacyLossDistribution, PrivacyLossDistribution]:
     """Makes discrete pairs above and below a symmetric privacy profile: above by connecting the dots, below
     by supporting lines.
@@ -142,6 +152,11 @@ def from_profile(
         sharper: returns the profile with bounds that are closer by about the given factor; used if the bounds
             alone make the answer too wide; None if there are none.
         cheap: whether orders cost almost no time: the first lattice is then finer.
+        costly: whether orders may cost so much that it is measured before the first lattice is evaluated.
+        afford: makes the profile cheaper if that is necessary, and returns at how many of the given orders it
+            is evaluated; used with `once`. None for all of them.
+        most: about the most array elements that profiles compute; the lattice is coarser, so that bounds are
+            wider, if that is not enough.
 
     Guarantee: the profile of the first pair is at least, that of the second at most, the given profile, at
     every order.
@@ -157,30 +172,49 @@ def from_profile(
         first = first.fine_at_the_end(_END_SPACING * precision * stop)
 
     pairs = _Pairing(largest_loss, infinity, precision, bounded)
+    # A model is worth less than the profile that it stands for.
+    simple, share = (profile, most) if model is None else (model, _MODEL_SHARE * most)
+    if costly and share < math.inf:
+        first = first.thinned(max(int(share / _effort_of_one(simple, first)), _FEWEST_ORDERS))
     if model is None:
-        return _refined(profile, first, pairs, sharper)[1]
-    lattice = _refined(model, first, pairs)[0]
+        return _refined(profile, first, pairs, most, sharper)[1]
+    lattice = _refined(model, first, pairs, share)[0]
     if once:
+        if afford is not None:
+            lattice = lattice.thinned(max(afford(lattice.excess), _FEWEST_ORDERS))
         return pairs(lattice, profile(lattice.excess)).pairs
-    return _refined(profile, lattice, pairs)[1]
+    return _refined(profile, lattice, pairs, most)[1]
+
+
+def _effort_of_one(profile: Profile, lattice: Lattice) -> float:
+    """Returns the array elements that one order of a profile takes, measured at some orders of a lattice."""
+    some = lattice.thinned(_MEASURED_ORDERS).excess
+    with counted() as effort:
+        profile(some)
+    return max(effort.spent / some.size, 1.0)
 
 
 def _refined(
     profile: Profile,
     lattice: Lattice,
     pairs: _Pairing,
+    most: float,
     sharper: Callable[[float], Profile] | None = None,
 ) -> tuple[Lattice, _Pairs]:
-    """Refines the lattice until its pairs are close enough or refining no longer helps. Returns the lattice
-    and the pairs."""
-    bounds, precision = profile(lattice.excess), pairs.precision
+    """Refines the lattice until its pairs are close enough, refining no longer helps, or the profile has
+    computed about `most` array elements. Returns the lattice and the pairs."""
+    with counted() as effort:
+        bounds, precision = profile(lattice.excess), pairs.precision
+    one, left = effort.spent / lattice.positions.size, most - effort.spent
     last = pairs(lattice, bounds)
     blurred = last.gaps.blurred
-    if sharper is not None and blurred > _MOSTLY_BOUNDS * precision:
+    if sharper is not None and blurred > _MOSTLY_BOUNDS * precision and left > _SHARPER_EFFORT * effort.spent:
         sharp = sharper(max(_SHARP_SHARE * precision / blurred, _MOST_SHARPENING))
         worst = np.sort(np.argsort(-last.gaps.blurs)[:_PROBED_ORDERS])
         if _is_closer(sharp(lattice.excess[worst]), ProfileBounds(*(one[worst] for one in bounds))):
-            profile, bounds = sharp, sharp(lattice.excess)
+            with counted() as effort:
+                profile, bounds = sharp, sharp(lattice.excess)
+            one, left = effort.spent / lattice.positions.size, left - effort.spent
             last = pairs(lattice, bounds)
     best, known = last, lattice
     for _ in range(_MOST_REFINEMENTS):
@@ -191,8 +225,9 @@ def _refined(
             break
         if last.apart <= _ENOUGH * precision or not added.size:
             break
-        if lattice.positions.size + added.size > _MOST_POINTS:
+        if lattice.positions.size + added.size > _MOST_POINTS or added.size * one > left:
             break
+        left -= added.size * one
         lattice, bounds = _with_points(profile, lattice, bounds, added)
         before, last = last.apart, pairs(lattice, bounds)
         if last.apart < best.apart:

@@ -93,6 +93,13 @@ class Lattice(NamedTuple):
         kept = [position for position in added if position > before]
         return Lattice(np.union1d(self.positions, np.array(kept, dtype=np.int64)), self.unit)
 
+    def thinned(self, size: int) -> Lattice:
+        """Returns about this many of the losses, the first and the last one among them."""
+        if size >= self.positions.size:
+            return self
+        kept = np.unique(np.rint(np.linspace(0, self.positions.size - 1, max(size, 2))).astype(np.int64))
+        return Lattice(self.positions[kept], self.unit)
+
     def reduced(self) -> Lattice:
         """Returns the same losses in the largest unit that is this one times a power of two."""
         halvings = self.stride.bit_length() - 1

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from shuffle_ledger.accounting.certificate import Interval
+from shuffle_ledger.accounting.numeric.effort import MOST_EFFORT, counted
 from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA
 from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile, ShuffledRound
 
@@ -20,6 +21,8 @@ _FEW_SEARCH_POINTS = 9
 # Number of searches, and the most while the interval is wider than asked.
 _FEWEST_SEARCHES = 2
 _MOST_SEARCHES = 5
+# About the most array elements of the first search in a mixture; there are no more searches after as many.
+_MOST_SHARP_EFFORT = MOST_EFFORT / 8
 # Smallest delta for which lists of outcomes are used: they leave out improbable outcomes.
 _LEAST_LISTED_DELTA = 1e6 * NEGLIGIBLE_DELTA
 
@@ -52,11 +55,17 @@ def sharpened_epsilon(
         if interval.is_within(precision):
             return interval
         profile = RoundProfile(shuffled, smoothing=_SHARP_SMOOTHING_MIXED * math.sqrt(precision))
+        profile.afford(np.expm1(np.linspace(lower, upper, _FEW_SEARCH_POINTS)), most=_MOST_SHARP_EFFORT)
+    spent = 0.0
     for number in range(_MOST_SEARCHES):
         if upper - lower <= precision * upper and (not simple or number >= _FEWEST_SEARCHES):
             break
+        if spent > _MOST_SHARP_EFFORT:
+            break
         points = np.linspace(lower, upper, _SEARCH_POINTS if simple else _FEW_SEARCH_POINTS)
-        bounds = profile.at(points)
+        with counted() as effort:
+            bounds = profile.at(points)
+        spent += effort.spent
         enough = np.flatnonzero(bounds.upper <= delta)
         needed = np.flatnonzero(bounds.lower >= delta)
         upper = min(upper, float(points[enough[0]])) if enough.size else upper

@@ -26,6 +26,7 @@ from shuffle_ledger.accounting.amplification.random_size.sampling import (
 )
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT, TINY, UNIT_ROUND_OFF, FloatArray
+from shuffle_ledger.accounting.numeric.effort import MOST_EFFORT, counted
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds, Sketch
 from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA, Tail
 from shuffle_ledger.accounting.printed_numbers import exact_text
@@ -56,6 +57,11 @@ _TABLE_FROM_CELLS, _TABLE_GROUP_WIDTH = 16, 0.4
 # A cell is halved if its bounds are apart by more than this many times the smoothing's square times the sum,
 # and by more than a negligible delta; at most this often, and up to this many cells.
 _WIDE_CELL, _NEGLIGIBLE_WIDTH, _MOST_HALVINGS, _MOST_CELLS = 20.0, 1e-34, 8, 200
+# To save effort, a mixture is evaluated at no fewer orders than the first number as long as it has more cells
+# than the second one.
+_ENOUGH_ORDERS, _FEWEST_CELLS = 300, 8
+# Orders at which the effort of a cell is measured, and how often a cell is evaluated at about its orders.
+_MEASURED_ORDERS, _EVALUATIONS_OF_CELL = 8, 2
 # Losses of a crude bound on the profile: 0, and this many from the share of the largest loss on.
 _SKETCH_POINTS, _SKETCH_FROM = 65, 1e-9
 # If the bound falls by more than this many times the logarithm of what is negligible between two of these,
@@ -527,7 +533,9 @@ class RoundProfile:
     def _mixture(self, excess: FloatArray) -> ProfileBounds:
         """Returns the bounds as a sum over cells. Cells that make them wide are halved, for later calls
         too."""
-        found = self._of_cells(self._cells, excess)
+        with counted() as effort:
+            found = self._of_cells(self._cells, excess)
+        left, one = MOST_EFFORT / 8 - effort.spent, effort.spent / len(self._cells)
         for _ in range(_MOST_HALVINGS):
             most = (
                 _WIDE_CELL * self._smoothing**2 * sum(bounds.upper for _, bounds in found) + _NEGLIGIBLE_WIDTH
@@ -536,7 +544,8 @@ class RoundProfile:
                 not cell.is_single and bool(np.any(bounds.upper - bounds.lower > most))
                 for cell, bounds in found
             ]
-            if not any(wide) or len(found) + sum(wide) > _MOST_CELLS:
+            left -= 2 * sum(wide) * one
+            if not any(wide) or len(found) + sum(wide) > _MOST_CELLS or left < 0:
                 break
             halves = [half for (cell, _), far in zip(found, wide, strict=True) if far for half in cell.halves]
             finer = iter(self._of_cells(halves, excess))
@@ -586,6 +595,33 @@ class RoundProfile:
         """Returns whether the profile is a sum over listed outcomes, so that more orders cost almost no
         time."""
         return self._base.is_listed(self._cells[-1].most)
+
+    def afford(self, excess: FloatArray, *, most: float) -> int:
+        """Makes the profile cheaper if it is a mixture that would take too long, and returns at how many of
+        these orders minus one it then takes about `most` array elements.
+
+        Fewer orders come first, then fewer and wider cells, then still fewer orders.
+        """
+        if self.is_simple:
+            return excess.size
+        orders, heaviest = excess.size, max(self._cells, key=lambda one: one.weight)
+        some, slowest = excess[:: max(orders // _MEASURED_ORDERS, 1)], 0.0
+        # Outcomes of few reports are listed, at almost no cost.
+        for cell in (self._cells[0], heaviest, self._cells[-1]):
+            with counted() as effort:
+                self._bounds(cell, cell.fewest, some * (self._honest / cell.fewest))
+            slowest = max(slowest, effort.spent / some.size)
+        affordable = most / max(_EVALUATIONS_OF_CELL * slowest, 1.0)
+        fewer = min(orders, max(int(affordable / len(self._cells)), min(orders, _ENOUGH_ORDERS)))
+        size = math.ceil(len(self._cells) * fewer / max(affordable, 1.0))
+        if size > 1:
+            size = min(size, max(len(self._cells) // _FEWEST_CELLS, 1))
+            groups = [self._cells[start : start + size] for start in range(0, len(self._cells), size)]
+            self._cells = [
+                Cell.of(group[0].fewest, np.concatenate([one.masses for one in group])) for group in groups
+            ]
+            self._heaviest = max(cell.weight for cell in self._cells)
+        return min(fewer, max(int(affordable / len(self._cells)), 1))
 
     def outline(self, excess: FloatArray) -> ProfileBounds:
         """Returns wider bounds that are cheap for mixtures too: from the cells of largest weight; the

@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shuffle_ledger.accounting import Accountant, Certificate, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting import (
+    Accountant,
+    Certificate,
+    InvalidParameter,
+    ShuffledRound,
+    parse_randomizer,
+)
+from shuffle_ledger.accounting.numeric.effort import MOST_EFFORT, counted, spend
 from shuffle_ledger.accounting.pld import tilting
 from shuffle_ledger.accounting.pld.composition import Composition
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution, Side
@@ -222,3 +229,103 @@ def test_outcomes_of_a_huge_domain_are_told_apart_as_rarely_as_they_are(
     assert found.delta_upper >= count * single.delta_lower * (1 - told)
     assert found.delta_upper - found.delta_lower <= 0.01 * found.delta_upper
     assert accountant.certify({one: count}, delta=2 * count * single.delta_upper).epsilon_upper == 0
+
+
+SLOW_LOSSES: list[Any] = [
+    # randomizer, round, and an interval of epsilon at 1e-6 that was found before work was limited
+    (
+        "olh(epsilon0=20, g=2, domain=3)",
+        1000,
+        {"sampled_from": 10_000, "honest_fraction": 0.9},
+        (12.4658, 12.4711),
+    ),
+    (
+        "olh(epsilon0=20, g=2, domain=3)",
+        10_000,
+        {"sampled_from": 100_000, "honest_fraction": 0.9},
+        (10.0298, 10.0335),
+    ),
+    (
+        "olh(epsilon0=20, g=2, domain=3)",
+        3000,
+        {"sampled_from": 100_000, "honest_fraction": 0.2},
+        (11.6893, 11.6913),
+    ),
+    (
+        "oue(domain=4, epsilon0=26.676)",
+        24_849,
+        {"sampled_from": 51_816, "honest_fraction": 0.99},
+        (16.5416, 16.5465),
+    ),
+    (
+        "joint(laplace(epsilon0=1), laplace(epsilon0=2), bounded_laplace(epsilon0=1))",
+        10_000,
+        {},
+        (0.22677, 0.22786),
+    ),
+    (
+        "joint(laplace(epsilon0=4), laplace(epsilon0=3), bounded_laplace(epsilon0=0.5))",
+        1000,
+        {"sampled_from": 20_289, "honest_fraction": 0.5},
+        (2.5, 3.1),
+    ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("text", "reports", "rest", "known"), SLOW_LOSSES)
+def test_a_privacy_loss_takes_bounded_effort(
+    text: str, reports: int, rest: dict[str, Any], known: tuple[float, float]
+) -> None:
+    """It is wider at most; both intervals contain the exact epsilon."""
+    one = _round(text, reports, **rest)
+    tracemalloc.start()
+    try:
+        with counted() as effort:
+            found = Accountant().certify({one: 1}, delta=1e-6)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < MOST_BYTES
+    assert effort.spent < 2.5 * MOST_EFFORT
+    assert found.epsilon_lower <= known[1]
+    assert found.epsilon_upper >= known[0]
+    assert found.precise == (found.epsilon_upper - found.epsilon_lower <= 1e-3 * found.epsilon_upper)
+    assert found.epsilon_upper - found.epsilon_lower <= 0.1 * found.epsilon_upper
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ("krr(k=10, epsilon0=2)", {"sampled_from": 10_000, "honest_fraction": 0.9}),
+        ("laplace(epsilon0=2)", {}),
+        ("joint(krr(k=4, epsilon0=2), laplace(epsilon0=2))", {}),
+    ],
+)
+def test_less_effort_makes_intervals_wider_on_both_sides(text: str, rest: dict[str, Any]) -> None:
+    one, usual = _round(text, **rest), Accountant()
+    for effort in (0.05, 1e-3, 1e-6):
+        frugal = Accountant(effort=effort)
+        for count, delta in ((1, 1e-6), (1, 1e-9), (50, 1e-6)):
+            exact, found = (one_of.certify({one: count}, delta=delta) for one_of in (usual, frugal))
+            assert exact.precise
+            assert found.epsilon_lower <= exact.epsilon_upper
+            assert exact.epsilon_lower <= found.epsilon_upper
+
+
+def test_an_outer_count_includes_an_inner_one_and_nothing_counts_outside() -> None:
+    spend(5)
+    with counted() as outer:
+        spend(1)
+        with counted() as inner:
+            spend(2)
+        spend(4)
+    spend(8)
+    assert (outer.spent, inner.spent) == (7, 2)
+
+
+@pytest.mark.parametrize("effort", [0, -1.0, math.inf, math.nan, "much"])
+def test_an_effort_is_a_finite_number_above_0(effort: Any) -> None:
+    with pytest.raises(InvalidParameter, match="effort"):
+        Accountant(effort=effort)

@@ -27,6 +27,8 @@ PURE = {
     "bisect",
     "cmath",
     "collections",
+    "contextlib",
+    "contextvars",
     "copy",
     "dataclasses",
     "decimal",

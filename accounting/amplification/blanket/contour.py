@@ -28,6 +28,7 @@ from shuffle_ledger.accounting.numeric.characteristic_functions import (
     log_modulus,
     noise,
 )
+from shuffle_ledger.accounting.numeric.effort import spend
 from shuffle_ledger.accounting.numeric.ramp_kernels import RampKernels
 
 #: Nodes end where the bound `exp(-2 (deviation sin(u reach / 2) / reach)^2)` falls to `exp(-this)`. Larger:
@@ -67,6 +68,8 @@ _LARGEST_RATE = 0.93
 # Aliasing that is allowed, in units of the smoothing's square, and its limits, as shares of the sum.
 _ALIAS_PER_SMOOTHING = 0.01
 _ALIAS_LIMITS = (1e-9, 1e-5)
+# Array elements that a node's power and kernels take.
+_ELEMENTS_OF_NODE = 30
 # The widest spacing of the kernels' nodes, in units of 1/theta: half the shortest period.
 _WIDEST_SPACING = _SHORTEST_PERIOD / 2
 
@@ -334,6 +337,7 @@ def blocks(last: IndexArray, atoms: int) -> Iterator[tuple[IndexArray, int, int]
         together = np.arange(1, len(order) - start + 1) * sizes[start:]
         stop = start + max(1, int((together <= _BLOCK_ELEMENTS).sum()))
         count = int(nodes[stop - 1])
+        spend(float(sizes[start:stop].sum()))
         for first in range(0, count, _BLOCK_ELEMENTS):
             yield order[start:stop], first, min(count - first, _BLOCK_ELEMENTS)
         start = stop
@@ -483,6 +487,7 @@ class Line(NamedTuple):
         kept = inside & noted
         left_out = (inside & ~kept).sum(axis=1) * self.least_term
         row, place = np.nonzero(kept)
+        spend(_ELEMENTS_OF_NODE * row.size)
         u = step[row] * (first + place)
         doubt = noise(self.tilt.weights.shape[1], u, *(scale[row] for scale in scales))
         given = None

@@ -37,6 +37,7 @@ from shuffle_ledger.accounting.numeric.arrays import (
     FloatArray,
     IndexArray,
 )
+from shuffle_ledger.accounting.numeric.effort import spend
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 
 #: Outcomes with an overwhelming loss are left out of the sum if they add at most `_LEFT_OUT_OF_WIDTH` of the
@@ -51,6 +52,8 @@ SCALE_RATIO = 16.0
 #: at the width of the bounds first. The bounds hold for every value; the tests change it.
 RARE_GAIN_REPORTS = 1e-6
 
+# Array elements that the search for a tilt takes for each component of a law, and that many small calls take.
+_ELEMENTS_OF_LAW, _ELEMENTS_OF_CALL = 50, 3e5
 # Least probability that some other report is hidden, from which on the sum over users is computed: below it
 # the bounds for a report that no other one hides are used alone.
 _LEAST_CROWD = 1e-6
@@ -121,6 +124,7 @@ def law_profiles(
     upper, lower = bare.upper.copy(), bare.lower.copy()
     alive = laws.gains.max(axis=1, initial=0.0) > 0
     if np.any(alive):
+        spend(_ELEMENTS_OF_LAW * laws.gains.size + _ELEMENTS_OF_CALL)
         above, below = _bounds(laws.at(alive), reports, excess[alive], smoothing[alive])
         upper[alive] += above + TINY
         lower[alive] += below

@@ -38,11 +38,15 @@ from shuffle_ledger.accounting.numeric.characteristic_functions import (
     log_modulus,
     noise,
 )
+from shuffle_ledger.accounting.numeric.effort import spend
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 
 #: Array elements (nodes of several orders times powers) that are worked on together. Larger: fewer calls,
 #: more memory. The bounds hold for every value; the tests change it.
 BLOCK_ELEMENTS = 1 << 20
+
+# Array elements that a node's characteristic function and kernels take.
+_ELEMENTS_OF_NODE = 30
 
 
 class Run(NamedTuple):
@@ -182,12 +186,15 @@ def _sums(line: Line, last: IndexArray, counts: Counts) -> tuple[FloatArray, Flo
     upper, lower = (np.zeros((counts.size, last.size)) for _ in range(2))
     round_off = np.zeros(last.size)
     order, start = np.argsort(last), 0
-    powers = sum(sum(run.factors) for run in counts.runs)
+    powers, atoms = sum(sum(run.factors) for run in counts.runs), line.tilt.weights.shape[1]
     most = max(1, BLOCK_ELEMENTS // powers)
     while start < order.size:
-        together = np.arange(1, order.size - start + 1) * (last[order[start:]] + 1)
-        rows = order[start : start + max(1, int((together <= most).sum()))]
+        number, each = np.arange(1, order.size - start + 1), last[order[start:]] + 1
+        # A characteristic function takes about two roots of the number of nodes for each atom.
+        few = (number * each <= most) & (number * np.sqrt(each) * atoms <= 2 * BLOCK_ELEMENTS)
+        rows = order[start : start + max(1, int(few.sum()))]
         size = int(last[rows].max()) + 1
+        spend(float((powers + atoms + _ELEMENTS_OF_NODE) * size * rows.size))
         for first in range(0, size, most):
             nodes, end = _Nodes.of(line.at(rows), first, np.minimum(last[rows], first + most - 1), counts), 0
             for run in counts.runs:

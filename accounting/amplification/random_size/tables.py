@@ -25,6 +25,7 @@ from shuffle_ledger.accounting.numeric.arrays import (
     order_less_one,
 )
 from shuffle_ledger.accounting.numeric.convex_minorants import SupportingLines
+from shuffle_ledger.accounting.numeric.effort import MOST_EFFORT, counted
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA
 
@@ -47,6 +48,11 @@ _SMOOTHING_SHARE, _SMOOTHING_MARGIN, _MOST_DIVISOR, _MOST_TRIES = 0.8, 1.1, 6.0,
 # first value, and for fewer numbers by a share of it, half of it for the second value. If outcomes could be
 # listed instead, orders times numbers are limited by the third.
 _MOST_NODE_WORK, _NUMBERS_OF_HALF_WORK, _MOST_LISTED_VALUES = 4e4, 500, 3e5
+# The same in array elements, of which a node takes about the second number; and the least smoothing of an
+# order, as a share of the usual one: less would take millions of nodes.
+_MOST_TABLE_EFFORT, _NODE_ELEMENTS, _SHARE_OF_USUAL = MOST_EFFORT / 4, 35, 1 / 64
+# About how many times the effort of the typical number's profile a table takes.
+_TABLE_FACTOR = 3.0
 # Share of the orders at which bounds may stay wide; with more there is no table.
 _MOST_WIDE_SHARE = 0.02
 _STEEPEST_SLOPE = -1.0  # of a profile, from order 1 on
@@ -164,7 +170,11 @@ class CountTables:
         most = _MOST_NODE_WORK * counts.size / (counts.size + _NUMBERS_OF_HALF_WORK)
         if self.is_listed(counts.typical):
             most = min(most, _MOST_LISTED_VALUES / counts.size)
-        plan = self._planned(counts, self._spaced(counts.typical, first, min(last, end)), end, most)
+        with counted() as effort:
+            spaced = self._spaced(counts.typical, first, min(last, end))
+        if _TABLE_FACTOR * effort.spent / _STRETCHES * spaced.size > MOST_EFFORT:
+            return None
+        plan = self._planned(counts, spaced, end, most)
         for _ in range(_MOST_DIVISIONS):
             if plan.wide > _MOST_WIDE_SHARE * plan.excess.size:
                 return None
@@ -228,11 +238,15 @@ class CountTables:
     ) -> tuple[ProfileBounds, FloatArray, int]:
         """Returns bounds on the typical number's profile from the pairs of one side, the smoothing of each
         order, and the number of orders at which the bounds are too wide."""
-        ends = counts.ends
+        ends, least = counts.ends, _SHARE_OF_USUAL * self.smoothing
         smoothing, left = np.full_like(excess, _SMOOTHING_SHARE * self.smoothing), np.arange(excess.size)
         found = ProfileBounds(np.empty_like(excess), np.empty_like(excess))
+        stuck = 0
         for _ in range(_MOST_TRIES):
-            tried = _largest(pairs, ends, excess[left], smoothing[left])
+            with counted() as effort:
+                tried = _largest(pairs, ends, excess[left], smoothing[left])
+            if left.size == excess.size:
+                most = min(most, _affordable(effort.spent, counts, excess.size))
             for known, values in zip(found, tried, strict=True):
                 known[left] = values[ends.place]
             width = (found.upper - found.lower) / self._allowed(counts.typical, excess, found.upper)
@@ -240,10 +254,14 @@ class CountTables:
             left = left[width[left] > 1]
             closer = smoothing.copy()
             closer[left] /= np.clip(_SMOOTHING_MARGIN * np.sqrt(width[left]), 1.0, _MOST_DIVISOR)
+            closer[left] = np.maximum(closer[left], np.minimum(least, smoothing[left]))
             if not left.size or self._more_nodes(closer) > most:
                 break
-            smoothing = closer
-        return found, smoothing, left.size
+            going = closer[left] < smoothing[left]
+            stuck, left, smoothing = stuck + int((~going).sum()), left[going], closer
+            if not left.size:
+                break
+        return found, smoothing, left.size + stuck
 
     def _more_nodes(self, smoothing: FloatArray) -> float:
         """Returns the work that less smoothing adds, in nodes of one order with the usual smoothing."""
@@ -259,6 +277,16 @@ class CountTables:
         upper, lower = (np.zeros((counts.size, inside.size)) for _ in range(2))
         upper[:, inside], lower[:, inside] = found[0].upper, found[-1].lower
         return ProfileBounds(upper, lower)
+
+
+def _affordable(effort: float, counts: Counts, orders: int) -> float:
+    """Returns the work that less smoothing may add (see `_more_nodes`), given the array elements that the
+    ends of the counts took at these orders."""
+    every, ends = (
+        _NODE_ELEMENTS + sum(sum(run.factors) for run in one.runs) for one in (counts, counts.ends)
+    )
+    usual = orders / _SMOOTHING_SHARE
+    return usual * (_MOST_TABLE_EFFORT / max(effort * every / ends, 1.0) - 1)
 
 
 def _largest(pairs: Pairs, counts: Counts, excess: FloatArray, smoothing: FloatArray) -> ProfileBounds:
