@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.randomizers import DecomposedRandomizer
 
 Rows = list[list[float]]
-Law = Counter[tuple[int, ...]]
+Law = defaultdict[tuple[int, ...], float]
 THEORY = Path(__file__).parents[2] / "docs" / "theory.md"
 
 
@@ -87,7 +87,7 @@ def _subsets(epsilon0: float) -> Rows:
 
 def _with(law: Law, row: list[float]) -> Law:
     """The law of counts with one more report."""
-    after: Law = Counter()
+    after: Law = defaultdict(float)
     for counts, mass in law.items():
         for y, probability in enumerate(row):
             after[(*counts[:y], counts[y] + 1, *counts[y + 1 :])] += mass * probability
@@ -96,7 +96,7 @@ def _with(law: Law, row: list[float]) -> Law:
 
 def _joined(rows: Rows) -> Rows:
     """Outputs that are equally likely under all values, as one: their counts tell nothing more."""
-    columns: Counter[tuple[float, ...]] = Counter()
+    columns: defaultdict[tuple[float, ...], float] = defaultdict(float)
     for column in zip(*rows, strict=True):
         columns[tuple(round(one / math.fsum(column), 12) for one in column)] += math.fsum(column)
     return [[ratios[x] * mass for ratios, mass in columns.items()] for x in range(len(rows))]
@@ -106,7 +106,7 @@ def _supremum(rows: Rows, users: int, epsilons: tuple[float, ...]) -> list[float
     """The largest divergence of any two neighbouring datasets, whatever the others hold."""
     rows, found = _joined(rows), [0.0] * len(epsilons)
     for others in itertools.combinations_with_replacement(range(len(rows)), users - 1):
-        law: Law = Counter({(0,) * len(rows[0]): 1.0})
+        law: Law = defaultdict(float, {(0,) * len(rows[0]): 1.0})
         for x in others:
             law = _with(law, rows[x])
         laws = [_with(law, row) for row in rows]
