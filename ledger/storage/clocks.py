@@ -75,7 +75,7 @@ class Clocks:
 
     @property
     def _allowed(self) -> str:
-        return f"{self.difference_max_seconds:,.0f} seconds (SHUFFLE_LEDGER_CLOCK_DIFFERENCE_MAX_SECONDS)"
+        return f"{int(self.difference_max_seconds):,} seconds (SHUFFLE_LEDGER_CLOCK_DIFFERENCE_MAX_SECONDS)"
 
 
 def _text(moment: datetime) -> str:
@@ -84,5 +84,5 @@ def _text(moment: datetime) -> str:
 
 def _length(difference: timedelta) -> str:
     seconds = difference.total_seconds()
-    days = f" ({seconds / 86_400:,.1f} days)" if seconds >= 86_400 else ""
-    return f"{seconds:,.0f} seconds{days}"
+    days = f" (about {int(seconds + 43_200) // 86_400:,} days)" if seconds >= 86_400 else ""
+    return f"{int(seconds):,} seconds{days}"
