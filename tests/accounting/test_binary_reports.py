@@ -122,6 +122,18 @@ def test_nodes_enclose_the_largest_of_every_m(law: BitLaw, others: int) -> None:
     assert np.all(found.upper[plain] <= 1.01 * truth.upper[plain])
 
 
+@pytest.mark.parametrize("others", [230, 295])
+@pytest.mark.parametrize("last", [0.0, 1e-3, 2.0])
+def test_terms_too_small_for_a_float_at_one_end_count_at_the_other(last: float, others: int) -> None:
+    """The sum of fair bits has next to no high frequencies, that of rare ones has: no bound misses them."""
+    law = BitLaw(a=0.4375, b=0.0078125, not_a=0.5625, not_b=0.9921875, gap=0.4296875)
+    excess = np.array([0.0, last])
+    truth = EveryDataset(law, others).bounds(excess)
+    found = tilted.tilted_bounds(law, others, excess)
+    assert np.all(found.upper >= truth.lower)
+    assert np.all(found.lower <= truth.upper)
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("SPACING", 1.3), ("LAST_EXPONENT", 4.0), ("MOST_DATASETS", 3), ("SPACING", 0.2)]
 )

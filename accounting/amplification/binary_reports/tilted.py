@@ -54,6 +54,8 @@ _LITTLE = 2e-4
 _MANY_DATASETS = 32
 # Passes, each with more datasets next to the end at orders where the bounds were apart.
 _MOST_PASSES = 4
+# Orders with more nodes have a lower bound from the end alone, and no upper one: the blanket's is used.
+_MOST_NODES = 512
 # Places times nodes of one order.
 _MOST_PRODUCTS = 4000
 # Terms of all datasets next to the end, in one call. Larger: closer bounds of compositions, more time.
@@ -64,6 +66,9 @@ _LEAST_HELP = 0.02
 _BLOCK_ELEMENTS = 1 << 18
 # Orders at which this share of A, or less, is left after cancellation have no bounds.
 _LEAST_GAINED = 1e-6
+# Datasets whose terms follow from one another. A term below the least float grows by less than `exp(13)` for
+# each of them, since no node is nearer to pi than 1e-5: in a run, to less than the second number in all.
+_RUN, _UNDERFLOWN = 16, 1e-150
 # Places are rounded to multiples of this: a power of two.
 _GRID = 2.0**-40
 # How far a place may be outside of [0, 2] by round-off.
@@ -88,6 +93,10 @@ def tilted_bounds(law: BitLaw, others: int, excess: FloatArray) -> ProfileBounds
     lower = np.zeros_like(excess)
     rows = np.flatnonzero(gained > _LEAST_GAINED * doubt)
     tilts = _Tilts.of(law, others, excess[rows])
+    many = tilts.last > _MOST_NODES
+    if np.any(many):
+        lower[rows[many]] = _of_the_end(_Tilts.of(law, others, excess[rows[many]], end_only=True))
+        rows, tilts = rows[~many], tilts.at(np.flatnonzero(~many))
     for _ in range(_MOST_PASSES):
         needed = np.zeros(rows.size)
         for some in _together(tilts):
@@ -183,8 +192,9 @@ class _Tilts(NamedTuple):
         return int(np.clip(math.ceil(_STEPS_PER_UNIT * spread), *_STEPS))
 
     @classmethod
-    def of(cls, law: BitLaw, others: int, excess: FloatArray) -> _Tilts:
-        """Computes the tilts of orders at which A is positive."""
+    def of(cls, law: BitLaw, others: int, excess: FloatArray, *, end_only: bool = False) -> _Tilts:
+        """Computes the tilts of orders at which A is positive; with variances of the end alone, if no other
+        dataset is of interest."""
         gained = law.gained(excess)
         w = np.log1p(excess / gained)
         logits = np.array(law.logits)[:, None]
@@ -194,6 +204,8 @@ class _Tilts(NamedTuple):
         is_first = rates[0] <= rates[1]
         end, away = np.where(is_first, tilted, tilted[::-1])
         narrow, wide = variances.min(axis=0), variances.max(axis=0)
+        if end_only:
+            narrow = wide = np.where(is_first, *variances)
         fall, least = np.abs(rates[1] - rates[0]), others * rates.min(axis=0)
         deviation = np.sqrt(np.maximum(wide, TINY))
         shift = np.maximum(np.minimum(_POLE_DISTANCE / deviation, _LARGEST_SHIFT) - w, 0.0)
@@ -242,8 +254,8 @@ class _Nodes(NamedTuple):
     error: FloatArray
 
     @classmethod
-    def of(cls, tilts: _Tilts) -> _Nodes:
-        """Places the nodes."""
+    def of(cls, tilts: _Tilts, *, end_only: bool = False) -> _Nodes:
+        """Places the nodes; with bounds for the end alone, if no other dataset is of interest."""
         last, shift = int(tilts.last.max()), tilts.shift[:, None]
         number = np.arange(last + 1)
         angle = 2 * np.pi * number / tilts.period[:, None]
@@ -255,12 +267,13 @@ class _Nodes(NamedTuple):
         step = _log_characteristic(tilts.away[:, None], shift, angle) - first
         log_end = tilts.others * first
         with np.errstate(under="ignore"):
-            highest = np.maximum(log_end.real, log_end.real + tilts.others * step.real)
+            rise = 0.0 if end_only else np.maximum(tilts.others * step.real, 0.0)
+            highest = log_end.real + rise
             most = np.abs(factor) * np.exp(np.minimum(highest, LARGEST_EXPONENT))
         doubt = 8 * UNIT_ROUND_OFF * (tilts.others * (angle + shift) + np.abs(rate) * tilts.others)
         doubt += UNIT_ROUND_OFF * (16 * np.abs(highest) + 64 + last + 8 * MOST_DATASETS)
         doubt += np.abs(rate) * (MOST_DATASETS * _GRID)
-        error = (most * doubt).sum(axis=1) + _aliasing(tilts) + _truncation(tilts, last)
+        error = (most * doubt).sum(axis=1) + _aliasing(tilts) + _truncation(tilts, last) + _UNDERFLOWN
         return cls(factor, rate, log_end, step, most, error * (1 + 1e-3))
 
 
@@ -314,6 +327,18 @@ def _truncation(tilts: _Tilts, last: int) -> FloatArray:
     return np.asarray(np.where(left_out, kernel * np.exp(np.minimum(exponent, LARGEST_EXPONENT)), 0.0))
 
 
+def _of_the_end(tilts: _Tilts) -> FloatArray:
+    """Returns lower bounds on the divergence of the dataset at the end, shape (orders,)."""
+    lower = np.zeros_like(tilts.tilt)
+    for some in _together(tilts):
+        part = tilts.at(some)
+        nodes = _Nodes.of(part, end_only=True)
+        found, _ = _next_to_the_end(part, nodes)
+        value = np.exp(part.log_factor - part.doubt) * np.maximum(found - nodes.error, 0.0)
+        lower[some] = np.where(np.isfinite(value), value, 0.0)
+    return lower
+
+
 class _Found(NamedTuple):
     """Bounds on the largest divergence, and the number of datasets next to the end that would make them
     close; arrays of shape (orders,)."""
@@ -341,7 +366,9 @@ def _bounds(tilts: _Tilts) -> _Found:
         highest = np.maximum(highest, further)
     most, least = (tilts.log_factor + side * tilts.doubt for side in (1, -1))
     upper = np.exp(np.minimum(most, LARGEST_EXPONENT)) * highest
-    return _Found(np.minimum(upper, 1.0) + TINY, np.exp(least) * lowest, np.floor(needed))
+    known = np.isfinite(upper)
+    upper, lower = np.where(known, np.minimum(upper, 1.0) + TINY, 1.0), np.exp(least) * lowest
+    return _Found(upper, np.where(known, lower, 0.0), np.where(known, np.floor(needed), 0.0))
 
 
 def _next_to_the_end(tilts: _Tilts, nodes: _Nodes) -> tuple[FloatArray, int]:
@@ -351,21 +378,26 @@ def _next_to_the_end(tilts: _Tilts, nodes: _Nodes) -> tuple[FloatArray, int]:
     dataset are those of the one before, times one of two factors.
     """
     datasets = int(tilts.datasets.max())
+    away = np.arange(-(-datasets // _RUN) * _RUN)
     mean = tilts.others * tilts.end
     change = _on_grid(tilts.away - tilts.end)
-    mean = _on_grid(mean - np.floor(mean))[:, None] + np.arange(datasets) * change[:, None]
+    mean = _on_grid(mean - np.floor(mean))[:, None] + away * change[:, None]
     place = np.floor(mean) - mean  # exact; of the integer below the mean
-    rises = np.diff(np.floor(mean), axis=1) > np.floor(change)[:, None]
-    each = nodes.log_step - tilts.fall[:, None] + nodes.rate * (change - np.floor(change))[:, None]
-    turn = np.exp(-nodes.rate)
-    terms = np.empty((*mean.shape, turn.shape[1]), dtype=np.complex128)
-    terms[:, 0] = np.exp(nodes.log_end - nodes.rate * place[:, :1])
-    ratio = np.exp(each)
-    np.copyto(terms[:, 1:], np.where(rises[..., None], (ratio * turn)[:, None], ratio[:, None]))
-    np.cumprod(terms, axis=1, out=terms)
+    rises = np.diff(np.floor(mean), axis=1, prepend=0.0) > np.floor(change)[:, None]
+    turn, fall = np.exp(-nodes.rate), nodes.log_step - tilts.fall[:, None]
+    ratio = np.exp(fall + nodes.rate * (change - np.floor(change))[:, None])
+    terms = np.where(rises[..., None], (ratio * turn)[:, None], ratio[:, None])
+    # A run starts anew, because a term that is too small for a float may be large some datasets later.
+    firsts = nodes.log_end[:, None] + away[::_RUN, None] * fall[:, None]
+    terms[:, ::_RUN] = np.exp(firsts - nodes.rate[:, None] * place[:, ::_RUN, None])
+    runs = terms.reshape(terms.shape[0], -1, _RUN, terms.shape[2])
+    with np.errstate(over="ignore", invalid="ignore"):  # a sum that is not finite bounds nothing
+        np.cumprod(runs, axis=2, out=runs)
     factors = nodes.factor[..., None] * turn[..., None] ** np.arange(3)
-    values = _real_products(terms, factors)
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = _real_products(runs.reshape(terms.shape), factors)
     inside = np.abs(place[..., None] + np.arange(-1, 2)) <= 1 + _PLACE_DOUBT
+    inside &= (away < datasets)[:, None]
     return np.asarray(np.where(inside, values, 0.0).max(axis=(1, 2))), datasets
 
 
