@@ -30,10 +30,10 @@ from shuffle_ledger.accounting.filters.filter_set import (
 from shuffle_ledger.accounting.mechanisms import Estimate, Mechanism, mechanism_of
 from shuffle_ledger.accounting.notebooks import html_table, interval_text
 from shuffle_ledger.accounting.planning.calibration import (
+    CALIBRATION_POLICIES,
     Calibration,
     calibrate,
     calibrate_by,
-    decided_by_composition,
 )
 from shuffle_ledger.accounting.planning.local_gaussian import LocalGaussianRound, best_local_gaussian
 from shuffle_ledger.accounting.planning.plans import largest_common_epsilon0, place
@@ -96,6 +96,7 @@ from shuffle_ledger.accounting.validation import MAXIMUM_REPORTS_PER_USER, MAXIM
 
 __all__ = [
     "APPROXIMATE_SHARE",
+    "CALIBRATION_POLICIES",
     "DEFAULT_PRECISION",
     "LARGEST_APPROXIMATE_SHARE",
     "MAXIMUM_REPORTS_PER_USER",
@@ -163,7 +164,6 @@ __all__ = [
     "charged_as",
     "charged_together",
     "checked_share",
-    "decided_by_composition",
     "exact_text",
     "fits",
     "frequency_error",

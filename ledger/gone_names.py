@@ -7,6 +7,10 @@ from collections.abc import Mapping
 _SIGN_IN = "a reverse proxy signs people in and sends the token of the issuer (docs/sign-in.md)"
 _RESERVE = "one person raises a budget up to its ceiling (cohort budget NAME --epsilon E --reason TEXT)"
 _ELSEWHERE = "record an incident of each further cohort, or period such as COHORT@2026-W48, under a new --id"
+_FIXED = (
+    "--policy adaptive decides without a promise about how rounds are chosen; `compose` shows the composition"
+    " of rounds fixed in advance"
+)
 _STRATA = "state sampled_from: reports divided by the largest rate of a cohort, rounded down"
 # A name as people write it, behind the command or the kind of body where others still have it.
 GONE: Mapping[str, str] = {
@@ -23,6 +27,8 @@ GONE: Mapping[str, str] = {
     "also_cohorts": _ELSEWHERE,
     "CorrectRound.collected_on": _ELSEWHERE,
     "CorrectRound.collected_until": _ELSEWHERE,
+    "policy fixed": _FIXED,
+    "calibrate --policy fixed": "--policy composition asks for what it answered",
     "round import --sheet": "workbooks are not read: save the sheet as CSV UTF-8",
     "SHUFFLE_LEDGER_OIDC_CLIENT_ID": _SIGN_IN,
     "SHUFFLE_LEDGER_OIDC_CLIENT_SECRET": _SIGN_IN,
@@ -37,3 +43,9 @@ def replacement(name: str, *, after: str = "") -> str | None:
     `after`: the command whose option `name` is.
     """
     return GONE.get(f"{after} {name}", GONE.get(name))
+
+
+def gone_sentence(name: str) -> str | None:
+    """Returns the sentence without a full stop for a name that is gone; None: it never was one."""
+    instead = replacement(name)
+    return None if instead is None else f"{name} is gone: {instead}"

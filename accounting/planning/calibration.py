@@ -1,6 +1,7 @@
 """Calibration: the largest local epsilon0, or the least common noise, with which rounds meet a target.
 
-Rounds are charged as a ledger charges them: as their slots, by the rule of a cohort's policy.
+Rounds are charged as a ledger charges them: as their slots, by their composition or by the rule of a
+cohort's policy.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ _MOST_MOVE = 3.0
 _LEAST_COST = 1e-9
 # Smallest epsilon that is aimed at: its square is far from underflow.
 _LEAST_TARGET = 1e-100
-# The policies for which a calibration is possible, as ledgers name them.
-_POLICIES = ("fixed", "plan", "adaptive")
+# What a calibration is possible for: the composition of rounds fixed in advance, and policies of ledgers.
+CALIBRATION_POLICIES = ("composition", "plan", "adaptive")  # the default one first
 # Up to this number of rounds, every smaller number whose bound may be larger is composed too. More rounds
 # must stay so far below the budget that no smaller number can have a bound above it.
 _MOST_CHECKED_ROUNDS = 1000
@@ -91,11 +92,11 @@ def calibrate(
     epsilon: float,
     delta: float,
     rounds: int = 1,
-    policy: str = "fixed",
+    policy: str = CALIBRATION_POLICIES[0],
     precision: float = DEFAULT_PRECISION,
 ) -> Calibration:
-    """Returns the largest epsilon0, or the least common noise, with which a new cohort with this budget
-    admits `rounds` rounds.
+    """Returns the largest epsilon0, or the least common noise, with which `rounds` rounds meet a target: with
+    a policy, so that a new cohort with this budget admits them.
 
     Args:
         described: a round's JSON form, with a randomizer without epsilon0, such as `krr(k=10)`; several parts
@@ -104,11 +105,12 @@ def calibrate(
             `distinct_elements`.
         epsilon, delta: the target, epsilon at least 1e-100.
         rounds: number of such rounds.
-        policy: the policy that decides. `fixed`: the composition of the rounds' slots, with parameters fixed
-            in advance; `plan`: the same, composed before the first round; `adaptive`: the filters.
+        policy: what decides. `composition`: the composition of the rounds' slots, with parameters fixed in
+            advance, without a ledger. A cohort's policies: `plan`: the same, composed before the first round;
+            `adaptive`: the filters.
         precision: wanted relative width of the answer, and of privacy losses.
 
-    Guarantee: `epsilon_decided_upper` is at most the target, and the policy admits all rounds, one after the
+    Guarantee: `epsilon_decided_upper` is at most the target, and a policy admits all rounds, one after the
         other, if it computes with this precision. The rounds' slots together are `(epsilon, delta)`-private.
 
     Raises:
@@ -116,8 +118,8 @@ def calibrate(
             target.
     """
     epsilon, delta = _target(epsilon), validation.probability("delta", delta)
-    if policy not in _POLICIES:
-        raise InvalidParameter("policy", policy, f"one of {', '.join(_POLICIES)}")
+    if policy not in CALIBRATION_POLICIES:
+        raise InvalidParameter("policy", policy, f"one of {', '.join(CALIBRATION_POLICIES)}")
     rounds = _number_of(rounds, policy)
     accountant = Accountant(precision=precision)
 
@@ -133,7 +135,7 @@ def calibrate(
         decided_by_composition, composed, rounds=rounds, epsilon=epsilon, precision=precision
     )
     at_once = functools.partial(composed, count=rounds)
-    rules: dict[str, Decides] = {"fixed": listed, "plan": at_once, "adaptive": filtered}
+    rules: dict[str, Decides] = {"composition": listed, "plan": at_once, "adaptive": filtered}
     return calibrate_by(
         rules[policy],
         described,
@@ -314,8 +316,8 @@ def decided_by_composition(
     epsilon: float,
     precision: float,
 ) -> float:
-    """Returns the epsilon that a composing policy compares with the budget when it decides on the last round;
-    infinite if it may refuse an earlier one.
+    """Returns the epsilon of the composition of all rounds, to be compared with the budget; infinite if the
+    composition of fewer of them may be beyond it.
 
     Fewer rounds do not cost more, but the bounds on their cost may be larger, by the precision. So every
     number of rounds whose bound may exceed the budget is composed.

@@ -6,7 +6,7 @@ import math
 
 import click
 
-from shuffle_ledger.accounting import Calibration, FrequencyError, calibrate, exact_text
+from shuffle_ledger.accounting import CALIBRATION_POLICIES, Calibration, FrequencyError, calibrate, exact_text
 from shuffle_ledger.cli.commands.amplify import certificate_facts, per_user_facts
 from shuffle_ledger.cli.options import (
     REAL,
@@ -37,8 +37,9 @@ _DATABASE = "--cohort works on a database only, for its filters and slots; witho
 )
 @click.option(
     "--policy",
-    type=click.Choice(["fixed", "plan", "adaptive"]),
-    help="The policy of the cohort that admits the rounds; without --cohort (default: fixed).",
+    type=click.Choice(CALIBRATION_POLICIES),
+    help="What decides: a cohort's policy, or the composition of rounds fixed in advance; without --cohort"
+    " (default: composition).",
 )
 @click.option(
     "--cohort",
@@ -80,7 +81,7 @@ def calibrate_(
             epsilon=epsilon,
             delta=delta,
             rounds=rounds,
-            policy=policy or "fixed",
+            policy=policy or CALIBRATION_POLICIES[0],
             precision=precision,
         )
     else:
@@ -124,12 +125,17 @@ def _within(
 
 def _rows(found: Calibration, error: FrequencyError | None, cohort: str | None) -> dict[str, object]:
     planned = " and plans these rounds" if found.policy == "plan" else ""
-    admitted = f"a new cohort that has this budget{planned}" if cohort is None else f"cohort {cohort}"
+    admitter = f"a new cohort that has this budget{planned}" if cohort is None else f"cohort {cohort}"
     others = "" if cohort is None else " and no other cohort or quota refuses"
+    admitted = f"all of them, by {admitter}, if nothing else is registered or changed{others}"
+    if found.policy == "composition":
+        admitted = (
+            "by no ledger: this is for rounds fixed in advance; --policy adaptive or plan asks for a cohort's"
+        )
     rows: dict[str, object] = {
         **_parameter_rows(found),
         "randomizer": found.round.randomizer.describe(),
-        "admitted": f"all of them, by {admitted}, if nothing else is registered or changed{others}",
+        "admitted": admitted,
         "policy": found.policy,
         "decided at": f"at most epsilon {upper(found.epsilon_decided_upper)} with the last round",
         "interaction": found.round.interaction_text,

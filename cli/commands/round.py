@@ -174,10 +174,7 @@ def settle_(round_id: str, reports: int, yes: bool, as_json: bool, **where: Any)
 @server_option
 @output_options
 def void_(round_id: str, reason: str, as_json: bool, **where: Any) -> None:
-    """Close the round ID as one of which nothing was or will be released, and give back what it reserved.
-
-    Under policy fixed nothing is given back, unless every round of the cohort is voided.
-    """
+    """Close the round ID as one of which nothing was or will be released, and give back what it reserved."""
     _close(lambda ledger: ledger.void(round_id, reason=reason), where, as_json=as_json)
 
 
@@ -200,7 +197,7 @@ def correct_(
     """Record the true parameters of the released round ID, where they differ from those declared.
 
     Give the parameters that differ; the others stay. The round is charged at its true cost; a charge does not
-    shrink, except under policy fixed, which charges what was told last. Where it was collected from further
+    shrink. Where it was collected from further
     cohorts, or on further days, record an incident of each cohort or period that lacks it. Exits with 3 if a
     cohort is overspent with it. The same again changes nothing, unless another correction or a settlement
     came between.

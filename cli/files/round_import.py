@@ -284,7 +284,7 @@ def _is_missing(ledger: Ledger, wanted: Cohort) -> bool:
 def _refuse_plan(cohort: Cohort) -> None:
     """Raise BadValue for a cohort to be opened with a plan, which a file of cohorts has no column for."""
     if cohort.policy == POLICY_PLAN:
-        expected = "adaptive or fixed: a file of cohorts has no plans"
+        expected = "adaptive: a file of cohorts has no plans"
         message = (
             f"policy plan needs a plan, which a file of cohorts cannot give: open cohort {cohort.name!r} with"
             " `cohort open --policy plan --plan FILE`"

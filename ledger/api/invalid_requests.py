@@ -9,6 +9,7 @@ from typing import Any
 
 from shuffle_ledger.accounting import InvalidParameter, exact_text
 from shuffle_ledger.ledger.api.schemas.requests import PATTERNS, UNKNOWN_FIELD
+from shuffle_ledger.ledger.gone_names import gone_sentence
 
 _PARTS = ("body", "query", "path", "header")  # of a request, in Pydantic's places
 _KEY = "[key]"  # in Pydantic's places: not the value at a name, but the name itself
@@ -70,6 +71,7 @@ def wrong_field(error: Mapping[str, Any]) -> Wrong:
     if isinstance(cause, InvalidParameter):
         return _of_parameter(cause, field)
     expected = EXPECTED[kind](limits) if kind in EXPECTED else str(error["msg"])
+    gone = gone_sentence(f"{field} {error.get('input')}") if kind == "literal_error" else None
     if kind == "missing":
         needed = "is missing" if place else "is missing: send a JSON object"
         return Wrong(field=field, value=None, expected=expected, message=f"{field}: {needed}")
@@ -79,7 +81,7 @@ def wrong_field(error: Mapping[str, Any]) -> Wrong:
         return Wrong(
             field=field, value=value, expected=expected, message=f"{field}: {said}, expected {expected}"
         )
-    return Wrong(field=field, value=value, expected=expected)
+    return Wrong(field=field, value=value, expected=expected, message=gone)
 
 
 def _unknown(limits: Context, place: list[str]) -> Wrong:

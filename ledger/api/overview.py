@@ -20,7 +20,7 @@ from shuffle_ledger.ledger.reports.listing import CohortHead
 from shuffle_ledger.ledger.reports.schedules_of_late import ScheduleOfLate, schedule_forecast
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import POLICY_FIXED, POLICY_PLAN
+from shuffle_ledger.ledger.values.requests import POLICY_PLAN
 
 REMEMBERED_MAX: Final = 4096
 COMPUTED_AT_ONCE: Final = 24  # forecasts that one page computes at most, and as many after it is sent
@@ -137,8 +137,6 @@ def _has_losses(books: Books, view: CohortView, glimpse: Glimpse) -> bool:
         return True
     kinds = glimpse.schedule.kinds if glimpse.schedule is not None else ()
     needed = {each for each in (glimpse.latest, *kinds) if each is not None}
-    if view.cohort.policy == POLICY_FIXED:
-        needed |= set(view.held)
     if len(needed) > KINDS_MAX:
         return False
     loss_cache.recall(books.store, books.accountant, needed)

@@ -14,7 +14,7 @@ from urllib.parse import quote as quoted
 
 import httpx
 
-from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.accounting import CALIBRATION_POLICIES, ShuffledRound
 from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, document_of_heads
 from shuffle_ledger.ledger.client.operations import (
     Ask,
@@ -58,7 +58,6 @@ from shuffle_ledger.ledger.values.documents import (
 )
 from shuffle_ledger.ledger.values.quotas import checked_team
 from shuffle_ledger.ledger.values.requests import (
-    POLICY_FIXED,
     REASON_LENGTH_MAX,
     Cohort,
     Corrected,
@@ -228,7 +227,7 @@ class _Operations:
         epsilon: float,
         delta: float,
         rounds: int = 1,
-        policy: str = POLICY_FIXED,
+        policy: str = CALIBRATION_POLICIES[0],
     ) -> Steps[dict[str, Json]]:
         """Return what `calibrate --json` prints; arguments are as of `accounting.calibrate`."""
         target = {"epsilon": epsilon, "delta": delta, "rounds": rounds, "policy": policy}

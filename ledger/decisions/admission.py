@@ -58,7 +58,7 @@ def register(store: Store, request: RoundRequest, *, actor: str) -> Pending | Ou
     Raises:
         NotFound: no such cohort.
         InvalidValue: more reports, or a larger population to sample from, than the cohorts have users;
-            cohorts of policy fixed together with others; a collection that windows do not take, or that ended
+            a collection that windows do not take, or that ended
             before today; too many cohorts, windows and quotas together; or a name that no new round may have.
         Conflict: the identifier is bound to other content, or the name of a period is taken.
         NotCollectable: the round was admitted before, and is voided or settled, or its cohort is frozen or

@@ -11,7 +11,6 @@ from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.requests import (
-    POLICY_FIXED,
     REASON_LENGTH_MAX,
     Cohort,
     checked_epsilon,
@@ -39,8 +38,7 @@ def change_budget(
     refuses more. An overspent cohort stays overspent whatever is raised: it broke its
     promise. Delta never changes, because filters divided it when the cohort was opened.
 
-    A cohort with a ceiling is never raised beyond it. A quota is at most
-    its cohort's budget and, of a cohort of policy `fixed`, stays once a round was released: see `quotas`.
+    A cohort with a ceiling is never raised beyond it. A quota is at most its cohort's budget: see `quotas`.
 
     Args:
         store: the ledger.
@@ -88,18 +86,11 @@ def change_budget(
     return store.cohort(name)
 
 
-def check_quota(store: Store, parent: Cohort, epsilon: float) -> None:
-    """Raise InvalidValue or Conflict if no quota of a cohort may be set to an epsilon now."""
+def check_quota(parent: Cohort, epsilon: float) -> None:
+    """Raise InvalidValue if no quota of a cohort may be set to an epsilon now."""
     if epsilon > parent.epsilon_budget:
         expected = f"at most {exact_text(parent.epsilon_budget)}, the cohort's own budget"
         raise InvalidValue(field="epsilon", value=epsilon, expected=expected)
-    if parent.policy != POLICY_FIXED:
-        return
-    if {EntryKind.ADMITTED, EntryKind.INCIDENT} & store.count_entries(parent.name).keys():
-        raise Conflict(
-            f"cohort {parent.name!r} is of policy fixed, and has rounds: what it holds must not depend on"
-            " their outputs, and a quota that is set now may"
-        )
 
 
 def _check(store: Store, cohort: Cohort, *, epsilon: float, delta: float | None) -> None:
@@ -124,6 +115,6 @@ def _check(store: Store, cohort: Cohort, *, epsilon: float, delta: float | None)
         expected = f"at most {exact_text(cohort.ceiling)}, the ceiling that the cohort was opened with"
         raise InvalidValue(field="epsilon", value=epsilon, expected=expected)
     if cohort.quota is not None:
-        check_quota(store, store.cohort(cohort.quota.cohort), epsilon)
+        check_quota(store.cohort(cohort.quota.cohort), epsilon)
     if cohort.status == "frozen":
         raise Conflict(f"cohort {cohort.name!r} is frozen: nothing about it is decided any more")

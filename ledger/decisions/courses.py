@@ -8,8 +8,7 @@ from typing import Any
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.decisions.truths import truth_of
 from shuffle_ledger.ledger.errors import InvalidValue
-from shuffle_ledger.ledger.policies.base import IN_CLEAR
-from shuffle_ledger.ledger.policies.registry import Course, Step
+from shuffle_ledger.ledger.policies.base import IN_CLEAR, Course, Step
 from shuffle_ledger.ledger.storage.rows import HoldingChange
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, Incident, RoundRecord, Settled

@@ -27,7 +27,6 @@ from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import EntryKind, Spending
 from shuffle_ledger.ledger.values.local_budget import local_bounds, local_rounds_left
 from shuffle_ledger.ledger.values.requests import (
-    POLICY_FIXED,
     POLICY_PLAN,
     Cohort,
     RefusalReason,
@@ -252,13 +251,6 @@ def check_request(request: RoundRequest, cohorts: Sequence[Cohort]) -> None:
     if period_names(request, cohorts) != request.windows:
         expected = "the periods of the cohorts' windows that the round is collected in"
         raise InvalidValue(field="windows", value=list(request.windows), expected=expected)
-    if len({cohort.policy == POLICY_FIXED for cohort in cohorts}) > 1:
-        fixed = [cohort.name for cohort in cohorts if cohort.policy == POLICY_FIXED]
-        expected = (
-            "cohorts of policy fixed alone, or none of them: what others refuse depends on outputs, and what"
-            f" a fixed cohort holds must not ({fixed[0]!r} is one)"
-        )
-        raise InvalidValue(field="audience", value=list(request.members), expected=expected)
     _check_quotas(request, quotas)
     population = sum(cohort.population for cohort in cohorts)
     check_sizes(request.round, population, cohorts=len(cohorts))

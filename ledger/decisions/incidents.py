@@ -290,7 +290,7 @@ def _drafted(
     details, loss, chosen_after = policy.unchanged(view), None, False
     if view.cohort.status != "frozen":
         # A quota may be set by anything: its numbers bound nothing.
-        if policy.chosen_by_opening and view.cohort.quota is None:
+        if view.cohort.quota is None:
             chosen_after = not is_later(told.released, than=chosen_at(store, view.cohort))
         promises = math.isfinite(promised_epsilon(view.cohort, view.cohort.epsilon_budget))
         step = policy.telling(books, view, told.truth, chosen_after=chosen_after)

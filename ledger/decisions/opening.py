@@ -158,9 +158,11 @@ def _rules(
                 f"policy {cohort.policy} has no plan: leave the field plan out, or open with policy plan"
             )
         raise InvalidValue(field="plan", value=plan and len(plan), expected=expected, message=message)
-    policy = registry.policy_for(cohort, approximate_share=approximate_share)  # refuses what it cannot have
     if plan is None:
-        return policy.opening()
+        return registry.policy_for(cohort, approximate_share=approximate_share).opening()
+    if approximate_share is not None:
+        expected = f"none for policy {cohort.policy}: only filters set a part of delta aside"
+        raise InvalidValue(field="approximate_share", value=approximate_share, expected=expected)
     if accountant is None:
         raise InvalidValue(field="accountant", value=None, expected="an accountant that composes the plan")
     for one in plan:

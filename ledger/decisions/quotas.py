@@ -1,9 +1,9 @@
 """Quotas: what a team's rounds may use of a cohort's budget, decided like the budget itself.
 
-A quota is a chain beside its cohort's, of policy `adaptive` (of a cohort of policy `fixed`: `fixed`), with
-the quota as epsilon and the cohort's delta. A team's round is charged to its cohorts and to the quotas that
-its team has in them, in one commit. That refuses more, and admits nothing that the cohort's own budget would
-not, so the cohort's promise does not rest on it. Source: docs/decisions/0018-quotas-and-ceilings.md.
+A quota is a chain beside its cohort's, of policy `adaptive`, with the quota as epsilon and the cohort's
+delta. A team's round is charged to its cohorts and to the quotas that its team has in them, in one commit.
+That refuses more, and admits nothing that the cohort's own budget would not, so the cohort's promise does not
+rest on it. Source: docs/decisions/0018-quotas-and-ceilings.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.quotas import Quota, has_room
 from shuffle_ledger.ledger.values.requests import (
     POLICY_ADAPTIVE,
-    POLICY_FIXED,
     REASON_LENGTH_MAX,
     Cohort,
     RoundRequest,
@@ -69,7 +68,6 @@ def set_quota(
         NotFound: no such cohort.
         InvalidValue: a team, reason or epsilon that cannot be one, or more than the cohort's budget; or the
             cohort is itself a part of one.
-        Conflict: the cohort is of policy `fixed`, and has rounds.
         TryAgain, Unavailable: as `change_budget`.
     """
     actor = checked_text("actor", actor)
@@ -81,7 +79,7 @@ def set_quota(
             field="cohort", value=cohort, expected=f"{parent.parent!r}, of which this is a part"
         )
     quota = Quota(cohort=parent.name, team=team)
-    check_quota(store, parent, epsilon)
+    check_quota(parent, epsilon)
     try:
         now = store.cohort(quota.name)
     except NotFound:
@@ -115,7 +113,7 @@ def _open(store: Store, parent: Cohort, quota: Quota, epsilon: float, *, reason:
         population=parent.population,
         epsilon_budget=epsilon,
         delta_budget=parent.delta_budget,
-        policy=POLICY_FIXED if parent.policy == POLICY_FIXED else POLICY_ADAPTIVE,
+        policy=POLICY_ADAPTIVE,
         quota=quota,
     )
     share = registry.approximate_share_of(store.first_body(parent.name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shuffle_ledger.accounting import Accountant, AccountingError, ShuffledRound
@@ -15,15 +15,13 @@ from shuffle_ledger.ledger.decisions.repeats import least_open, quote_repeated
 from shuffle_ledger.ledger.decisions.windows import COLLECTION_FIELDS, views_of
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
-from shuffle_ledger.ledger.policies.base import changed
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import POLICY_FIXED, Quote, RefusedBy, RoundRequest
+from shuffle_ledger.ledger.values.requests import Quote, RefusedBy, RoundRequest
 
 BATCH_MAX = 200
-ROUNDS_MAX = 100_000  # beyond, the largest number of rounds is not searched for
-ROUNDS_ONE_BY_ONE_MAX = 200  # the same where a policy counts more than what is held
+ROUNDS_MAX = 200  # more are not counted
 _EPSILON0_MIN, _EPSILON0_MAX = 1e-3, 30.0
 _EPSILON0_STEPS = 10
 _DIGITS = 3  # of the epsilon0 that fits
@@ -33,7 +31,7 @@ _DIGITS = 3  # of the epsilon0 that fits
 class Fits:
     """What would fit now in place of a round. Each value was itself certified to fit."""
 
-    rounds: int  # number of such rounds; 100,000 (200 if not of policy fixed) means that or more
+    rounds: int  # number of such rounds; 200 means that or more
     epsilon0: (
         float | None
     )  # one such round with this epsilon0; None: no single epsilon0 decides, or none fits
@@ -189,7 +187,7 @@ def quote_batch(
 def what_fits(store: Store, accountant: Accountant, request: RoundRequest) -> Fits:
     """Return what would fit now in place of a round; raises what `quote` raises.
 
-    The number of compositions is bounded by some forty, so that the answer is a matter of seconds.
+    The number of rounds that are tried is bounded, so that the answer is a matter of seconds.
     """
     try:
         request = with_budgets(store, request, is_new=True)
@@ -200,43 +198,16 @@ def what_fits(store: Store, accountant: Accountant, request: RoundRequest) -> Fi
     views = views_of(store, request)
     base = quote_for_all(store, accountant, views, request)
 
-    def count_fits(count: int) -> bool:
-        others = {base.accounted: count - 1}
-        more = [
-            dataclasses.replace(view, held=changed(view.held, others), local=changed(view.local, others))
-            for view in views
-        ]
-        return quote_for_all(store, accountant, more, request).would_be == "admitted"
-
-    if base.would_be != "admitted":
-        rounds = 0
-    elif all(view.cohort.policy == POLICY_FIXED for view in views):
-        rounds = _largest_count(count_fits)
-    else:  # what decides there is more than what is held
-        rounds = _count_one_by_one(store, accountant, views, request)
+    rounds = _count(store, accountant, views, request) if base.would_be == "admitted" else 0
     return Fits(rounds=rounds, epsilon0=_largest_epsilon0(store, accountant, views, request, base))
 
 
-def _count_one_by_one(
-    store: Store, accountant: Accountant, views: Sequence[CohortView], request: RoundRequest
-) -> int:
-    for count in range(ROUNDS_ONE_BY_ONE_MAX):
+def _count(store: Store, accountant: Accountant, views: Sequence[CohortView], request: RoundRequest) -> int:
+    for count in range(ROUNDS_MAX):
         answer, views = quote_next(store, accountant, views, request)
         if answer.would_be != "admitted":
             return count
-    return ROUNDS_ONE_BY_ONE_MAX
-
-
-def _largest_count(fits: Callable[[int], bool]) -> int:
-    """Return the largest number found to fit, where one does."""
-    known, unknown = 1, 2
-    while unknown <= ROUNDS_MAX and fits(unknown):
-        known, unknown = unknown, 2 * unknown
-    unknown = min(unknown, ROUNDS_MAX + 1)
-    while unknown - known > 1:
-        middle = (known + unknown) // 2
-        known, unknown = (middle, unknown) if fits(middle) else (known, middle)
-    return known
+    return ROUNDS_MAX
 
 
 def _largest_epsilon0(

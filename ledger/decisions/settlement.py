@@ -118,8 +118,7 @@ def settling(store: Store, accountant: Accountant, round_id: str, *, reports: in
 def void(store: Store, accountant: Accountant, round_id: str, *, reason: str, actor: str) -> Voided:
     """Give back the reservation of a round that released nothing; the entry says who attests it, and why.
 
-    Under policy `fixed` it is given back only when every round that the cohort ever admitted is voided: then
-    all of them are. The reports may have been sent, so the round keeps counting in the local budget. Voiding
+    The reports may have been sent, so the round keeps counting in the local budget. Voiding
     again for the same reason gives the same answer. A round of several cohorts is voided in all of them, in
     one commit.
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from shuffle_ledger.accounting import ShuffledRound
-from shuffle_ledger.ledger.values.requests import POLICY_FIXED
 
 PRIVACY_UNIT: Final = "one user's report in every round of the cohort: a user sends one report per round"
 PRIVACY_UNIT_OF_SEVERAL: Final = (
@@ -153,21 +152,15 @@ def unit_of_period(described: str, first: str, last: str) -> str:
     )
 
 
-def interaction_of(policy: str, *readings: Mapping[ShuffledRound, int]) -> str:
+def interaction_of(*readings: Mapping[ShuffledRound, int]) -> str:
     """Return how a cohort's rounds interact with its users, where the shuffler is not trusted.
 
     Args:
-        policy: the cohort's.
         readings: rounds whose reports may have been sent, with their numbers: as they count without the
             shuffler, and as they are charged. A correction may have changed one of the two alone.
 
     Source: The Role of Interactivity in Local Differential Privacy, Definitions 2.4 to 2.6.
     """
-    is_in_order = any(
-        count and kind.interaction == "sequential" for kinds in readings for kind, count in kinds.items()
-    )
-    if policy == POLICY_FIXED and not is_in_order:
-        return "noninteractive"
     reports = max(sum(count * kind.reports_per_user for kind, count in kinds.items()) for kinds in readings)
     return "sequentially interactive" if reports <= 1 else "fully interactive"
 

@@ -250,7 +250,7 @@ class CohortStatement:
     composition: EpsilonBounds  # of all that is held, certified now, at the budget's delta
     local_epsilon_upper: float  # what a user may lose without the shuffler
     local_delta_upper: float
-    interaction: str  # without the shuffler: noninteractive, sequentially interactive or fully interactive
+    interaction: str  # without the shuffler: sequentially interactive or fully interactive
     rounds: tuple[StatedRound, ...]
     refusals: tuple[StatedRefusal, ...]
     budget_changes: tuple[StatedBudgetChange, ...]

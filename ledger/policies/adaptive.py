@@ -51,7 +51,6 @@ class AdaptivePolicy(Policy):
     approximate_share: float = APPROXIMATE_SHARE  # of delta, as the opening said
 
     decided_by = f"the filter that holds at the smallest epsilon; {ASSUMES[POLICY_ADAPTIVE]}"
-    chosen_by_opening = True
 
     @functools.cached_property
     def digest(self) -> str:

@@ -32,7 +32,6 @@ from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import Spending
 from shuffle_ledger.ledger.values.requests import (
     POLICY_ADAPTIVE,
-    POLICY_FIXED,
     POLICY_PLAN,
     promised_epsilon,
 )
@@ -44,10 +43,6 @@ _RULES_DOMAIN = "shuffle-ledger/policy-rules/1"
 IN_CLEAR = ShuffledRound(randomizer=parse_randomizer("table([[1, 0], [0, 1]])"), reports=1)
 
 ASSUMES = {
-    POLICY_FIXED: (
-        "The parameters and numbers of reports of all rounds, and which of them are voided, are fixed in"
-        " advance: they do not depend on what earlier rounds revealed."
-    ),
     POLICY_PLAN: (
         "Rounds may be chosen after seeing the outputs of earlier ones, as long as each takes a free slot of"
         " the plan that was fixed before the first one. How many reports a round has was fixed before its"
@@ -117,8 +112,6 @@ class Policy(ABC):
     """A cohort's policy with its rules. All methods are pure but for privacy losses read and stored."""
 
     decided_by: str  # what a statement says: which number decides, and what it assumes
-    # Whether no output may have had a part in the opening, which chose the rules.
-    chosen_by_opening = False
 
     @abstractmethod
     def opening(self) -> dict[str, Any]:
@@ -185,8 +178,8 @@ class Policy(ABC):
             books: where privacy losses come from.
             view: the cohort now.
             truth: what was released.
-            chosen_after: it may have had a part in the opening, where that chose the rules, so that nothing
-                bounds it.
+            chosen_after: it may have had a part in the opening, which chose the rules, so that nothing bounds
+                it.
         """
 
     def rebudgeted(self, books: Books, view: CohortView, epsilon: float) -> Step:

@@ -36,7 +36,6 @@ class PlanPolicy(Policy):
     epsilon_upper: float  # of the whole plan, at the budget's delta
     epsilon_lower: float
 
-    chosen_by_opening = True
     decided_by = f"the composition of the whole plan, made before its first round; {ASSUMES[POLICY_PLAN]}"
 
     @classmethod

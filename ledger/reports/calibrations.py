@@ -13,13 +13,12 @@ from shuffle_ledger.accounting import (
     InvalidParameter,
     ShuffledRound,
     calibrate_by,
-    decided_by_composition,
     fits,
 )
 from shuffle_ledger.ledger.decisions.windows import views_today
 from shuffle_ledger.ledger.errors import Conflict
-from shuffle_ledger.ledger.policies.base import changed, slot_of
-from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, PlanPolicy, Policy, policy_of
+from shuffle_ledger.ledger.policies.base import slot_of
+from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, CohortPolicy, PlanPolicy, policy_of
 from shuffle_ledger.ledger.reports.rounds_left import dearest, is_over
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
@@ -107,7 +106,7 @@ def _refuse_closed(view: CohortView) -> None:
 
 
 def _with_local(
-    view: CohortView, policy: Policy, rounds: int, decides: Callable[[ShuffledRound], float]
+    view: CohortView, policy: CohortPolicy, rounds: int, decides: Callable[[ShuffledRound], float]
 ) -> Callable[[ShuffledRound], float]:
     """Return the same function, infinite where the rounds are beyond the cohort's local budget."""
     limit = view.cohort.local_budget
@@ -122,17 +121,9 @@ def _with_local(
 def _decision(books: Books, view: CohortView, rounds: int) -> Callable[[ShuffledRound], float]:
     """Return the function from a round to the epsilon that decides on this number of such rounds."""
     policy = policy_of(books.store, view)
-    if isinstance(policy, AdaptivePolicy):
-        return functools.partial(_by_filters, books, view, policy, rounds)
     if isinstance(policy, PlanPolicy):
         return functools.partial(_by_free_slots, view, policy, rounds)
-    return functools.partial(
-        decided_by_composition,
-        functools.partial(_beside_what_is_held, books, view),
-        rounds=rounds,
-        epsilon=view.cohort.epsilon_budget,
-        precision=books.accountant.precision,
-    )
+    return functools.partial(_by_filters, books, view, policy, rounds)
 
 
 def _by_filters(
@@ -154,9 +145,3 @@ def _by_free_slots(view: CohortView, policy: PlanPolicy, rounds: int, described:
         if slot.round == described or fits(described, slot.round)
     )
     return policy.promised(view) if left >= rounds and not policy.unplaced(view) else math.inf
-
-
-def _beside_what_is_held(books: Books, view: CohortView, described: ShuffledRound, rounds: int) -> float:
-    """Return the certified epsilon of the rounds held and of a number of further ones."""
-    held = changed(view.held, {slot_of(described): rounds})
-    return books.certify(held, delta=view.cohort.delta_budget).epsilon_upper

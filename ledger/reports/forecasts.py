@@ -11,7 +11,7 @@ from shuffle_ledger.accounting import Accountant, InvalidParameter, ShuffledRoun
 from shuffle_ledger.ledger.decisions.decide import check_sizes
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies.base import slot_of
-from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, PlanPolicy, Policy, policy_of
+from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, CohortPolicy, PlanPolicy, policy_of
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
 from shuffle_ledger.ledger.reports.glimpses import Every
 from shuffle_ledger.ledger.reports.rounds_left import (
@@ -24,7 +24,6 @@ from shuffle_ledger.ledger.reports.rounds_left import (
     room_for,
 )
 from shuffle_ledger.ledger.reports.schedule_days import ScheduleDays
-from shuffle_ledger.ledger.reports.schedules_left import COMPOSITIONS
 from shuffle_ledger.ledger.reports.schedules_of_late import ScheduleOfLate, schedule_of_late
 from shuffle_ledger.ledger.reports.window_forecasts import (
     SCHEDULED_MAX,
@@ -50,7 +49,7 @@ PROMISE = (
     " forecast is no promise. Close to the end more may fit."
 )
 DAYS_OF_WINDOWS = " Each round is collected on its day of the schedule or, without a schedule, today."
-_NOTHING = Room(count=0, is_largest=True, compositions_left=0)
+_NOTHING = Room(count=0, is_largest=True)
 _WIDTH = 2e-3  # of the epsilon0 that fits, relative
 
 
@@ -214,7 +213,7 @@ def kind_forecast(books: Books, view: CohortView, kind: ShuffledRound, *, today:
     return _of_kind(asked, kind)
 
 
-def _in_use(store: Store, view: CohortView, policy: Policy) -> list[ShuffledRound]:
+def _in_use(store: Store, view: CohortView, policy: CohortPolicy) -> list[ShuffledRound]:
     """Return the kinds of a plan; else those that the cohort has had, the most frequent first."""
     slots = policy.slots(view)
     if slots:
@@ -232,7 +231,7 @@ class _Asked:
 
     books: Books
     view: CohortView
-    policy: Policy
+    policy: CohortPolicy
     wanted: ForecastWanted
     days: ScheduleDays
     searches: bool = True
@@ -244,7 +243,7 @@ def _of_kind(asked: _Asked, kind: ShuffledRound) -> KindForecast:
     if is_over(view):
         room, limited_by, limit = _NOTHING, "collection_over", "The days of the period have passed."
     elif view.cohort.status == "open":
-        room = room_for(books, view, policy, kind, compositions=COMPOSITIONS, exactly=True)
+        room = room_for(books, view, policy, kind)
         limited_by, limit = _limit(books, view, policy, kind, room.count)
         windows = of_windows(books, view, kind)
         if windows:
@@ -288,18 +287,18 @@ def _within_windows(
     else:
         found = blocked(asked.books, asked.view, [kind], days, most)
         if found.window is None:
-            cut = Room(count=found.days, is_largest=False, compositions_left=0)
+            cut = Room(count=found.days, is_largest=False)
             searched_all = found.days == room.count
             return (
                 (room, *limit) if searched_all else (cut, "search", f"More than {most:,} are not looked at.")
             )
         count, window = found.days, found.window
     sentence = f"The budget for each {window.described} would be used up."
-    return Room(count=count, is_largest=False, compositions_left=0), f"window {window.kind}", sentence
+    return Room(count=count, is_largest=False), f"window {window.kind}", sentence
 
 
 def _limit(
-    books: Books, view: CohortView, policy: Policy, kind: ShuffledRound, count: int
+    books: Books, view: CohortView, policy: CohortPolicy, kind: ShuffledRound, count: int
 ) -> tuple[str, str]:
     """Return the word and the sentence for what ends a number of rounds of one kind."""
     if count >= ROUNDS_MAX:
@@ -310,9 +309,7 @@ def _limit(
         if policy.refuses_all(view) and policy.accounted(view, kind) is not None:
             return "promise", "What the plan promises is above the budget: no round is admitted."
         return "no_free_slot", "The plan has no more free slots whose cost is known to cover such a round."
-    if isinstance(policy, AdaptivePolicy):
-        return _limit_of_filters(books, view, policy, kind, count)
-    return "composition", "The composition of all rounds would be above the budget."
+    return _limit_of_filters(books, view, policy, kind, count)
 
 
 def _limit_of_filters(

@@ -93,7 +93,7 @@ def joint_forecast(
     Raises:
         NotFound: no such cohort.
         InvalidValue: no round is described; it has more reports, or a larger population to sample, than the
-            cohorts have users together; cohorts of policy fixed together with others; the schedule of a
+            cohorts have users together; the schedule of a
             cohort with windows begins before today; or `fit` is asked of too many budgets.
         AccountingError, LedgerError: the numbers cannot be computed.
     """

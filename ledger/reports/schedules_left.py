@@ -10,19 +10,16 @@ from collections.abc import Callable, Sequence
 
 from shuffle_ledger.accounting import ShuffledRound, fits
 from shuffle_ledger.ledger.policies.base import changed, slot_of
-from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, PlanPolicy, Policy
-from shuffle_ledger.ledger.reports.rounds_left import dearest, searched
+from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, CohortPolicy, PlanPolicy
+from shuffle_ledger.ledger.reports.rounds_left import dearest
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.values.local_budget import local_bounds
 
 PERIODS_MAX = 10_000  # more are not searched for
-COMPOSITIONS = 48  # that one answer makes under policy fixed
 _SIMULATED_MAX = 4_000  # rounds that are charged one by one
 
 
-def periods_for(
-    books: Books, view: CohortView, policy: Policy, kinds: Sequence[ShuffledRound], *, compositions: int
-) -> int:
+def periods_for(books: Books, view: CohortView, policy: CohortPolicy, kinds: Sequence[ShuffledRound]) -> int:
     """Return how many periods fit into an open cohort, up to `PERIODS_MAX`.
 
     Args:
@@ -30,7 +27,6 @@ def periods_for(
         view: the cohort now.
         policy: its policy.
         kinds: the rounds of one period, in their order.
-        compositions: how many the search may make under policy fixed.
 
     Guarantee: if the rounds of the returned number of periods are registered one after the other, in this
     order and with nothing else in between, every one is admitted.
@@ -41,13 +37,11 @@ def periods_for(
     accounted = [slot_of(kind) for kind in kinds]
     if view.cohort.windows_only:
         found = PERIODS_MAX
-    elif isinstance(policy, AdaptivePolicy):
-        found = _by_filters(books, view, policy, kinds)
     elif isinstance(policy, PlanPolicy):
         accounted = [dearest(view, policy, kind) for kind in kinds]
         found = _by_free_slots(view, policy, kinds)
     else:
-        found = searched(books, view, accounted, about=1.0, asks=compositions, exactly=True).count
+        found = _by_filters(books, view, policy, kinds)
     limit = view.cohort.local_budget
 
     def is_within_local(count: int) -> bool:
@@ -86,7 +80,11 @@ def _by_filters(
 
 
 def spent_after(
-    books: Books, view: CohortView, policy: Policy, kinds: Sequence[ShuffledRound], counts: Sequence[int]
+    books: Books,
+    view: CohortView,
+    policy: CohortPolicy,
+    kinds: Sequence[ShuffledRound],
+    counts: Sequence[int],
 ) -> list[float]:
     """Return upper bounds on the epsilon that is spent after some numbers of periods, which fit.
 

@@ -12,7 +12,7 @@ from shuffle_ledger.ledger.decisions.windows import empty_view, views_today
 from shuffle_ledger.ledger.policies.registry import Books, policy_of
 from shuffle_ledger.ledger.reports.rounds_left import is_over, room_for
 from shuffle_ledger.ledger.reports.schedule_days import ScheduleDays
-from shuffle_ledger.ledger.reports.schedules_left import COMPOSITIONS, periods_for
+from shuffle_ledger.ledger.reports.schedules_left import periods_for
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.values.windows import Window, periods_of
 
@@ -108,7 +108,7 @@ def periods_within(books: Books, view: CohortView, kinds: Sequence[ShuffledRound
     """
     if view.cohort.status != "open" or is_over(view):
         return 0
-    count = periods_for(books, view, policy_of(books.store, view), kinds, compositions=COMPOSITIONS)
+    count = periods_for(books, view, policy_of(books.store, view), kinds)
     if view.cohort.windows:
         return blocked(books, view, kinds, days, min(count, SCHEDULED_MAX)).days
     return count
@@ -122,7 +122,7 @@ def _opened(books: Books, names: Collection[str]) -> set[str]:
 def _room(books: Books, view: CohortView, kinds: Sequence[ShuffledRound]) -> int:
     if view.cohort.status != "open":
         return 0
-    policy = policy_of(books.store, view)  # windows have filters, which compose nothing
+    policy = policy_of(books.store, view)
     if len(kinds) == 1:
-        return room_for(books, view, policy, kinds[0], compositions=0, exactly=False).count
-    return periods_for(books, view, policy, kinds, compositions=0)
+        return room_for(books, view, policy, kinds[0]).count
+    return periods_for(books, view, policy, kinds)

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol, Required, TypeAlias, TypedDict, Unpac
 
 from shuffle_ledger.accounting import AccountsReading, ShuffledRound, exact_text
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
+from shuffle_ledger.ledger.gone_names import gone_sentence
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.audiences import (
     checked_audience,
@@ -30,9 +31,8 @@ ADDRESSABLE = "a name other than . and .., which no address can contain"
 REASON_LENGTH_MAX = 2000
 ROUNDS_PER_USER_MAX = 10**6  # that a cohort may be opened with
 POLICY_ADAPTIVE = "adaptive"
-POLICY_FIXED = "fixed"
 POLICY_PLAN = "plan"
-POLICIES = (POLICY_ADAPTIVE, POLICY_PLAN, POLICY_FIXED)  # the default one first
+POLICIES = (POLICY_ADAPTIVE, POLICY_PLAN)  # the default one first
 NOTHING_LATER = "The actor attests that no entry was written after the checkpoint was made."
 VOID_ATTESTATION = (
     "The actor attests that nothing computed from the reports of this round was released or kept."
@@ -107,8 +107,8 @@ class Cohort:
         object.__setattr__(self, "epsilon_budget", _real("epsilon", self.epsilon_budget, math.inf))
         object.__setattr__(self, "delta_budget", _real("delta", self.delta_budget, 1.0))
         if self.policy not in POLICIES:
-            expected = "one of: " + ", ".join(POLICIES)
-            raise InvalidValue(field="policy", value=self.policy, expected=expected)
+            expected, gone = "one of: " + ", ".join(POLICIES), gone_sentence(f"policy {self.policy}")
+            raise InvalidValue(field="policy", value=self.policy, expected=expected, message=gone)
         object.__setattr__(self, "labels", checked_labels(self.labels))
         object.__setattr__(self, "windows", checked_windows(self.windows, cohort=self.name))
         if self.ceiling is not None:
@@ -121,12 +121,6 @@ class Cohort:
             if self.policy != POLICY_ADAPTIVE:
                 expected = f"none for policy {self.policy}: only filters count the rounds of one user"
                 raise InvalidValue(field="rounds_per_user", value=self.rounds_per_user, expected=expected)
-        if self.windows and self.policy == POLICY_FIXED:
-            expected = (
-                "policy adaptive or plan for a cohort with windows: what a window refuses depends on outputs,"
-                " and what a cohort of policy fixed holds must not"
-            )
-            raise InvalidValue(field="policy", value=self.policy, expected=expected)
         if self.windows_only:
             self._check_windows_only()
 
@@ -144,12 +138,6 @@ class Cohort:
     def _check_ceiling(self, ceiling: float) -> None:
         if ceiling < self.epsilon_budget:
             expected = f"at least epsilon, {exact_text(self.epsilon_budget)}"
-            raise InvalidValue(field="ceiling", value=ceiling, expected=expected)
-        if self.policy == POLICY_FIXED:
-            expected = (
-                "none for policy fixed: when somebody raises the budget may depend on outputs, and what a"
-                " cohort of policy fixed holds must not"
-            )
             raise InvalidValue(field="ceiling", value=ceiling, expected=expected)
 
     @property

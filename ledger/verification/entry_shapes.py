@@ -31,7 +31,6 @@ from shuffle_ledger.ledger.values.requests import (
     NOTHING_LATER,
     POLICIES,
     POLICY_ADAPTIVE,
-    POLICY_FIXED,
     POLICY_PLAN,
     VOID_ATTESTATION,
     RefusalReason,
@@ -51,7 +50,7 @@ _OF_ROUNDS: Final = (
 _DECISION: Final = frozenset(
     {"request", "accounted", "requested", "privacy_loss", "registration", "registered_at"}
 )
-# Fields of `details` under every policy.
+# Fields of `details` under every policy, beside `standing`, which every entry has.
 _FIELDS: Final[Mapping[EntryKind, frozenset[str]]] = {
     EntryKind.OPENED: frozenset({"population", "policy"}),
     EntryKind.ADMITTED: _DECISION,
@@ -68,7 +67,7 @@ _FIELDS: Final[Mapping[EntryKind, frozenset[str]]] = {
     ),
     EntryKind.FROZEN: frozenset({"reason", "checkpoint", "nothing_later", "last_known"}),
 }
-# Further fields of a policy; every entry of a policy with a standing also has `standing`.
+# Further fields of a policy.
 _ADDED: Final[Mapping[tuple[str, EntryKind], frozenset[str]]] = {
     (POLICY_ADAPTIVE, EntryKind.OPENED): frozenset({"rules"}),
     (POLICY_ADAPTIVE, EntryKind.ADMITTED): frozenset({"charge"}),
@@ -120,8 +119,7 @@ def misshapen(body: EntryBody, policy: str) -> Iterator[str]:
     if not isinstance(details, Mapping):
         yield "its details are none"
         return
-    expected = _FIELDS[body.kind] | _ADDED.get((policy, body.kind), frozenset())
-    expected |= {"standing"} if policy != POLICY_FIXED else set()
+    expected = _FIELDS[body.kind] | _ADDED.get((policy, body.kind), frozenset()) | {"standing"}
     optional = _OPTIONAL.get((policy, body.kind), frozenset()) | _OPTIONAL_OF_ALL.get(body.kind, frozenset())
     yield from _names("details", details, expected, optional)
     for name in sorted(details.keys() & _CHECKS.keys()):

@@ -1,12 +1,12 @@
 """What a chain says about its cohort's policy, entry by entry: do the standings follow from one another?
 
-A plan is followed by `plan_trail`, filters by `adaptive_trail`. Policy fixed has no standing.
+A plan is followed by `plan_trail`, filters by `adaptive_trail`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, Self
 
 from shuffle_ledger.accounting import (
@@ -21,13 +21,10 @@ from shuffle_ledger.accounting import (
 from shuffle_ledger.accounting.verification import Coverage
 from shuffle_ledger.ledger.policies.registry import (
     AdaptivePolicy,
-    FixedPolicy,
     PlanPolicy,
-    Policy,
     policy_from,
 )
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, Spending
-from shuffle_ledger.ledger.values.requests import POLICY_FIXED
 from shuffle_ledger.ledger.verification.adaptive_trail import AdaptiveTrail
 from shuffle_ledger.ledger.verification.plan_trail import PlanTrail, promised_in
 
@@ -46,7 +43,6 @@ class ChargeSource(Protocol):
 class Trail:
     """The policy's state while a chain is read from its beginning."""
 
-    policy: Policy = field(default_factory=FixedPolicy)
     plan: PlanTrail | None = None  # for policy plan
     filters: AdaptiveTrail | None = None  # for policy adaptive
     frozen: bool = False  # the spending is unknown from here on
@@ -57,8 +53,7 @@ class Trail:
 
         What single rounds were charged is not part of it: `recall` each round before an entry about it.
         """
-        policy = policy_from(str(opened.details.get("policy", POLICY_FIXED)), opened.to_bytes())
-        trail = cls(policy=policy)
+        policy, trail = policy_from(str(opened.details.get("policy")), opened.to_bytes()), cls()
         if isinstance(policy, PlanPolicy):
             trail.plan = PlanTrail.resumed(policy, last)
         elif isinstance(policy, AdaptivePolicy):
@@ -71,6 +66,12 @@ class Trail:
             self.plan.recall(body)
         elif self.filters is not None:
             self.filters.recall(body)
+
+    @property
+    def decided_by(self) -> str:
+        """What a statement says of which number decides; nothing before the opening."""
+        trail = self.plan or self.filters
+        return "" if trail is None else trail.policy.decided_by
 
     @property
     def is_resumable(self) -> bool:
@@ -86,13 +87,6 @@ class Trail:
             yield from self._follow_plan(body, self.plan)
         elif self.filters is not None:
             yield from self.filters.follow(body, frozen=self.frozen)
-        elif "standing" in body.details:
-            yield "it carries a standing, which its cohort's policy does not have"
-
-    @property
-    def gives_back(self) -> bool:
-        """Whether a void gives back what its round reserved."""
-        return not isinstance(self.policy, FixedPolicy)
 
     def accounts(self, body: EntryBody, described: ShuffledRound, accounted: ShuffledRound) -> bool:
         """Return whether the policy accounts a decided round as this one."""
@@ -156,7 +150,7 @@ class Trail:
             yield from self.filters.dearer(books)
 
     def _follow_opening(self, body: EntryBody) -> Iterator[str]:
-        policy = self.policy = policy_from(str(body.details.get("policy", POLICY_FIXED)), body.to_bytes())
+        policy = policy_from(str(body.details.get("policy")), body.to_bytes())
         self.plan = self.filters = None
         if isinstance(policy, PlanPolicy):
             self.plan = PlanTrail(policy=policy)

@@ -34,7 +34,6 @@ from shuffle_ledger.ledger.values.local_budget import local_rounds_left
 from shuffle_ledger.ledger.values.requests import (
     DECLARED,
     POLICY_ADAPTIVE,
-    POLICY_FIXED,
     POLICY_PLAN,
     RefusalReason,
     ReleaseTimes,
@@ -214,7 +213,7 @@ class Replay:
 
     def _check_shape(self, body: EntryBody) -> None:
         opened = body if body.kind is EntryKind.OPENED else self.opened
-        policy = str(opened.details.get("policy", POLICY_FIXED)) if opened is not None else POLICY_FIXED
+        policy = str(opened.details.get("policy")) if opened is not None else POLICY_ADAPTIVE
         wrong = list(misshapen(body, policy))
         for what in wrong:
             self.blame(body.sequence, what)
@@ -348,7 +347,7 @@ class Replay:
         registered_at = written_moment(details.get("registered_at"))
         if registered_at is not None and registered_at > body.recorded_at:
             self.blame(body.sequence, "its round was registered after it was decided: time goes backwards")
-        policy = str(self.opened.details["policy"]) if self.opened is not None else POLICY_FIXED
+        policy = str(self.opened.details["policy"]) if self.opened is not None else POLICY_ADAPTIVE
         limit = refused_beyond(self.joint, body.epsilon_budget)
         closed = {"frozen": self.frozen, "overspent": self.overspent}
         for what in contradictory(body, **closed, policy=policy, refused_beyond=limit):
@@ -389,17 +388,12 @@ class Replay:
             self.blame(body.sequence, f"it closes round {round_id!r}, which is not admitted and open")
         self.joint.see(body, None)
         settles = body.kind is EntryKind.SETTLED
-        empties = self.kinds[EntryKind.ADMITTED] == self.kinds[EntryKind.VOIDED]
-        empties = empties and not self.kinds[EntryKind.INCIDENT]
         before = ShuffledRound.from_mapping(body.details["accounted_before" if settles else "accounted"])
         if self.charged.pop(round_id, before) != before:
             self.blame(body.sequence, "it releases another charge than the round had")
         self.closings[round_id] = body.sequence
         declared = self.declared.pop(round_id, before)
-        if settles or self.trail.gives_back:
-            self.held -= Counter({before: 1})
-        elif empties:
-            self.held.clear()
+        self.held -= Counter({before: 1})
         if settles:
             accounted = ShuffledRound.from_mapping(body.details["accounted"])
             self._check_settled(body, before, declared, accounted)
@@ -464,7 +458,7 @@ class Replay:
         if not self.trail.tells(truth, accounted):
             self.blame(body.sequence, "what it accounts does not follow from the release that it states")
         chosen_after = details["chosen_after"]
-        chooses = self.trail.policy.chosen_by_opening and self.joint.quota is None
+        chooses = self.joint.quota is None
         if chosen_after != (chooses and self.joint.may_precede(body.sequence, released, said=chosen_after)):
             self.blame(body.sequence, PRECEDES)
         if chosen_after and self.trail.promised(body) < math.inf:

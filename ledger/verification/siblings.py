@@ -19,7 +19,6 @@ from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, FIRST_SEQUENCE, EntryBody, EntryKind
 from shuffle_ledger.ledger.values.quotas import Quota
 from shuffle_ledger.ledger.values.requests import (
-    POLICY_FIXED,
     RefusalReason,
     ReleaseTimes,
     RoundRequest,
@@ -266,8 +265,6 @@ def disagreements(
         population = sum(chains[name].population for name in known)
         if len(known) == len(said.audience) and said.users > population:
             yield round_id, said.facts[0].sequence, "it is about more users than its cohorts have together"
-        if len({chains[name].policy == POLICY_FIXED for name in known}) > 1:
-            yield round_id, said.facts[0].sequence, "some of its cohorts have policy fixed, and some do not"
 
 
 def _difference(own: JointRound, other: JointRound | None, *, is_frozen: bool) -> tuple[int, str] | None:

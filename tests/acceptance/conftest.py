@@ -95,6 +95,6 @@ def service(new_postgresql_database: Callable[[], str], tmp_path: Path) -> Itera
     )
     found.command("init")
     cohort = ("phones", "--population", "1000000", "--epsilon", "1", "--delta", "1e-9")
-    found.command("cohort", "open", *cohort, "--policy", "fixed")
+    found.command("cohort", "open", *cohort)
     yield found
     remove_queues(found.settings)

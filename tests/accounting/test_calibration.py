@@ -73,11 +73,11 @@ def test_without_amplification_the_target_is_shared_out() -> None:
 @pytest.mark.parametrize(
     ("randomizer", "reports", "name", "rounds", "policy"),
     [
-        ("binomial_sum(bits=2)", 300, "p", 1, "fixed"),
-        ("binomial_sum(p=0.25)", 20, "bits", 2, "fixed"),
-        ("binomial_histogram(p=0.5)", 20, "bits", 1, "fixed"),
-        ("distinct_elements(security=100)", 50, "p", 2, "fixed"),
-        thorough({"kind": "uniformity_tester"}, 10, "noise", 1, "fixed"),
+        ("binomial_sum(bits=2)", 300, "p", 1, "composition"),
+        ("binomial_sum(p=0.25)", 20, "bits", 2, "composition"),
+        ("binomial_histogram(p=0.5)", 20, "bits", 1, "composition"),
+        ("distinct_elements(security=100)", 50, "p", 2, "composition"),
+        thorough({"kind": "uniformity_tester"}, 10, "noise", 1, "composition"),
         ("binomial_sum(bits=2)", 300, "p", 1, "adaptive"),
         ("binomial_sum(p=0.25)", 20, "bits", 2, "adaptive"),
     ],
@@ -96,7 +96,7 @@ def test_the_least_noise_fits_and_the_next_smaller_one_does_not(
         assert found.value_beyond == found.value - 1
     else:
         assert found.value / 1.0101 <= found.value_beyond < found.value
-    if policy == "fixed":
+    if policy == "composition":
         mapping = {**found.round.randomizer.to_mapping(), name: _as(name, found.value_beyond)}
         less = ShuffledRound(randomizer=parse_randomizer(mapping), reports=reports)
         cost = Accountant(precision=0.01).certify({slot_for(less): rounds}, delta=delta)

@@ -245,7 +245,7 @@ def test_more_rounds_than_can_be_composed_are_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["fixed", "adaptive"])
+@pytest.mark.parametrize("policy", ["composition", "adaptive"])
 def test_calibration_finds_the_epsilon0_of_the_rounds(policy: str) -> None:
     several = {"randomizer": "krr(k=4)", "reports": 2_000, "reports_per_user": 2}
     single = {"randomizer": "krr(k=4)", "reports": 1_000}

@@ -96,7 +96,13 @@ def opened(url: str) -> Iterator[Store]:
     with Store.connect(url) as store:
         for name in ("phones", "secret"):
             open_cohort(
-                store, name=name, population=100_000, epsilon=1.0, delta=1e-6, policy="fixed", actor="tester"
+                store,
+                name=name,
+                population=100_000,
+                epsilon=1.0,
+                delta=1e-6,
+                policy="adaptive",
+                actor="tester",
             )
         yield store
 

@@ -83,7 +83,7 @@ def every_kind_of_cohort(server: Server) -> None:
     plan: dict[str, Any] = {"plan": [{**ROUND, "count": 3}], "population": 5000, "epsilon": 1, "delta": 1e-6}
     assert server.ask("POST", "/v1/cohorts", json={"name": "planned", "policy": "plan", **plan}).is_success
     open_cohort(store, name="study", epsilon=1.0, policy="adaptive", ceiling=2.0, **opening)
-    open_cohort(store, name=LONG, epsilon=1.0, policy="fixed", **opening)
+    open_cohort(store, name=LONG, epsilon=1.0, policy="adaptive", **opening)
     said: dict[str, Any] = {"reason": "agreed", "actor": "tester"}
     set_quota(store, Accountant(), "study", team="ads", epsilon=0.5, **said)
     for number in range(4):

@@ -43,7 +43,7 @@ def test_both_clients_answer_the_same(server: Server, monkeypatch: pytest.Monkey
 
     async def asked() -> list[Any]:
         async with sl.AsyncLedgerClient(server.url, server.tokens["admin"], retry_seconds=5) as client:
-            await client.open_cohort(name="tv", population=9000, epsilon=1.0, delta=1e-9, policy="fixed")
+            await client.open_cohort(name="tv", population=9000, epsilon=1.0, delta=1e-9, policy="adaptive")
             outcomes = await asyncio.gather(*(client.register(_request(name)) for name in "abcde"))
             assert all(isinstance(each, Admitted) for each in outcomes)
             await client.settle("a", reports=900)

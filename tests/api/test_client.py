@@ -77,7 +77,7 @@ def test_the_client_answers_what_the_ledger_answers(server: Server, client: Ledg
         each.digest.hex() for each in server.store.entries_of("phones")
     ]
     assert client.verify("phones").ok
-    opened = client.open_cohort(name="new", population=900, epsilon=1.5, delta=1e-9, policy="fixed")
+    opened = client.open_cohort(name="new", population=900, epsilon=1.5, delta=1e-9, policy="adaptive")
     assert opened == server.store.cohort("new")
 
 

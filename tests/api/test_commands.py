@@ -116,7 +116,7 @@ ORDERS: tuple[tuple[str, ...], ...] = (
     ("audit", "verify", "--against", "forged.json"),
     ("audit", "verify", "phones", "--against", "forged.json"),
 )
-BUDGET = ("--population", "100000", "--epsilon", "1", "--delta", "1e-6", "--policy", "fixed")
+BUDGET = ("--population", "100000", "--epsilon", "1", "--delta", "1e-6")
 CLOCK = ("opened_at", "decided_at", "registered_at", "digest", "head_digest", "at", "longest_wait_seconds")
 
 

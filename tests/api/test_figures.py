@@ -31,7 +31,13 @@ def busy(server: Server) -> Server:
     """Return a server of three cohorts that used one, two and three rounds, one of them refused one."""
     for number, name in enumerate(NAMES, start=1):
         open_cohort(
-            server.store, name=name, population=100_000, epsilon=1, delta=1e-6, policy="fixed", actor="tester"
+            server.store,
+            name=name,
+            population=100_000,
+            epsilon=1,
+            delta=1e-6,
+            policy="adaptive",
+            actor="tester",
         )
         for each in range(number):
             assert server.register(f"{name}{each}", cohort=name).status_code == 201

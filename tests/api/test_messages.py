@@ -183,13 +183,13 @@ def test_other_content_names_what_differs(server: Server) -> None:
         },
         {"field": "reports", "stored": 1000, "given": 2000},
     ]
-    opening = {"name": "phones", "population": 100_000, "epsilon": 1, "delta": 1e-6, "policy": "adaptive"}
+    opening = {"name": "phones", "population": 90_000, "epsilon": 1, "delta": 1e-6}
     answer = server.ask("POST", "/v1/cohorts", json=opening).json()
     assert (
         answer["detail"]
-        == "cohort 'phones' exists with other parameters: policy: stored fixed, given adaptive"
+        == "cohort 'phones' exists with other parameters: population: stored 100000, given 90000"
     )
-    assert answer["differences"] == [{"field": "policy", "stored": "fixed", "given": "adaptive"}]
+    assert answer["differences"] == [{"field": "population", "stored": 100_000, "given": 90_000}]
 
 
 def test_the_client_raises_what_differs(server: Server) -> None:

@@ -37,13 +37,13 @@ def test_a_server_lists_every_warning_until_they_are_accepted(server: Server) ->
 def test_the_client_raises_the_warnings_and_takes_an_argument(server: Server) -> None:
     with LedgerClient(server.url, server.tokens["admin"]) as client:
         with pytest.raises(UnacceptedWarnings) as caught:
-            client.open_cohort(**UNUSUAL, policy="fixed")
+            client.open_cohort(**UNUSUAL, policy="adaptive")
         assert [each.field for each in caught.value.warnings] == FIELDS[:2]
         assert "10.5, is above 10" in str(caught.value)
-        opened = client.open_cohort(**UNUSUAL, policy="fixed", accept_warnings=True)
-        assert client.open_cohort(**UNUSUAL, policy="fixed") == opened
+        opened = client.open_cohort(**UNUSUAL, policy="adaptive", accept_warnings=True)
+        assert client.open_cohort(**UNUSUAL, policy="adaptive") == opened
         with pytest.raises(OtherContent):
-            client.open_cohort(**UNUSUAL, policy="adaptive")
+            client.open_cohort(**{**UNUSUAL, "epsilon": 11.0}, policy="adaptive")
 
 
 def test_the_command_line_says_yes_to_a_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

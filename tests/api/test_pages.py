@@ -462,7 +462,7 @@ def test_the_overview_comes_in_pages_and_alarms_of_all_of_them(
 ) -> None:
     monkeypatch.setattr(routes, "COHORTS_ON_PAGE", 2)
     for name in ("a & b", "tablets", "watches"):
-        body = {"name": name, "population": 10**5, "epsilon": 1, "delta": 1e-6, "policy": "fixed"}
+        body = {"name": name, "population": 10**5, "epsilon": 1, "delta": 1e-6, "policy": "adaptive"}
         assert server.ask("POST", "/v1/cohorts", json=body).status_code == 201
     assert server.register("x", cohort="watches").status_code == 201
     lowered = {"epsilon": 1e-6, "reason": "less"}

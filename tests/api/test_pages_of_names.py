@@ -102,7 +102,7 @@ def test_postgresql_sorts_names_as_python_does(postgresql_store: Store) -> None:
     for name in NAMES:
         if name not in ("phones", "secret"):
             budget: dict[str, Any] = {"population": 100_000, "epsilon": 1.0, "delta": 1e-6}
-            open_cohort(postgresql_store, name=name, **budget, policy="fixed", actor="tester")
+            open_cohort(postgresql_store, name=name, **budget, policy="adaptive", actor="tester")
     assert [each.name for each in postgresql_store.cohorts()] == NAMES
     assert [each.cohort for each in postgresql_store.heads()] == NAMES
     assert [each.name for each in postgresql_store.cohorts(after="a b", limit=3)] == NAMES[4:7]

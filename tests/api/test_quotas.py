@@ -46,8 +46,8 @@ def test_an_opening_says_the_part_of_delta_for_approximate_rounds(
     assert accounts.slack_share == accounts.certain_loss_share == pytest.approx(0.25e-6)
     with pytest.raises(Conflict, match="another share of delta"):
         client.open_cohort(**OPENED)
-    with pytest.raises(InvalidValue, match="approximate_share"):
-        client.open_cohort(**{**OPENED, "name": "new", "policy": "fixed"}, approximate_share=0.5)
+    with pytest.raises(InvalidValue, match="--policy adaptive decides without a promise"):
+        client.open_cohort(**{**OPENED, "name": "new", "policy": "fixed"})
     headers = {"Authorization": f"Bearer {server.tokens['admin']}"}
     for wrong in (0, 0.95, "much"):
         body = {**OPENED, "name": "new", "approximate_share": wrong}

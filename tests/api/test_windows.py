@@ -73,8 +73,6 @@ def test_windows_are_declared_charged_and_shown(server: Server, client: LedgerCl
 
 def test_what_windows_do_not_allow_is_said(client: LedgerClient) -> None:
     opened: dict[str, Any] = {"name": "tablets", "population": 100_000, "epsilon": 1.0, "delta": 1e-6}
-    with pytest.raises(InvalidValue, match="policy"):
-        client.open_cohort(**opened, policy="fixed", windows=[WEEK])
     client.open_cohort(**opened, policy="adaptive", windows=[WEEK])
     today = datetime.now(UTC).date()
     with pytest.raises(InvalidValue, match="which is today"):

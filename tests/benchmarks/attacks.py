@@ -20,12 +20,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
-from shuffle_ledger.ledger.decisions import open_cohort, register
+from shuffle_ledger.ledger.decisions import open_cohort, register, register_and_admit
 from shuffle_ledger.ledger.storage.schema import initialise
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
 from shuffle_ledger.workers.celery_app import create_app
 from shuffle_ledger.workers.dispatch import publish, sweep
@@ -101,21 +102,16 @@ def crowds(kind: str) -> Attack:
     accounted = slot_for(ROUND)
     with ledger_on(kind) as url, Store.connect(url) as store:
         for seed in range(SEEDS):
-            fits = random.Random(seed).randint(0, 20)  # noqa: S311 - how much fits need not be a secret
+            most = random.Random(seed).randint(0, 20)  # noqa: S311 - how much fits need not be a secret
             costs = [
-                accountant.certify({accounted: fits + more}, delta=1e-9).epsilon_upper for more in (0, 1)
+                accountant.certify({accounted: most + more}, delta=1e-9).epsilon_upper for more in (0, 1)
             ]
-            cohort = f"cohort-{seed}"
-            open_cohort(
-                store,
-                name=cohort,
-                population=10**6,
-                epsilon=max((costs[0] + costs[1]) / 2, 1e-6),
-                delta=1e-9,
-                policy="fixed",
-                actor="crowd",
-            )
-            said = Counter(run("crowd.py", url, cohort, "fixed", PROCESSES, fits, seed))
+            cohort, epsilon = f"cohort-{seed}", max((costs[0] + costs[1]) / 2, 1e-6)
+            opening: dict[str, Any] = {"population": 10**6, "epsilon": epsilon, "delta": 1e-9}
+            for name in (cohort, f"{cohort} too"):
+                open_cohort(store, name=name, policy="adaptive", actor="crowd", **opening)
+            fits = fitting_one_by_one(store, accountant, f"{cohort} too")
+            said = Counter(run("crowd.py", url, cohort, "in-two-steps", PROCESSES, seed))
             expected = {"Admitted": fits, "Refused budget_exceeded": PROCESSES - fits}
             broken += said != Counter({answer: count for answer, count in expected.items() if count})
             admitted += fits
@@ -125,6 +121,15 @@ def crowds(kind: str) -> Attack:
         how_often=f"{SEEDS} budgets, {SEEDS * PROCESSES} processes, {admitted} admitted, as many as fit",
         broken=broken,
     )
+
+
+def fitting_one_by_one(store: Store, accountant: Accountant, cohort: str) -> int:
+    """Return how many of the crowd's rounds a cohort without other writers admits."""
+    for number in range(PROCESSES):
+        request = RoundRequest(round_id=f"{cohort}-{number}", cohort=cohort, round=ROUND)
+        if not isinstance(register_and_admit(store, accountant, request, actor="crowd")[0], Admitted):
+            return number
+    return PROCESSES
 
 
 def deaths(kind: str) -> Attack:

@@ -1,4 +1,4 @@
-"""What adaptivity costs: the share of rounds admitted, and the time of a decision, beside policy `fixed`."""
+"""What adaptivity costs: the share of rounds admitted, and the time of a decision."""
 
 from __future__ import annotations
 
@@ -216,13 +216,13 @@ def mixed(first: ShuffledRound, epsilon: float, delta: float) -> Work:
     return run
 
 
-def decisions(policy: str, kind: tuple[str, int, int | None], history: int) -> Work:
+def decisions(kind: tuple[str, int, int | None], history: int) -> Work:
     """Rounds of one known kind, quoted in a cohort that has a history: all of a decision but its writing."""
     url = f"sqlite:///{Path(tempfile.mkdtemp()) / 'bench.db'}"
     schema.initialise(url)
     store, accountant = Store.connect(url), Accountant(precision=_PRECISION)
     cohort = {"name": "bench", "population": 10**9, "epsilon": 50.0, "delta": 1e-9, "actor": "bench"}
-    open_cohort(store, policy=policy, **cohort)  # type: ignore[arg-type]  # as the table says
+    open_cohort(store, policy="adaptive", **cohort)  # type: ignore[arg-type]  # as the table says
     numbers = itertools.count()
 
     def request() -> RoundRequest:
@@ -275,10 +275,10 @@ def cases() -> Iterator[Case]:
             name=f"{_MIXES} random mixes of {whose}", prepare=partial(mixes, pool), repeats=1, computes=True
         )
     yield Case(name="schedules of regular kinds", prepare=schedules, repeats=1, computes=True)
-    for history, policy in itertools.product((10, 10_000), ("fixed", "adaptive")):
+    for history in (10, 10_000):
         yield Case(
-            name=f"{_DECISIONS} decisions, policy {policy}, history of {history:,}",
-            prepare=partial(decisions, policy, _PLAIN, history),
+            name=f"{_DECISIONS} decisions, history of {history:,}",
+            prepare=partial(decisions, _PLAIN, history),
             group=f"history {history}",
             computes=True,
         )

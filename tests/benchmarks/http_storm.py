@@ -39,7 +39,6 @@ from shuffle_ledger.ledger.storage.schema import initialise
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import (
     POLICY_ADAPTIVE,
-    POLICY_FIXED,
     Admitted,
     Pending,
     Refused,
@@ -114,11 +113,10 @@ def storm(
     registrations: int,
     clients: int,
     calm_seconds: float,
-    policy: str = POLICY_ADAPTIVE,
     seed: int = 1,
 ) -> Report:
     """Registers `registrations` rounds from `clients` clients; a process is killed every `calm_seconds`."""
-    epsilon = budget_for(registrations, policy=policy)
+    epsilon = budget_for(registrations)
     with new_database() as url, tempfile.TemporaryDirectory() as folder:
         environment = environment_of(url)
         with Store.connect(url) as store:
@@ -129,7 +127,7 @@ def storm(
                     population=10**6,
                     epsilon=epsilon,
                     delta=DELTA,
-                    policy=policy,
+                    policy=POLICY_ADAPTIVE,
                     actor="storm",
                 )
             token = issue(store, name="storm", role="registrar", actor="storm").token
@@ -218,14 +216,14 @@ def _request(index: int) -> RoundRequest:
     return RoundRequest(round_id=f"storm-{index}", cohort=cohort, round=shuffled)
 
 
-def budget_for(registrations: int, *, policy: str) -> float:
+def budget_for(registrations: int) -> float:
     """Return a budget that about two thirds of the rounds of a cohort fill."""
     each = registrations // len(COHORTS) // len(KINDS)
     kinds = [ShuffledRound(randomizer=parse_randomizer(kind), reports=REPORTS) for kind in KINDS]
     held = {slot_for(kind): max(1, 2 * each // 3) for kind in kinds}
     accountant = Accountant(precision=PRECISION)
     composed = accountant.certify(held, delta=DELTA).epsilon_upper
-    return composed if policy == POLICY_FIXED else _filtered(accountant, held, above=composed)
+    return _filtered(accountant, held, above=composed)
 
 
 def _filtered(accountant: Accountant, held: Mapping[ShuffledRound, int], *, above: float) -> float:
@@ -307,13 +305,11 @@ def main() -> None:
     parser.add_argument("--registrations", type=int, default=10_000)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--calm-seconds", type=float, default=5.0)
-    parser.add_argument("--policy", choices=(POLICY_ADAPTIVE, POLICY_FIXED), default=POLICY_ADAPTIVE)
     given = parser.parse_args()
     report = storm(
         registrations=given.registrations,
         clients=given.clients,
         calm_seconds=given.calm_seconds,
-        policy=given.policy,
     )
     print(report, flush=True)
     sys.exit(1 if report.wrong else 0)

@@ -63,7 +63,7 @@ def real_ledger(rounds: int = REAL, kinds: int = KINDS) -> LongStore:
     schema.initialise(url)
     store, accountant = Store.connect(url), Accountant(precision=4e-3)
     decisions.open_cohort(
-        store, name=NAME, population=10**9, epsilon=5.0, delta=1e-9, policy="fixed", actor="bench"
+        store, name=NAME, population=10**9, epsilon=5.0, delta=1e-9, policy="adaptive", actor="bench"
     )
     randomizer = parse_randomizer("krr(k=8, epsilon0=1)")
     for number in range(rounds):

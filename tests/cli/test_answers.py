@@ -519,11 +519,11 @@ def test_calibrate_finds_what_just_fits(run: Run) -> None:
 def test_calibrate_says_which_policy_admits_the_rounds(run: Run) -> None:
     rounds = ("--randomizer", "krr(k=10)", "--reports", "1000", "--rounds", "2", "--precision", "0.01")
     target = ("--epsilon", "0.2", "--delta", "1e-6")
-    fixed = run("calibrate", *rounds, *target, "--json").json
+    composed = run("calibrate", *rounds, *target, "--json").json
     adaptive = run("calibrate", *rounds, *target, "--policy", "adaptive", "--json").json
-    assert (fixed["policy"], adaptive["policy"]) == ("fixed", "adaptive")
-    assert fixed["accounted"]["reports"] <= 1000
-    assert 0.1 < fixed["epsilon_decided_upper"] <= 0.2
+    assert (composed["policy"], adaptive["policy"]) == ("composition", "adaptive")
+    assert composed["accounted"]["reports"] <= 1000
+    assert 0.1 < composed["epsilon_decided_upper"] <= 0.2
     run("init")
     run("cohort", "open", "phones", "--population", "1000", *target)
     within = run("calibrate", *rounds, "--cohort", "phones", "--json").json

@@ -6,10 +6,14 @@ import pytest
 from pydantic import ValidationError
 
 from shuffle_ledger.ledger.api.invalid_requests import wrong_field
-from shuffle_ledger.ledger.api.schemas.requests import Body, CorrectRound, RegisterRound
+from shuffle_ledger.ledger.api.schemas.requests import Body, CorrectRound, OpenCohort, RegisterRound
+from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.gone_names import GONE
+from shuffle_ledger.ledger.values import Cohort
 from tests.cli.conftest import Run
 
+TARGET = ("--epsilon", "1", "--delta", "1e-6")
+ROUND = ("--randomizer", "krr(k=4)", "--reports", "1000")
 # An order for each command that is gone.
 COMMANDS = {
     "reserve": ("reserve", "--help"),
@@ -23,6 +27,7 @@ OPTIONS = {
     "round correct --also-cohort": ("round", "correct", "a", "--also-cohort", "tablets"),
     "round correct --collected-on": ("round", "correct", "a", "--collected-on", "2026-01-05"),
     "round correct --collected-until": ("round", "correct", "a", "--collected-until", "2026-01-05"),
+    "calibrate --policy fixed": ("calibrate", *ROUND, *TARGET, "--policy", "fixed"),
     "round import --sheet": ("round", "import", "rounds.csv", "--sheet", "first"),
     "audit statement --format csv": ("audit", "statement", "phones", "--format", "csv"),
 }
@@ -63,5 +68,16 @@ def test_a_field_that_is_gone_is_refused_with_what_replaces_it(name: str) -> Non
     assert str(wrong_field(first).message).endswith(f" is gone: {GONE[name]}")
 
 
+def test_a_policy_that_is_gone_is_refused_over_http_and_by_the_library() -> None:
+    opening: dict[str, object] = {"name": "a", "population": 9, "epsilon": 1.0, "delta": 1e-6}
+    with pytest.raises(ValidationError) as refused:
+        OpenCohort.model_validate({**opening, "policy": "fixed"})
+    sentence = f"policy fixed is gone: {GONE['policy fixed']}"
+    assert wrong_field({**refused.value.errors()[0], "loc": ("body", "policy")}).message == sentence
+    with pytest.raises(InvalidValue) as invalid:
+        Cohort(name="a", population=9, epsilon_budget=1.0, delta_budget=1e-6, policy="fixed")
+    assert (str(invalid.value), invalid.value.field) == (sentence, "policy")
+
+
 def test_every_name_that_is_gone_is_tried() -> None:
-    assert {*SETTINGS, *COMMANDS, *OPTIONS, *FIELDS} == set(GONE)
+    assert {*SETTINGS, *COMMANDS, *OPTIONS, *FIELDS, "policy fixed"} == set(GONE)

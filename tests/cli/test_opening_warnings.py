@@ -52,7 +52,7 @@ def test_an_unusual_cohort_needs_yes(
     assert run("cohort", "list", "--json").json == []
     assert run(*_open(**changes), "--yes").code == 0
     assert run(*_open(**changes)).code == 0  # it exists, and asks nothing
-    other = run(*_open(**changes, policy="fixed"))
+    other = run(*_open(**{**changes, "epsilon": "12"}))
     assert other.code == 5  # a conflict, not a question
 
 

@@ -55,7 +55,7 @@ def registered(run: Run, name: str, *, epsilon0: float = 0.5, reports: int = 100
 @pytest.fixture
 def phones(directory: Path, run: Run) -> Run:
     """Return `run`, with a cohort "phones" whose composition decides."""
-    opened(run, "phones", policy="fixed")
+    opened(run, "phones", policy="adaptive")
     return run
 
 
@@ -172,7 +172,9 @@ def agree(again: Any, told: Any) -> bool:
 
 def test_the_smallest_delta_has_a_statement(directory: Path, run: Run) -> None:
     """A tenth of it is no number, and the statement asked what is spent there."""
-    options = ("--population", "100000", "--epsilon", "1", "--delta", "5e-324", "--policy", "fixed")
+    Path("plan.csv").write_text('randomizer,reports,count\n"krr(k=2, epsilon0=0.5)",1000,1\n', "utf-8")
+    planned = ("--policy", "plan", "--plan", "plan.csv")
+    options = ("--population", "100000", "--epsilon", "1", "--delta", "5e-324", *planned)
     assert run("cohort", "open", "tiny", *options, "--yes").code == 0
     deltas = [point["delta"] for point in stated(run, "tiny")["cohorts"][0]["profile"]]
     assert deltas[0] == 5e-324
@@ -180,9 +182,8 @@ def test_the_smallest_delta_has_a_statement(directory: Path, run: Run) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["fixed", "adaptive"])
-def test_what_was_told_afterwards_is_among_what_is_charged(directory: Path, run: Run, policy: str) -> None:
-    opened(run, "phones", policy=policy)
+def test_what_was_told_afterwards_is_among_what_is_charged(directory: Path, run: Run) -> None:
+    opened(run, "phones", policy="adaptive")
     for name, epsilon0 in (("w1", 1.0), ("w2", 0.9), ("w3", 0.5)):
         registered(run, name, epsilon0=epsilon0)
     registered(run, "refused", epsilon0=8, reports=20)
@@ -197,8 +198,7 @@ def test_what_was_told_afterwards_is_among_what_is_charged(directory: Path, run:
     kinds = {
         (each["round"]["randomizer"]["epsilon0"], each["round"]["reports"]) for each in cohort["charged"]
     }
-    kept = {(0.9, 995), (0.5, 995)} if policy == "fixed" else set()  # voided rounds keep what they reserved
-    assert kinds == {(1.0, 150), (0.9, 496), (0.3, 496)} | kept
+    assert kinds == {(1.0, 150), (0.9, 496), (0.3, 496)}
     accountant = Accountant(precision=1e-4)
     for each in cohort["charged"]:
         described = ShuffledRound.from_mapping(each["round"])
@@ -552,7 +552,7 @@ def test_a_statement_extends_an_earlier_one_or_says_that_it_does_not(lived: Run,
 @pytest.mark.slow
 def test_a_cohort_that_vanished_since_is_named(lived: Run, directory: Path) -> None:
     before = (directory / LEDGER).read_bytes()
-    opened(lived, "tablets", policy="fixed")
+    opened(lived, "tablets", policy="adaptive")
     statement = ("audit", "statement")
     assert lived(*statement, "tablets", "--format", "json", "-o", "tablets.json").code == 0
     Path("last.json").write_text(lived("audit", "heads", "--json").stdout)

@@ -51,7 +51,7 @@ def ledger(tmp_path: Path) -> Callable[[float], Store]:
         initialise(f"sqlite:///{tmp_path / 'shuffle-ledger.db'}")
         store = Store.connect(f"sqlite:///{tmp_path / 'shuffle-ledger.db'}")
         open_cohort(
-            store, name="phones", population=10**6, epsilon=epsilon, delta=1e-9, policy="fixed", actor="x"
+            store, name="phones", population=10**6, epsilon=epsilon, delta=1e-9, policy="adaptive", actor="x"
         )
         return store
 

@@ -116,7 +116,7 @@ def phones(store: Store) -> Store:
         population=1_000_000,
         epsilon=1.0,
         delta=1e-9,
-        policy="fixed",
+        policy="adaptive",
         actor="tester",
     )
     return store

@@ -62,11 +62,12 @@ def _ended(replay: Replay) -> dict[str, object]:
         "losses",
     )
     trail = replay.trail
+    policies = [each.policy for each in (trail.plan, trail.filters) if each is not None]
     standing = None if trail.filters is None else (trail.filters.total, trail.filters.raised)
     return {
         **{name: getattr(replay, name) for name in (*names, "problems")},
         "held": +replay.held,
         "local": +replay.local,
         "kinds": +replay.kinds,
-        "trail": (trail.policy, trail.frozen, standing),
+        "trail": (policies, trail.frozen, standing),
     }

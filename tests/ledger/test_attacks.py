@@ -100,14 +100,18 @@ def scarce_url(database_url: str) -> Iterator[str]:
 @pytest.mark.parametrize(
     (
         "database_url",
-        "policy",
+        "how",
         "seed",
     ),  # in two commits, and at once; test_races.py: two on SQLite
-    [("postgresql", "fixed", 0), thorough("postgresql", "adaptive", 1), thorough("sqlite", "adaptive", 1)],
+    [
+        ("postgresql", "in-two-steps", 0),
+        thorough("postgresql", "at-once", 1),
+        thorough("sqlite", "at-once", 1),
+    ],
     indirect=["database_url"],
 )
 def test_fifty_processes_on_the_last_sliver_admit_exactly_what_fits(
-    store: Store, scarce_url: str, accountant: Accountant, make_request: MakeRequest, policy: str, seed: int
+    store: Store, scarce_url: str, accountant: Accountant, make_request: MakeRequest, how: str, seed: int
 ) -> None:
     accounted = slot_for(make_request().round)
     chance = random.Random(seed)  # noqa: S311 - how much fits need not be a secret
@@ -116,10 +120,9 @@ def test_fifty_processes_on_the_last_sliver_admit_exactly_what_fits(
     epsilon = chance.uniform(max(costs[0], 1e-6), costs[1])
     for name in (cohort, f"{cohort} too"):
         opening: dict[str, Any] = {"population": 10**6, "epsilon": epsilon, "delta": 1e-9}
-        open_cohort(store, name=name, policy=policy, actor="tester", **opening)
-    if policy == "adaptive":
-        fits = fitting_one_by_one(store, accountant, make_request(cohort=f"{cohort} too"))
-    said = run("crowd.py", scarce_url, cohort, policy, PROCESSES, fits, seed)
+        open_cohort(store, name=name, policy="adaptive", actor="tester", **opening)
+    fits = fitting_one_by_one(store, accountant, make_request(cohort=f"{cohort} too"))
+    said = run("crowd.py", scarce_url, cohort, how, PROCESSES, seed)
     refused = PROCESSES - fits
     assert Counter(said) == Counter({"Admitted": fits, "Refused budget_exceeded": refused})
     assert store.view(cohort).spent.epsilon_upper <= epsilon
@@ -143,7 +146,7 @@ def test_who_gets_no_connection_to_wait_its_turn_on_goes_on_without(
     store: Store, database_url: str, accountant: Accountant, make_request: MakeRequest
 ) -> None:
     open_cohort(
-        store, name="crowded", population=10**6, epsilon=4.0, delta=1e-9, policy="fixed", actor="tester"
+        store, name="crowded", population=10**6, epsilon=4.0, delta=1e-9, policy="adaptive", actor="tester"
     )
     with with_few_connections(database_url, 1) as url, Store.connect(url) as scarce:
         request = make_request(cohort="crowded")
@@ -257,9 +260,8 @@ def test_a_lost_connection_is_told_and_leaves_nothing_half_done(
     acknowledged: bool,
     at_once: bool,
 ) -> None:
-    policy = "adaptive" if at_once else "fixed"
     open_cohort(
-        store, name="phones", population=10**6, epsilon=1.0, delta=1e-9, policy=policy, actor="tester"
+        store, name="phones", population=10**6, epsilon=1.0, delta=1e-9, policy="adaptive", actor="tester"
     )
     known = make_request("known from now on", epsilon0=0.125, reports=100_000)
     register_and_admit(store, accountant, known, actor="tester")
@@ -343,7 +345,12 @@ def test_every_stored_time_is_the_databases(
 ) -> None:
     with Store.connect(database_url) as store:
         trust_any_clock(store)
-        parameters: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": "fixed"}
+        parameters: dict[str, Any] = {
+            "population": 10**6,
+            "epsilon": 1.0,
+            "delta": 1e-9,
+            "policy": "adaptive",
+        }
         cohort = open_cohort(store, name="phones", actor="tester", **parameters)
         for name in ("settled", "queued"):
             register(store, make_request(name), actor="tester")

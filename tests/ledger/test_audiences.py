@@ -17,7 +17,6 @@ from shuffle_ledger.ledger.decisions import (
     admit_at_once,
     change_budget,
     correct,
-    decide,
     freezing,
     quote,
     record_incident,
@@ -41,7 +40,6 @@ from shuffle_ledger.ledger.values.requests import (
     ReleaseTimes,
     RoundRequest,
 )
-from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.desk import AnyDesk
 
 POPULATION = 100_000
@@ -152,14 +150,10 @@ def test_one_cohort_that_refuses_is_enough_and_leaves_no_trace_in_any_standing(d
 
 
 @pytest.mark.slow
-def test_policies_may_be_mixed_but_for_fixed(desk: Desk) -> None:
+def test_policies_may_be_mixed(desk: Desk) -> None:
     slot = krr(20_000)
     desk.open("phones")
     desk.open("plans", policy="plan", plan={slot: 1})
-    desk.open("rigid", "stiff", policy="fixed")
-    with pytest.raises(InvalidValue, match="fixed"):
-        desk.ask(("phones", "rigid"))
-    assert isinstance(desk.ask(("rigid", "stiff")), Admitted)
     assert isinstance(desk.ask(("phones", "plans"), krr(20_000)), Admitted)
     held = [desk.store.view(name).held for name in ("phones", "plans")]
     assert all(sum(kinds.values()) == 1 for kinds in held)
@@ -172,28 +166,6 @@ def test_policies_may_be_mixed_but_for_fixed(desk: Desk) -> None:
     assert isinstance(desk.ask(("small", "spare"), krr(20_000)), Refused)
     assert desk.store.view("spare").details["standing"]["claimed"] == [0]
     desk.check()
-
-
-def test_a_round_of_fixed_cohorts_and_others_is_found_by_verification(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    desk.open("phones", "watches")
-    desk.open("rigid", "stiff", policy="fixed")
-    desk.ask(("rigid", "stiff"))
-    desk.check()
-    monkeypatch.setattr(decide, "check_request", lambda *_: None)
-    desk.ask(("phones", "rigid", "watches"), name="mixed")
-    blamed = {
-        each.cohort: {(problem.sequence, problem.what) for problem in each.problems}
-        for each in verify(desk.store, desk.accountant).cohorts
-    }
-    what = "some of its cohorts have policy fixed, and some do not"
-    assert blamed == {
-        "phones": {(2, what)},
-        "rigid": {(3, what)},
-        "stiff": set(),
-        "watches": {(2, what)},
-    }
 
 
 def test_sizes_are_those_of_all_cohorts_together(desk: Desk) -> None:

@@ -44,10 +44,6 @@ COHORTS: Mapping[str, Mapping[str, Any]] = {
     "c": {"epsilon": 1.0, "delta": 1e-6, "policy": "plan", "plan": {KINDS[0]: 2, KINDS[1]: 1}},
     "d": {"epsilon": 0.3, "delta": 1e-9, "policy": "adaptive"},
 }
-RIGID: Mapping[str, Mapping[str, Any]] = {
-    "e": {"epsilon": 0.3, "delta": 1e-6, "policy": "fixed"},
-    "f": {"epsilon": 0.15, "delta": 1e-6, "policy": "fixed"},
-}
 ACTS = ("ask", "ask", "ask", "settle", "void", "correct")
 MOVES = st.lists(
     st.tuples(
@@ -72,7 +68,7 @@ class Ledgers:
             self.stores.append(Store.connect(f"sqlite:///{folder / name}"))
         self.admitted: list[tuple[str, tuple[str, ...]]] = []
         for store in self.stores:
-            for name, opened in (*COHORTS.items(), *RIGID.items()):
+            for name, opened in COHORTS.items():
                 open_cohort(store, accountant=accountant, name=name, population=10**6, actor="ada", **opened)
 
     def close(self) -> None:
@@ -114,7 +110,7 @@ class Ledgers:
             self.admitted.remove((name, audience))
 
     def compare(self) -> None:
-        for name in (*COHORTS, *RIGID):
+        for name in COHORTS:
             ours, model = (store.view(name) for store in self.stores)
             assert (ours.spent, ours.held, ours.cohort.status) == (
                 model.spent,
@@ -151,15 +147,3 @@ def test_a_round_is_admitted_if_and_only_if_every_cohort_would(made: Any, moves:
         ledgers.compare()
     assert verify(ledgers.stores[0], ledgers.accountant).ok
     assert assert_resumes_anywhere(ledgers.stores[0])
-
-
-@pytest.mark.slow
-def test_fixed_cohorts_are_asked_together_as_one_by_one(made: Any) -> None:
-    ledgers = made()
-    for number in range(6):
-        ledgers.ask(f"round-{number}", ("e", "f"), KINDS[number % 2])
-        ledgers.compare()
-    ledgers.tell("void", 0, KINDS[0])
-    ledgers.tell("settle", 0, KINDS[1])
-    ledgers.compare()
-    assert verify(ledgers.stores[0], ledgers.accountant).ok

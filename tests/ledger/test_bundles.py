@@ -82,7 +82,7 @@ def lived(
 
 def live(phones: Store, accountant: Accountant, make_request: MakeRequest) -> None:
     """Write entries of every kind."""
-    opened = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": "fixed", "actor": "tester"}
+    opened = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": "adaptive", "actor": "tester"}
     open_cohort(phones, name="phones", **opened)  # type: ignore[arg-type]  # as it says
     for name, changes in (("a", {}), ("b", {"reports": 2_000}), ("c", {"epsilon0": 8.0, "reports": 5})):
         register(phones, make_request(name, **cast("dict[str, Any]", changes)), actor="tester")
@@ -427,7 +427,7 @@ def first_set(body: dict[str, Any]) -> dict[str, Any]:
         (lambda n, body: body["spent"].update(epsilon_upper=1e-6, epsilon_lower=1e-6) if n == 2 else None, 2),
         (lambda n, body: body["details"].update(charge=None) if n == 2 else None, 2),
         (lambda n, body: body["details"]["standing"].update(rules="0" * 64) if n == 4 else None, 4),
-        (lambda n, body: body["details"].update(policy="fixed") if n == 1 else None, 2),
+        (lambda n, body: body["details"].update(policy="fixed") if n == 1 else None, 1),
         (lambda n, body: body["details"]["accounted"].update(reports=10**6) if n == 2 else None, 2),
         (lambda n, body: body["spent"].update(rounds=0) if n == 2 else None, 2),
         (lambda n, body: body["spent"].update(rounds=body["spent"]["rounds"] + 1) if n == 4 else None, 4),

@@ -67,8 +67,7 @@ def larger(found: Calibration, factor: float) -> ShuffledRound:
 @pytest.mark.parametrize(
     ("policy", "case"),
     [
-        *(("fixed", case) for case in CASES),
-        *(("plan", CASES[place]) for place in (0, 2)),
+        *(("plan", case) for case in CASES),
         *(("adaptive", CASES[place]) for place in (0, 2, 4)),
     ],
 )
@@ -89,33 +88,29 @@ def test_a_new_cohort_admits_every_calibrated_round(
 
 @pytest.mark.slow
 @ONE_DATABASE
-@pytest.mark.parametrize("policy", ["fixed", "adaptive"])
-def test_all_of_many_calibrated_rounds_are_admitted_and_a_percent_more_is_not(
-    store: Store, policy: str
-) -> None:
+def test_all_of_many_calibrated_rounds_are_admitted_and_a_percent_more_is_not(store: Store) -> None:
     described, epsilon, delta, rounds = {"randomizer": "krr(k=96)", "reports": 30_000}, 1.5, 1e-7, 52
-    found = calibrate(described, epsilon=epsilon, delta=delta, rounds=rounds, policy=policy)
+    found = calibrate(described, epsilon=epsilon, delta=delta, rounds=rounds, policy="adaptive")
     accountant = Accountant()
-    opened(store, accountant, policy, epsilon, delta)
+    opened(store, accountant, "adaptive", epsilon, delta)
     assert admitted(store, accountant, found.round, rounds) == rounds
-    opened(store, accountant, policy, epsilon, delta, name="others")
+    opened(store, accountant, "adaptive", epsilon, delta, name="others")
     assert admitted(store, accountant, larger(found, 1.01), rounds, cohort="others") < rounds
 
 
 @pytest.mark.slow
 @ONE_DATABASE
-@pytest.mark.parametrize("policy", ["fixed", "adaptive"])
 @pytest.mark.parametrize("before", [0, 5])
 def test_a_cohort_admits_every_round_calibrated_for_what_it_has_left(
-    store: Store, accountant: Accountant, policy: str, before: int
+    store: Store, accountant: Accountant, before: int
 ) -> None:
     other = ShuffledRound(randomizer="krr(k=4, epsilon0=2)", reports=9_000)  # type: ignore[arg-type]
-    opened(store, accountant, policy, 0.7, 1e-7)
+    opened(store, accountant, "adaptive", 0.7, 1e-7)
     assert admitted(store, accountant, other, before) == before
     described = {"randomizer": "generic()", "reports": 20_011}
     found = calibrate_for(store, accountant, "watches", described, rounds=8, width=PRECISION)
-    assert found.policy == policy
-    alone = calibrate(described, epsilon=0.7, delta=1e-7, rounds=8, policy=policy, precision=PRECISION)
+    assert found.policy == "adaptive"
+    alone = calibrate(described, epsilon=0.7, delta=1e-7, rounds=8, policy="adaptive", precision=PRECISION)
     assert found.epsilon0 < alone.epsilon0 * (1 + 2 * PRECISION)
     if before:
         assert found.epsilon0 < alone.epsilon0 * 0.98
@@ -155,7 +150,7 @@ def test_cohorts_that_admit_nothing_calibrate_nothing(store: Store, accountant: 
 
 def test_numbers_of_rounds_whose_bound_is_larger_are_not_overlooked() -> None:
     """Bounds are certified, and need not rise with the number of rounds as the truth does."""
-    from shuffle_ledger.accounting import decided_by_composition
+    from shuffle_ledger.accounting.planning.calibration import decided_by_composition
 
     described = ShuffledRound(randomizer="krr(k=4, epsilon0=1)", reports=100)  # type: ignore[arg-type]
     bounds = {50: 0.9995, 49: 0.9999, 48: 1.0001, 47: 0.99, **dict.fromkeys(range(1, 47), 0.9)}

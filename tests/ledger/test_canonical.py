@@ -106,14 +106,14 @@ def test_the_bytes_of_an_entry_are_frozen() -> None:
         epsilon_budget=3.0,
         delta_budget=1e-9,
         spent=Spending.nothing(1e-9),
-        details={"population": 1000, "policy": "fixed"},
+        details={"population": 1000, "policy": "adaptive"},
     )
     entry = LedgerEntry.following(GENESIS_DIGEST, body)
     assert (
         entry.body
         == (
             '{"actor":"tester","cohort":"telefone-öst","delta_budget":{"$float":"0x1.12e0be826d695p-30"},'
-            '"details":{"policy":"fixed","population":1000},"epsilon_budget":{"$float":"0x1.8000000000000p+1"},'
+            '"details":{"policy":"adaptive","population":1000},"epsilon_budget":{"$float":"0x1.8000000000000p+1"},'
             '"kind":"opened","numerical_policy":"policy-1","recorded_at":"2025-01-06T12:30:00.000000+00:00",'
             '"round_id":null,"sequence":1,"spent":{"delta":{"$float":"0x1.12e0be826d695p-30"},'
             '"discretization":{"$float":"0x0.0p+0"},"epsilon_lower":{"$float":"0x0.0p+0"},'
@@ -122,7 +122,7 @@ def test_the_bytes_of_an_entry_are_frozen() -> None:
         ).encode()
     )
     assert entry.content() == body
-    assert entry.digest.hex() == "75ac7927b68a7f2d2db1289595f88ce321592a7e1663da70ddc3dee07c702db2"
+    assert entry.digest.hex() == "eb5d65bbb96a7bbd742b9688c30a3b4af3e2547625887966f5f9209d734c1469"
 
 
 def _sorted(value: Any) -> Any:

@@ -135,13 +135,11 @@ def test_what_breaks_the_budget_and_not_the_ceiling_breaks_no_promise(desk: Desk
     desk.check()
 
 
-def test_plans_have_ceilings_and_fixed_cohorts_have_none(desk: Desk) -> None:
+def test_plans_have_ceilings(desk: Desk) -> None:
     desk.open("other", epsilon=0.2, ceiling=0.4, policy="plan", plan={KRR: 5})
     assert desk.admitted("other") == 5
     desk.change(0.4, "other")
     assert desk.store.cohort("other").epsilon_budget == 0.4
-    with pytest.raises(InvalidValue, match="may depend on outputs"):
-        desk.open("fixed", epsilon=0.2, ceiling=0.4, policy="fixed")
     desk.check()
 
 

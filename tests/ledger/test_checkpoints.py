@@ -42,7 +42,9 @@ def key() -> SigningKey:
 @pytest.fixture
 def signed(phones: Store, key: SigningKey) -> dict[str, Any]:
     """Return the checkpoint of a ledger with two cohorts, as JSON."""
-    open_cohort(phones, name="Ökohort", population=9, epsilon=1.0, delta=1e-6, policy="fixed", actor="tester")
+    open_cohort(
+        phones, name="Ökohort", population=9, epsilon=1.0, delta=1e-6, policy="adaptive", actor="tester"
+    )
     return json.loads(json.dumps(make_checkpoint(phones, key).to_json()))  # type: ignore[no-any-return]
 
 

@@ -71,8 +71,9 @@ def test_a_share_is_fixed_by_the_opening(watches: Store, accountant: Accountant)
     for wrong in (0.0, -1.0, 0.95, float("nan")):
         with pytest.raises(InvalidParameter, match="approximate_share"):
             open_cohort(watches, approximate_share=wrong, **{**by, "name": "new"})
+    planned = {**opened, "policy": "plan", "plan": {ShuffledRound(**KRR): 1}}
     with pytest.raises(InvalidValue, match="approximate_share"):
-        open_cohort(watches, approximate_share=0.1, name="new", actor="a", **{**opened, "policy": "fixed"})
+        open_cohort(watches, approximate_share=0.1, name="new", actor="a", **planned)
     set_quota(watches, accountant, "parts", team="ads", epsilon=1.0, reason="agreed", actor="ada")
     shuffled = ShuffledRound(randomizer=parse_randomizer("krr(k=4, epsilon0=1)"), reports=20_000)
     wanted_round = with_budgets(watches, RoundRequest(round_id="r", cohort="parts", round=shuffled))

@@ -42,7 +42,9 @@ MakeRequest = Callable[..., RoundRequest]
 
 
 def opened(store: Store, name: str) -> None:
-    open_cohort(store, name=name, population=10**6, epsilon=1.0, delta=1e-9, policy="fixed", actor="tester")
+    open_cohort(
+        store, name=name, population=10**6, epsilon=1.0, delta=1e-9, policy="adaptive", actor="tester"
+    )
 
 
 def places(found: list[Event]) -> list[tuple[str, int]]:

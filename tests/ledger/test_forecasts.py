@@ -80,7 +80,7 @@ def folder(tmp_path: Path, sqlite_template: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["adaptive", "plan", "fixed"])
+@pytest.mark.parametrize("policy", ["adaptive", "plan"])
 def test_a_schedule_of_late_goes_on_as_long_and_costs_as_was_said(folder: Path, policy: str) -> None:
     accountant = Accountant(precision=PRECISION)
     with Store.connect(f"sqlite:///{folder / 'ledger.db'}") as store:
@@ -110,7 +110,7 @@ def test_a_schedule_of_late_goes_on_as_long_and_costs_as_was_said(folder: Path, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["adaptive", "plan", "fixed"])
+@pytest.mark.parametrize("policy", ["adaptive", "plan"])
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(before=st.lists(KINDS, max_size=2), kind=KINDS, epsilon=st.sampled_from([0.1, 0.2, 0.3]))
 def test_what_a_forecast_says_is_then_admitted(
@@ -140,7 +140,7 @@ def test_what_a_forecast_says_is_then_admitted(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["adaptive", "plan", "fixed"])
+@pytest.mark.parametrize("policy", ["adaptive", "plan"])
 def test_rounds_fit_with_the_epsilon0_that_a_forecast_finds(folder: Path, policy: str) -> None:
     accountant = Accountant(precision=PRECISION)
     with Store.connect(f"sqlite:///{folder / 'ledger.db'}") as store:
@@ -161,7 +161,7 @@ def test_rounds_fit_with_the_epsilon0_that_a_forecast_finds(folder: Path, policy
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["adaptive", "plan", "fixed"])
+@pytest.mark.parametrize("policy", ["adaptive", "plan"])
 def test_a_schedule_of_all_kinds_together_is_admitted(folder: Path, policy: str) -> None:
     accountant = Accountant(precision=PRECISION)
     with Store.connect(f"sqlite:///{folder / 'ledger.db'}") as store:

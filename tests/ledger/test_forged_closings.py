@@ -1,4 +1,4 @@
-"""How a round of a plan or of policy `fixed` was closed is checked from the bundle alone."""
+"""How a round of a plan was closed is checked from the bundle alone."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from shuffle_ledger.accounting import Accountant, ShuffledRound, slot_for
-from shuffle_ledger.ledger.decisions import admit, open_cohort, register, settle, void
+from shuffle_ledger.accounting import Accountant, ShuffledRound
+from shuffle_ledger.ledger.decisions import admit, open_cohort, register, settle
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.health import verify_oldest
-from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryBody, Spending, loss_digest
 from shuffle_ledger.ledger.values.requests import RoundRequest
@@ -116,57 +115,3 @@ def test_an_uncovered_round_that_is_not_counted_is_found(store: Store, accountan
 
     rewrite(store, 3, forge)
     assert any("plan's slots" in what for what in audited(store))
-
-
-@pytest.mark.slow
-def test_a_void_of_policy_fixed_that_gives_back_is_found(store: Store, accountant: Accountant) -> None:
-    open_cohort(
-        store, name="watches", population=10**6, epsilon=1.0, delta=DELTA, policy="fixed", actor="tester"
-    )
-    for name in ("a", "b"):
-        decide(store, accountant, name, LARGE)
-    both, one = (accountant.certify({slot_for(LARGE): count}, delta=DELTA) for count in (2, 1))
-    void(store, accountant, "b", reason="never released", actor="tester")
-    assert budget(store, accountant, "watches").epsilon_spent_upper == both.epsilon_upper
-    assert audited(store) == []
-    rewrite(
-        store, 4, lambda body: dataclasses.replace(body, spent=Spending.from_certificate(one, delta=DELTA))
-    )
-    (found,) = verify(store, accountant).cohorts
-    assert any(each.sequence == 4 and "2 are held" in each.what for each in found.problems)
-
-
-@pytest.mark.slow
-def test_a_fixed_cohort_without_outputs_is_empty_again(store: Store, accountant: Accountant) -> None:
-    open_cohort(
-        store, name="watches", population=10**6, epsilon=1.0, delta=DELTA, policy="fixed", actor="tester"
-    )
-    for name in ("a", "b"):
-        decide(store, accountant, name, LARGE)
-    void(store, accountant, "a", reason="never released", actor="tester")
-    assert budget(store, accountant, "watches").epsilon_spent_upper > 0
-    void(store, accountant, "b", reason="never released", actor="tester")
-    assert budget(store, accountant, "watches").epsilon_spent_upper == 0
-    decide(store, accountant, "c", SMALL)
-    settle(store, accountant, "c", reports=9_000, actor="tester")
-    decide(store, accountant, "d", SMALL)
-    void(store, accountant, "d", reason="never released", actor="tester")
-    assert budget(store, accountant, "watches").epsilon_spent_upper > 0, "c was released"
-    assert audited(store) == []
-    report = verify(store, accountant, numbers="all")
-    assert report.ok, report
-
-
-def test_a_fixed_cohort_whose_rounds_are_all_voided_verifies(store: Store, accountant: Accountant) -> None:
-    """The ledger itself states that nothing is spent then; a void before the last one must not."""
-    open_cohort(
-        store, name="watches", population=10_000, epsilon=3.0, delta=DELTA, policy="fixed", actor="tester"
-    )
-    names = ("first", "second")
-    for name in names:
-        decide(store, accountant, name, LARGE)
-    for name in names:
-        void(store, accountant, name, reason="nothing was released", actor="tester")
-    assert budget(store, accountant, "watches").epsilon_spent_upper == 0.0
-    assert verify(store, accountant, numbers="all").ok
-    assert audited(store) == []

@@ -13,6 +13,7 @@ from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant
 from shuffle_ledger.ledger.decisions import admit, decide, open_cohort, register, settle
 from shuffle_ledger.ledger.evidence.bundle import BundleMade, make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
+from shuffle_ledger.ledger.policies.registry import Books, policy_of
 from shuffle_ledger.ledger.storage.rows import EntryDraft
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind
@@ -38,7 +39,7 @@ def key() -> SigningKey:
 @pytest.fixture
 def settled(store: Store, accountant: Accountant, make_request: MakeRequest, key: SigningKey) -> BundleMade:
     """Return the evidence of a round of 60,000 reports of which 100 arrived: entry 3 is its settlement."""
-    opened: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": "fixed"}
+    opened: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": "adaptive"}
     open_cohort(store, name="phones", actor="tester", **opened)
     register(store, make_request("a", reports=60_000), actor="tester")
     admit(store, accountant, "a")
@@ -126,7 +127,7 @@ def test_a_clock_that_is_set_back_sets_no_entry_back(
     store: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
     """The database's clock, an hour behind from the second round on: entries keep the last known moment."""
-    opened: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": "fixed"}
+    opened: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": "adaptive"}
     open_cohort(store, name="phones", actor="tester", **opened)
     register(store, make_request("a"), actor="tester")
     views = store.view_of_round("a")
@@ -138,16 +139,17 @@ def test_a_clock_that_is_set_back_sets_no_entry_back(
     entry = store.append(early, draft)
     assert entry.content().recorded_at >= view.round.registered_at
     after = store.view("phones")
-    settled = EntryDraft(
+    rebudgeted = policy_of(store, after).rebudgeted(Books(store=store, accountant=accountant), after, 2.0)
+    changed = EntryDraft(
         kind=EntryKind.BUDGET_CHANGED,
         round_id=None,
         actor="tester",
         numerical_policy=NUMERICAL_POLICY,
-        spent=after.spent,
-        details={"reason": "as agreed", "epsilon_before": 1.0},
+        spent=rebudgeted.spent,
+        details={"reason": "as agreed", "epsilon_before": 1.0, **rebudgeted.details},
         epsilon_budget=2.0,
     )
-    store.append(dataclasses.replace(after, at=after.at - timedelta(hours=1)), settled)
+    store.append(dataclasses.replace(after, at=after.at - timedelta(hours=1)), changed)
     assert verify(store, accountant).ok
 
 

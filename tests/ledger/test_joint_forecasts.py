@@ -151,10 +151,7 @@ def test_reports_are_of_all_cohorts_together(desk: Desk) -> None:
 
 def test_questions_without_an_answer(desk: Desk) -> None:
     desk.open("austria", epsilon=1.0)
-    desk.open("belgium", epsilon=1.0, policy="fixed")
     with pytest.raises(InvalidValue, match="a round described"):
         desk.foresee("austria", round=None)
-    with pytest.raises(InvalidValue, match="policy fixed"):
-        desk.foresee("austria", "belgium")
     with pytest.raises(NotFound):
         desk.foresee("austria", "nobody")

@@ -77,10 +77,8 @@ def test_rounds_are_admitted_up_to_the_limit_and_voided_ones_still_count(desk: D
     desk.check()
 
 
-@pytest.mark.parametrize("policy", ["fixed", "plan"])
-def test_other_policies_keep_the_limit_too(store: Store, accountant: Accountant, policy: str) -> None:
-    plan = {TWO: 9} if policy == "plan" else None
-    desk = Desk(store, accountant, policy=policy, plan=plan)
+def test_a_plan_keeps_the_limit_too(store: Store, accountant: Accountant) -> None:
+    desk = Desk(store, accountant, policy="plan", plan={TWO: 9})
     assert [isinstance(desk.ask(), Admitted) for _ in range(6)] == [True] * 5 + [False]
     desk.check()
 
@@ -98,7 +96,7 @@ def test_forecasts_calibrations_and_what_fits_know_the_limit(desk: Desk) -> None
     assert 3.9 < found.epsilon0 <= 4.0
 
 
-@pytest.mark.parametrize("policy", ["fixed", "adaptive", "plan"])
+@pytest.mark.parametrize("policy", ["adaptive", "plan"])
 def test_a_quote_counts_the_rounds_that_the_limit_lets_fit(
     store: Store, accountant: Accountant, policy: str
 ) -> None:

@@ -210,7 +210,7 @@ def test_a_plan_beyond_the_budget_opens_nothing(store: Store, accountant: Accoun
         open_planned(store, accountant, epsilon=0.01)
     with pytest.raises(NotFound):
         store.cohort("watches")
-    for changes in ({"plan": None}, {"policy": "fixed"}, {"policy": "adaptive"}, {"population": 15_000}):
+    for changes in ({"plan": None}, {"policy": "adaptive"}, {"policy": "adaptive"}, {"population": 15_000}):
         with pytest.raises(InvalidValue):
             open_planned(store, accountant, **changes)
     with pytest.raises(NotFound):
@@ -223,7 +223,7 @@ def test_a_plan_is_part_of_what_a_cohort_was_opened_with(watches: Store, account
         open_planned(watches, accountant, plan={krr(1.0, 10_000): 2})
 
 
-@pytest.mark.parametrize("policy", ["adaptive", "fixed", "plan"])
+@pytest.mark.parametrize("policy", ["adaptive", "plan"])
 def test_a_raised_budget_admits_more_and_says_who_and_why(
     store: Store, accountant: Accountant, make_request: MakeRequest, policy: str
 ) -> None:
@@ -256,7 +256,7 @@ def test_a_raised_budget_admits_more_and_says_who_and_why(
     assert report.ok, report
 
 
-@pytest.mark.parametrize("policy", ["adaptive", "fixed", "plan"])
+@pytest.mark.parametrize("policy", ["adaptive", "plan"])
 def test_a_budget_below_what_is_promised_admits_nothing_any_more(
     store: Store, accountant: Accountant, make_request: MakeRequest, policy: str
 ) -> None:

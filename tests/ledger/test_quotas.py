@@ -191,27 +191,6 @@ def test_windows_audiences_and_quotas_are_charged_together(store: Store, account
     desk.check()
 
 
-@pytest.mark.slow
-def test_of_a_fixed_cohort_the_quota_is_fixed_too(store: Store, accountant: Accountant) -> None:
-    desk = Desk(store, accountant, policy="fixed")
-    desk.allow("ads", 0.2)
-    assert desk.store.cohort(ADS).policy == "fixed"
-    assert 0 < desk.admitted("ads") < desk.admitted()
-    with pytest.raises(Conflict, match="must not depend on their outputs"):
-        desk.allow("ads", 0.3)
-    with pytest.raises(Conflict, match="must not depend on their outputs"):
-        change_budget(desk.store, desk.accountant, ADS, epsilon=0.3, reason="more", actor="eve")
-    desk.check()
-
-
-def test_after_an_incident_a_fixed_cohort_gets_no_quota(store: Store, accountant: Accountant) -> None:
-    desk = Desk(store, accountant, policy="fixed")
-    told: dict[str, Any] = {"round_id": "leaked", "described": KRR, "reason": "a script", "actor": "eve"}
-    record_incident(store, accountant, "phones", **told)
-    with pytest.raises(Conflict, match="must not depend on their outputs"):
-        desk.allow("ads", 0.2)
-
-
 def test_a_quota_has_the_same_rules_where_its_budget_is_changed_as_that_of_a_cohort(desk: Desk) -> None:
     desk.allow("ads", 0.2)
     values: dict[str, Any] = {"reason": "more", "actor": "eve"}

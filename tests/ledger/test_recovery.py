@@ -140,8 +140,8 @@ def world(
     tmp_path: Path,
 ) -> Iterator[World]:
     """Yield a ledger that lost entries of every kind in two cohorts, and a third cohort whole."""
-    for name, policy in (("phones", "fixed"), ("tablets", "adaptive")):
-        opened(store, name, policy)
+    for name in ("phones", "tablets"):
+        opened(store, name, "adaptive")
     for name, cohort in (("p1", "phones"), ("t1", "tablets")):
         assert isinstance(decided(store, accountant, make_request(name, cohort=cohort)), Admitted)
     register(store, make_request("p2"), actor="tester")  # registered before the backup, decided after it
@@ -188,15 +188,13 @@ def test_everything_comes_back_as_it_was(
         assert verify(guarded, accountant).ok
 
 
-@pytest.mark.parametrize("policy", ["fixed", "adaptive"])
 def test_a_bundle_is_such_a_copy(
     store: Store,
     accountant: Accountant,
     make_request: MakeRequest,
     backup: Callable[[], str],
-    policy: str,
 ) -> None:
-    opened(store, "phones", policy)
+    opened(store, "phones", "adaptive")
     store.engine.dispose()
     older = backup()
     for name in ("a", "b"):
@@ -290,7 +288,7 @@ def test_what_follows_the_checkpoint_is_not_dropped(
 def test_a_copy_that_shows_later_entries_refutes_that_there_were_none(world: World) -> None:
     """Also those of a cohort of which nothing seems to be missing."""
     open_cohort(
-        world.lived, name="later", population=1000, epsilon=1.0, delta=1e-9, policy="fixed", actor="owner"
+        world.lived, name="later", population=1000, epsilon=1.0, delta=1e-9, policy="adaptive", actor="owner"
     )
     before = contents(world.restored)
     with pytest.raises(Conflict, match="later: the copy goes on behind entry 0"):
@@ -379,10 +377,10 @@ def test_the_truth_of_a_round_is_told_although_one_of_its_cohorts_was_lost(
 ) -> None:
     """Larger costs of such rounds could not be charged to the cohort that came back."""
     for name in ("b", "o"):
-        opened(store, name, "fixed")
+        opened(store, name, "adaptive")
     store.engine.dispose()  # PostgreSQL copies a database only without connections
     older = backup()
-    opened(store, "a", "fixed")
+    opened(store, "a", "adaptive")
     described = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=1)"), reports=1_500_000)
     for name in ("one", "two", "void"):
         decided(store, accountant, request_of(("a", "b"), described, round_id=name))

@@ -49,7 +49,6 @@ from shuffle_ledger.ledger.values.local_budget import local_bounds
 from shuffle_ledger.ledger.values.requests import (
     Admitted,
     Outcome,
-    RefusalReason,
     Refused,
     ReleaseTimes,
     RoundRequest,
@@ -138,20 +137,6 @@ def test_an_admission_a_settlement_and_a_correction_add_up(desk: Desk) -> None:
     assert desk.total().cost == thrice
     assert isinstance(desk.ask("b", krr(9_000, 1)), Admitted)
     desk.check()
-
-
-def test_the_total_of_a_fixed_cohort_is_the_composition_of_the_rounds(desk: Desk) -> None:
-    desk.open(policy="fixed", epsilon=4.0)
-    for name in ("a", "b"):
-        assert isinstance(desk.ask(name, krr(2_000)), Admitted)
-    assert isinstance(desk.ask("c", krr(1_000, 1)), Admitted)
-    spent = desk.store.view("phones").spent
-    known = Accountant().certify({slot_for(krr(1_000, 1)): 5}, delta=DELTA)
-    assert math.isclose(spent.epsilon_upper, known.epsilon_upper, rel_tol=1e-9)
-    assert spent.rounds == 3
-    assert verify(desk.store, desk.accountant, numbers="all").ok
-    # One privacy loss is stored: that of one round with one report of each user.
-    assert len(list(desk.store.losses())) == 1
 
 
 @pytest.mark.slow
@@ -257,9 +242,8 @@ def test_fewer_reports_than_a_user_may_send_leave_nobody_to_hide_behind() -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["adaptive", "fixed"])
-def test_more_reports_than_declared_may_come_from_one_user(desk: Desk, policy: str) -> None:
-    desk.open(policy=policy, epsilon=12.0)
+def test_more_reports_than_declared_may_come_from_one_user(desk: Desk) -> None:
+    desk.open(epsilon=12.0)
     admitted = desk.ask("a", krr(3, 5))
     assert isinstance(admitted, Admitted)
     assert charged_as(admitted.accounted) == (krr(1, 1), 3)
@@ -342,9 +326,8 @@ def test_a_statement_knows_of_several_reports_that_a_correction_tells(desk: Desk
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["adaptive", "fixed"])
-def test_as_many_fit_as_a_forecast_says(desk: Desk, policy: str) -> None:
-    desk.open(policy=policy)
+def test_as_many_fit_as_a_forecast_says(desk: Desk) -> None:
+    desk.open()
     found = forecast(
         desk.store,
         desk.accountant,
@@ -356,10 +339,6 @@ def test_as_many_fit_as_a_forecast_says(desk: Desk, policy: str) -> None:
     assert 1 <= kind.rounds_at_least <= 60
     for number in range(kind.rounds_at_least):
         assert isinstance(desk.ask(f"round-{number}", krr(3_000)), Admitted)
-    if policy == "fixed":
-        refused = desk.ask("one more", krr(3_000))
-        assert isinstance(refused, Refused)
-        assert refused.reason == RefusalReason.BUDGET_EXCEEDED
     fits = budget(desk.store, desk.accountant, "phones").fits
     assert all(one.round.reports_per_user == 2 for one in fits or ())
 

@@ -53,7 +53,6 @@ from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
 
 MakeRequest = Callable[..., RoundRequest]
-POLICIES = ("fixed", "adaptive")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,7 +68,7 @@ class World:
         return Store.connect(self.url, anchor=self.anchor)
 
 
-def opened(store: Store, name: str, policy: str = "fixed") -> None:
+def opened(store: Store, name: str, policy: str = "adaptive") -> None:
     open_cohort(
         store, name=name, population=1_000_000, epsilon=1.0, delta=1e-9, policy=policy, actor="tester"
     )
@@ -117,9 +116,8 @@ def cut_back(store: Store, cohort: str, sequence: int) -> None:
     engine.dispose()
 
 
-@pytest.fixture(params=POLICIES)
+@pytest.fixture
 def world(
-    request: pytest.FixtureRequest,
     store: Store,
     accountant: Accountant,
     make_request: MakeRequest,
@@ -127,7 +125,7 @@ def world(
 ) -> World:
     """Return a ledger with "phones" put back from three rounds to one, and "tablets" as it was."""
     for name in ("phones", "tablets"):
-        opened(store, name, request.param)
+        opened(store, name)
     assert isinstance(decided(store, accountant, make_request("t", cohort="tablets")), Admitted)
     for name in ("a", "b", "c"):
         assert isinstance(decided(store, accountant, make_request(name)), Admitted)
@@ -348,7 +346,7 @@ def test_a_cohort_that_was_lost_whole_is_never_opened_again(
             opened(fresh, "phones")
         insert = text(
             "INSERT INTO cohorts (name, population, epsilon_budget, delta_budget, policy, opened_at)"
-            " VALUES ('phones', 1, 1, 0.5, 'fixed', CURRENT_TIMESTAMP)"
+            " VALUES ('phones', 1, 1, 0.5, 'adaptive', CURRENT_TIMESTAMP)"
         )
         with fresh.engine.connect() as connection, pytest.raises(DBAPIError, match="lost"):
             connection.execute(insert)

@@ -34,7 +34,7 @@ EVERY = ("admitted", "refused", "settled", "voided", "foreign", "incident", "pen
 def filled(phones: Store, accountant: Accountant, make_request: MakeRequest) -> Store:
     """Return a ledger with a round in each state, and one of another cohort."""
     open_cohort(
-        phones, name="others", population=10**6, epsilon=1.0, delta=1e-9, policy="fixed", actor="tester"
+        phones, name="others", population=10**6, epsilon=1.0, delta=1e-9, policy="adaptive", actor="tester"
     )
 
     def decided(round_id: str, **changes: Any) -> None:
@@ -153,7 +153,7 @@ def shared(store: Store, accountant: Accountant, make_request: MakeRequest) -> S
     """Return a ledger with rounds of one to three cohorts; one was released although it was refused."""
     for name in "abc":
         open_cohort(
-            store, name=name, population=10**6, epsilon=1.0, delta=1e-9, policy="fixed", actor="tester"
+            store, name=name, population=10**6, epsilon=1.0, delta=1e-9, policy="adaptive", actor="tester"
         )
     for round_id, members in MEMBERS.items():
         described = make_request(epsilon0=20.0 if round_id == "told" else 0.1).round

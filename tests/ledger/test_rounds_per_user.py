@@ -152,11 +152,9 @@ def test_of_a_kind_that_does_not_fit_a_forecast_says_none(desk: Desk) -> None:
     assert isinstance(desk.ask(krr(50, 6.0)), Refused)
 
 
-@pytest.mark.parametrize("policy", ["fixed", "plan"])
-def test_only_filters_count_rounds_of_users(store: Store, accountant: Accountant, policy: str) -> None:
-    plan = {LARGE: 2} if policy == "plan" else None
+def test_only_filters_count_rounds_of_users(store: Store, accountant: Accountant) -> None:
     with pytest.raises(InvalidValue, match="rounds_per_user"):
-        Desk(store, accountant, policy=policy, plan=plan)
+        Desk(store, accountant, policy="plan", plan={LARGE: 2})
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, 10**7])

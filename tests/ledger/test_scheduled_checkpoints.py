@@ -197,7 +197,7 @@ def test_an_old_checkpoint_is_an_alarm(phones: Store, place: ScheduledCheckpoint
 def test_checkpoints_verify_the_ledger_they_were_made_of(
     phones: Store, place: ScheduledCheckpoints, key: SigningKey, accountant: Accountant
 ) -> None:
-    open_cohort(phones, name="a", population=9, epsilon=1.0, delta=1e-6, policy="fixed", actor="tester")
+    open_cohort(phones, name="a", population=9, epsilon=1.0, delta=1e-6, policy="adaptive", actor="tester")
     place.write(phones, key)
     saved = read_saved_heads(place.directory / LATEST, key.public_key_bytes)
     assert verify(phones, accountant, against=saved).ok

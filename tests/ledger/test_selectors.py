@@ -26,7 +26,7 @@ def opened(store: Store, name: str, labels: Mapping[str, str]) -> None:
         population=1000,
         epsilon=1.0,
         delta=1e-6,
-        policy="fixed",
+        policy="adaptive",
         labels=labels,
         actor="tester",
     )

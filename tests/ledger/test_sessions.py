@@ -101,7 +101,7 @@ def writes_of(
         lambda: register_and_admit(store, accountant, new[0], actor="x"),
         lambda: register(store, new[0], actor="x"),
         lambda: void(store, accountant, "first", reason="a test", actor="x"),
-        lambda: open_cohort(store, **opening, policy="fixed", actor="x"),
+        lambda: open_cohort(store, **opening, policy="adaptive", actor="x"),
     )
 
 

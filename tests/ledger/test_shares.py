@@ -41,7 +41,7 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return Store.connect(url)
 
 
-def opened(store: Store, epsilon: float, delta: float, policy: str = "fixed") -> str:
+def opened(store: Store, epsilon: float, delta: float, policy: str = "adaptive") -> str:
     """Open another cohort, and return its name."""
     name = f"cohort-{len(store.cohort_names())}"
     terms: dict[str, Any] = {"population": 10**6, "epsilon": epsilon, "delta": delta, "policy": policy}

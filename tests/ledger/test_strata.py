@@ -110,7 +110,7 @@ def test_more_reports_of_several_sampled_cohorts_want_their_rate_told_anew(
     """They may all be of one cohort, whose rate rises by more than the average."""
     desk = AnyDesk(store, accountant)
     for name, population in (("a", 200), ("b", 100)):
-        desk.open(name, population=population, epsilon=9.0, policy="fixed")
+        desk.open(name, population=population, epsilon=9.0, policy="adaptive")
     sampled = ShuffledRound(randomizer=KRR, reports=10, sampled_from=11)
     for name in ("settled", "forged"):
         desk.decide(request_of(("a", "b"), sampled, round_id=name))

@@ -93,7 +93,7 @@ def test_an_untouched_ledger_is_sound(lived: Store, accountant: Accountant) -> N
 
 
 def test_entries_are_counted_without_counting_them(lived: Store) -> None:
-    open_cohort(lived, name="empty", population=9, epsilon=1.0, delta=1e-6, policy="fixed", actor="tester")
+    open_cohort(lived, name="empty", population=9, epsilon=1.0, delta=1e-6, policy="adaptive", actor="tester")
     kinds = Counter(entry.kind for entry in lived.entries_of("phones"))
     with disarmed(lived) as connection:
         connection.execute(text("DELETE FROM entries WHERE cohort = 'phones'"))
@@ -310,7 +310,7 @@ def test_a_rewritten_chain_is_found_by_its_numbers_and_by_saved_heads(
 
     rewrite(lived, from_sequence=6, forge=forge)
     found = problems(lived, accountant, against=saved_heads(saved))
-    assert any(place == 6 and "beyond the budget" in what for place, what in found), found
+    assert any(place == 6 and "charged altogether does not follow" in what for place, what in found), found
     assert any(place == 7 and "rewritten" in what for place, what in found), found
 
 
@@ -459,7 +459,9 @@ def test_what_disappeared_is_missed(lived: Store, accountant: Accountant, statem
 def test_values_of_other_types_are_named_and_stop_nothing(
     lived: Store, accountant: Accountant, change: str, word: str
 ) -> None:
-    open_cohort(lived, name="others", population=10, epsilon=1.0, delta=1e-9, policy="fixed", actor="tester")
+    open_cohort(
+        lived, name="others", population=10, epsilon=1.0, delta=1e-9, policy="adaptive", actor="tester"
+    )
     broken = change.replace("UPDATE heads SET", "UPDATE OR IGNORE heads SET")
     with disarmed(lived) as connection:
         connection.execute(text("PRAGMA ignore_check_constraints = ON"))

@@ -33,7 +33,6 @@ from shuffle_ledger.ledger.values.requests import (
     Admitted,
     Corrected,
     Incident,
-    RefusalReason,
     Refused,
     ReleaseTimes,
     RoundRequest,
@@ -178,12 +177,11 @@ def test_correcting_twice_is_correcting_once_with_the_worse_filter_by_filter(des
 
 
 def test_a_better_truth_changes_nothing_but_the_record(desk: Desk) -> None:
-    for policy in ("adaptive", "fixed"):
-        desk.open(policy, policy=policy)
-        desk.admit(f"r-{policy}", krr(2, 20_000), policy)
+    desk.open("adaptive")
+    desk.admit("r-adaptive", krr(2, 20_000), "adaptive")
     desk.open("plan", policy="plan", plan={krr(2, 20_000): 2})
     desk.admit("r-plan", krr(2, 20_000), "plan")
-    for cohort in ("adaptive", "fixed", "plan"):
+    for cohort in ("adaptive", "plan"):
         before = desk.store.view(cohort)
         answer = desk.correct(f"r-{cohort}", randomizer=krr(1).randomizer.to_mapping(), reports=30_000)
         after = desk.store.view(cohort)
@@ -193,18 +191,6 @@ def test_a_better_truth_changes_nothing_but_the_record(desk: Desk) -> None:
         assert after.head_sequence == before.head_sequence + 1
         assert round_record(desk.store, f"r-{cohort}").corrections[-1].round.reports == 30_000
         desk.verified(cohort)
-
-
-def test_a_truth_with_a_smaller_epsilon_now_is_not_forgotten_where_it_costs_more_later(desk: Desk) -> None:
-    """(0.5, 0) turned out to be (0.01, 9e-7): two of these have no finite epsilon at 1e-6."""
-    desk.open("fixed", policy="fixed")
-    desk.admit("r", declared(0.5, 0.0), "fixed")
-    answer = desk.correct("r", randomizer=declared(0.01, 9e-7).randomizer.to_mapping())
-    assert answer.changed
-    refused = desk.admit("s", declared(0.01, 9e-7), "fixed")
-    assert isinstance(refused, Refused)
-    assert refused.reason is RefusalReason.UNBOUNDED_LOSS
-    desk.verified("fixed")
 
 
 def test_a_settlement_goes_on_from_a_correction_and_a_correction_from_a_settlement(desk: Desk) -> None:
@@ -343,14 +329,6 @@ def test_an_approximate_release_before_the_opening_is_charged_enough_for_auditor
     desk.verified("phones")
 
 
-def test_the_time_of_an_incident_matters_to_no_cohort_that_assumes_it_does_not(desk: Desk) -> None:
-    desk.open("phones", policy="fixed")
-    desk.admit("r", krr(1, 20_000), "phones")
-    answer = desk.incident("x", krr(1, 20_000), "phones")
-    assert (answer.overspent, answer.chosen_after) == (False, False)
-    desk.verified("phones")
-
-
 def test_an_incident_in_an_empty_cohort_must_have_come_after_its_opening(desk: Desk) -> None:
     cases: dict[str, dict[str, Any]] = {"silent": {}, "before": {"before": desk.store.now()}}
     for name, times in cases.items():
@@ -365,7 +343,7 @@ def test_an_incident_in_an_empty_cohort_must_have_come_after_its_opening(desk: D
     desk.verified("phones")
 
 
-@pytest.mark.parametrize("policy", ["adaptive", "fixed", "plan"])
+@pytest.mark.parametrize("policy", ["adaptive", "plan"])
 def test_an_unknown_release_overspends(desk: Desk, policy: str) -> None:
     desk.open("phones", policy=policy, plan={krr(1, 10_000): 3} if policy == "plan" else None)
     desk.admit("r", krr(1, 20_000), "phones")
@@ -491,17 +469,7 @@ def test_an_incident_is_told_once(desk: Desk) -> None:
     desk.verified("phones")
 
 
-def test_a_void_empties_no_fixed_cohort_of_which_something_was_released(desk: Desk) -> None:
-    desk.open("phones", policy="fixed")
-    desk.admit("r", krr(1, 20_000), "phones")
-    desk.incident("x", krr(1, 20_000), "phones")
-    spent = desk.store.view("phones").spent
-    desk.void("r")
-    assert desk.store.view("phones").spent == spent
-    desk.verified("phones")
-
-
-@pytest.mark.parametrize("policy", ["adaptive", "fixed", "plan"])
+@pytest.mark.parametrize("policy", ["adaptive", "plan"])
 def test_a_frozen_cohort_records_what_it_is_told_and_charges_nothing(desk: Desk, policy: str) -> None:
     desk.open("phones", policy=policy, plan={krr(1, 10_000): 3} if policy == "plan" else None)
     desk.admit("r", krr(1, 20_000), "phones")
@@ -525,7 +493,7 @@ def test_what_counts_without_the_shuffler_follows_a_settlement_and_a_correction(
     store: Store, accountant: Accountant
 ) -> None:
     """A settled round counts as it was admitted, until a correction states a larger epsilon0."""
-    opened: dict[str, Any] = {"population": 1000, "epsilon": 3.0, "delta": 1e-6, "policy": "fixed"}
+    opened: dict[str, Any] = {"population": 1000, "epsilon": 3.0, "delta": 1e-6, "policy": "adaptive"}
     open_cohort(store, name="watches", actor="tester", **opened)
     declared = ShuffledRound(randomizer=parse_randomizer("krr(k=2, epsilon0=0.25)"), reports=2)
     register(store, RoundRequest(round_id="r", cohort="watches", round=declared), actor="tester")
@@ -538,20 +506,15 @@ def test_what_counts_without_the_shuffler_follows_a_settlement_and_a_correction(
     assert verify(store, accountant, "watches", numbers="all").ok
 
 
-def test_only_under_policy_fixed_a_correction_takes_back_what_another_one_charged(desk: Desk) -> None:
-    """Help, reference and manual said of every policy that a charge never shrinks."""
-    sampled = krr(0.5, reports=100, sampled_from=1000)
-    for policy in ("fixed", "adaptive"):
-        desk.open(policy, policy=policy)
-        desk.admit(f"of {policy}", sampled, policy)
-        first = desk.store.view(policy).spent.epsilon_upper
-        desk.correct(f"of {policy}", sampled_from=None)
-        worse = desk.store.view(policy).spent.epsilon_upper
-        desk.correct(f"of {policy}", sampled_from=1000)
-        last = desk.store.view(policy).spent.epsilon_upper
-        assert first < worse
-        assert last == (first if policy == "fixed" else worse)
-        desk.verified(policy)
+def test_no_correction_takes_back_what_another_one_charged(desk: Desk) -> None:
+    desk.open("phones")
+    desk.admit("r", krr(0.5, reports=100, sampled_from=1000), "phones")
+    first = desk.store.view("phones").spent.epsilon_upper
+    desk.correct("r", sampled_from=None)
+    worse = desk.store.view("phones").spent.epsilon_upper
+    desk.correct("r", sampled_from=1000)
+    assert first < worse == desk.store.view("phones").spent.epsilon_upper
+    desk.verified("phones")
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from shuffle_ledger.ledger.values.requests import Admitted, Cohort, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
 
 NAMES = (".", "..")
-COHORT: dict[str, Any] = {"population": 10_000, "epsilon": 1.0, "delta": 1e-9, "policy": "fixed"}
+COHORT: dict[str, Any] = {"population": 10_000, "epsilon": 1.0, "delta": 1e-9, "policy": "adaptive"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -57,7 +57,7 @@ def test_a_ledger_that_has_such_names_goes_on_and_verifies(
     name: str,
 ) -> None:
     """What an earlier release let in is not taken back: entries are for ever."""
-    cohort = Cohort(name=name, population=10_000, epsilon_budget=1.0, delta_budget=1e-9, policy="fixed")
+    cohort = Cohort(name=name, population=10_000, epsilon_budget=1.0, delta_budget=1e-9, policy="adaptive")
     opening = registry.policy_for(cohort).opening()
     store.open_cohort(cohort, actor="tester", numerical_policy=NUMERICAL_POLICY, rules=opening)
     store.insert_round(make_request(name, cohort=name), actor="tester")

@@ -39,7 +39,7 @@ def cohorts(store: Store, *names: str) -> None:
             population=1_000_000,
             epsilon=1.0,
             delta=1e-9,
-            policy="fixed",
+            policy="adaptive",
             actor="tester",
         )
 

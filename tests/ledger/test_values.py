@@ -23,7 +23,7 @@ COHORT: dict[str, Any] = {
     "population": 10,
     "epsilon_budget": 1.0,
     "delta_budget": 1e-9,
-    "policy": "fixed",
+    "policy": "adaptive",
 }
 
 
@@ -165,7 +165,7 @@ def test_an_opening_takes_all_that_it_needs_and_nothing_else(phones: Store) -> N
 
 
 def test_opening_again_answers_the_same_or_conflicts(phones: Store) -> None:
-    same = {"name": "phones", "population": 1_000_000, "epsilon": 1, "delta": 1e-9, "policy": "fixed"}
+    same = {"name": "phones", "population": 1_000_000, "epsilon": 1, "delta": 1e-9, "policy": "adaptive"}
     again = open_cohort(phones, **same, actor="somebody else")  # type: ignore[arg-type]
     assert again == phones.cohort("phones")
     changes: list[dict[str, Any]] = [

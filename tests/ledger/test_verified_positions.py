@@ -180,7 +180,13 @@ def test_a_position_of_another_cohort_ledger_or_version_is_not_used(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_cohort(
-        ledger.store, name="tablets", population=1000, epsilon=1.0, delta=1e-9, policy="fixed", actor="tester"
+        ledger.store,
+        name="tablets",
+        population=1000,
+        epsilon=1.0,
+        delta=1e-9,
+        policy="adaptive",
+        actor="tester",
     )
     ledger.register("a")
     ledger.schedule()
@@ -288,12 +294,11 @@ def test_entries_written_during_a_verification_are_no_damage(
 
 
 @ON_SQLITE
-@pytest.mark.parametrize("policy", ["fixed", "adaptive"])
 def test_every_story_of_a_round_can_be_gone_on_with(
-    store: Store, accountant: Accountant, make_request: MakeRequest, policy: str
+    store: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
     open_cohort(
-        store, name="phones", population=1_000_000, epsilon=2.0, delta=1e-9, policy=policy, actor="tester"
+        store, name="phones", population=1_000_000, epsilon=2.0, delta=1e-9, policy="adaptive", actor="tester"
     )
     ledger = Ledger(store, accountant, make_request)
     ledger.register("a", "b", "c", "d")

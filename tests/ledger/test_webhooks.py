@@ -200,7 +200,9 @@ def test_two_processes_do_not_send_the_same_message(
 def test_a_stuck_round_and_a_broken_chain_are_told_of_when_they_begin(
     phones: Store, accountant: Accountant, make_request: MakeRequest, receiver: Receiver
 ) -> None:
-    open_cohort(phones, name="tv", population=10**6, epsilon=1.0, delta=1e-9, policy="fixed", actor="tester")
+    open_cohort(
+        phones, name="tv", population=10**6, epsilon=1.0, delta=1e-9, policy="adaptive", actor="tester"
+    )
     new = added(phones, receiver, cohorts=["phones"])
     for name, cohort in (("a", "phones"), ("hidden", "tv")):
         register(phones, make_request(name, cohort=cohort), actor="tester")

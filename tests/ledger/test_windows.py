@@ -371,8 +371,6 @@ def test_what_windows_do_not_allow(sqlite_desk: Desk) -> None:
         decide.check_request(desk.request(monday), [desk.store.cohort("phones")])
     with pytest.raises(Conflict, match="fixed when the cohort is opened"):
         change_budget(desk.store, desk.accountant, name, epsilon=9.0, reason="more", actor="ada")
-    with pytest.raises(InvalidValue, match="policy adaptive or plan"):
-        desk.open("fixed", WEEK, policy="fixed")
     with pytest.raises(InvalidValue, match="without @"):
         desk.open("phones@2031")
     with pytest.raises(Conflict, match="other parameters"):

@@ -200,7 +200,7 @@ def lived_in_url(empty_database_url: str) -> str:
     initialise(empty_database_url)
     with Store.connect(empty_database_url) as store:
         open_cohort(
-            store, name="phones", population=10**5, epsilon=1.0, delta=1e-6, policy="fixed", actor="tester"
+            store, name="phones", population=10**5, epsilon=1.0, delta=1e-6, policy="adaptive", actor="tester"
         )
         for name in ("decided", "waiting"):
             register(store, RoundRequest(round_id=name, cohort="phones", round=ROUND), actor="tester")

@@ -38,7 +38,7 @@ def open_phones(url: str) -> str:
     initialise(url)
     with Store.connect(url) as store:
         open_cohort(
-            store, name="phones", population=10**6, epsilon=1.0, delta=1e-9, policy="fixed", actor="tester"
+            store, name="phones", population=10**6, epsilon=1.0, delta=1e-9, policy="adaptive", actor="tester"
         )
     return url
 

@@ -18,7 +18,7 @@ from celery.exceptions import WorkerShutdown
 from click.testing import CliRunner
 from kombu.exceptions import OperationalError
 
-from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.accounting import Accountant, Charge, FilterSet, ShuffledRound
 from shuffle_ledger.cli.failures import ExitCode
 from shuffle_ledger.cli.main import main
 from shuffle_ledger.ledger import request_ids
@@ -184,17 +184,15 @@ def test_a_poison_round_is_tried_a_bounded_number_of_times_and_seen(
     for name in ("poison", "healthy"):
         request_round(name)
     accountant, tries = Accountant(), []
-    certify = Accountant.certify
+    charge = Accountant.charge
 
-    def fail_once_per_round(
-        self: Accountant, rounds: Any, *, delta: float, budget: float | None = None
-    ) -> Any:
+    def fail_once_per_round(self: Accountant, accounted: ShuffledRound, filters: FilterSet) -> Charge:
         tries.append(1)
         if len(store.pending(limit=10)) == 2:
             raise MemoryError("too large")
-        return certify(self, rounds, delta=delta, budget=budget)
+        return charge(self, accounted, filters)
 
-    monkeypatch.setattr(Accountant, "certify", fail_once_per_round)
+    monkeypatch.setattr(Accountant, "charge", fail_once_per_round)
     here = Settings(database_url=database_url, broker_url=None)
     for _ in range(ATTEMPTS_MAX):
         with pytest.raises(MemoryError):

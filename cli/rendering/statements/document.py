@@ -34,7 +34,6 @@ _CAUSES = ("discretization", "truncation", "round-off")
 # In the words of the literature on local differential privacy, for who reads the statement without a trusted
 # shuffler.
 _INTERACTIONS = {
-    "noninteractive": "The rounds are a noninteractive protocol: what is asked does not depend on answers.",
     "sequentially interactive": (
         "The rounds are a sequentially interactive protocol: what is asked may depend on answers, and nobody"
         " is asked twice."
@@ -402,7 +401,7 @@ def _limit_facts(promise: Promise) -> list[tuple[str, str]]:
 
 
 def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
-    promise, spent = cohort.promise, cohort.spent
+    promise, spent, reading = cohort.promise, cohort.spent, cohort.composition
     causes = (cohort.discretization, cohort.truncation, cohort.round_off)
     named = zip(_CAUSES, causes, strict=True)
     found = [
@@ -423,19 +422,15 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
             if promise.windows_only
             else f"epsilon {digits.lower(cohort.epsilon_remaining)}",
         ),
-    ]
-    if promise.policy != "fixed":
-        reading = cohort.composition
-        found.append(
+        (
+            "Cost so far",
             (
-                "Cost so far",
-                (
-                    f"of these very rounds, had they been fixed in advance: epsilon from"
-                    f" {digits.lower(reading.epsilon_lower)} to {digits.upper(reading.epsilon_upper)}."
-                    " Rounds may have been chosen by what earlier ones revealed: it is no promise."
-                ),
-            )
-        )
+                f"of these very rounds, had they been fixed in advance: epsilon from"
+                f" {digits.lower(reading.epsilon_lower)} to {digits.upper(reading.epsilon_upper)}."
+                " Rounds may have been chosen by what earlier ones revealed: it is no promise."
+            ),
+        ),
+    ]
     found += [
         (
             f"{each.name} filter",

@@ -330,8 +330,7 @@ def _voids(cohort: CohortStatement, rows_max: int) -> Table:
     return _table(
         "Rounds voided",
         "Admitted, and then never released, as was attested; an incident of the same round says otherwise."
-        " Under policy fixed they keep what they reserved, unless every round was voided; under other"
-        " policies they gave it back. Without the shuffler they count.",
+        " They gave back what they reserved. Without the shuffler they count.",
         (
             Column(name="Entry", width=8, numeric=True),
             Column(name="Round", width=22),

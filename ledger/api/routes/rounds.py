@@ -188,8 +188,7 @@ async def settle_(round_id: RoundId, body: SettleRound, token: Registrar, servic
 
 @router.post("/rounds/{round_id}/void", responses=answers(200, ANSWERS.voided, "Voided, now or before."))
 async def void_(round_id: RoundId, body: VoidRound, token: Registrar, service: Asked) -> JSONResponse:
-    """Close a round of which nothing was or will be released. It gives back what it reserved; under policy
-    `fixed` it does so only when every round of the cohort is voided."""
+    """Close a round of which nothing was or will be released. It gives back what it reserved."""
     name = await in_thread(seen_round, service.store, token, round_id)
     answer = await service.deciding.run(
         lambda accountant: void(service.store, accountant, name, reason=body.reason, actor=token.name)
@@ -202,8 +201,8 @@ async def void_(round_id: RoundId, body: VoidRound, token: Registrar, service: A
 )
 async def correct_(round_id: RoundId, body: CorrectRound, token: Registrar, service: Asked) -> JSONResponse:
     """Tell what a released round truly was. It is charged at its true cost, even beyond the budget; what was
-    charged does not shrink, except under policy `fixed`, which charges what was told last. What else it was
-    collected from is an incident of each cohort or period that lacks it."""
+    charged does not shrink. What else it was collected from is an incident of each cohort or period that
+    lacks it."""
     name = await in_thread(seen_round, service.store, token, round_id)
     changes, told = body.changes(), {"reason": body.reason, "actor": token.name}
     answer = await service.deciding.run(

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from shuffle_ledger.accounting import MAXIMUM_ROUNDS, ShuffledRound
+from shuffle_ledger.accounting import CALIBRATION_POLICIES, MAXIMUM_ROUNDS, ShuffledRound
 from shuffle_ledger.ledger.api.schemas.requests import (
     Body,
     Delta,
@@ -90,7 +90,7 @@ class CalibrateRounds(RoundParameters):
         Field(ge=1, le=MAXIMUM_ROUNDS, description="How many such rounds meet the target together."),
         BeforeValidator(whole),
     ] = 1
-    policy: Literal["fixed", "plan", "adaptive"] = "fixed"
+    policy: Literal[CALIBRATION_POLICIES] = CALIBRATION_POLICIES[0]  # type: ignore[valid-type]  # the accountant's own list
 
     model_config = ConfigDict(
         json_schema_extra={

@@ -7,11 +7,10 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Mapping
 
 import scipy.optimize  # noqa: F401 - here, before the fork: each process would import it
 
-from shuffle_ledger.accounting import Accountant, Certificate, ShuffledRound, parse_randomizer, slot_for
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger.decisions import admit, register, register_and_admit
 from shuffle_ledger.ledger.errors import TryAgain, Unavailable
 from shuffle_ledger.ledger.storage.store import Store
@@ -22,34 +21,14 @@ NO_CONNECTION_SECONDS = 0.5  # of waiting for one
 NO_CONNECTION = ("too many clients", "too many connections", "connection slots")
 
 
-class RememberingAccountant(Accountant):
-    """The real accountant, and what it said before the fork: fifty processes need not compute the same."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._said: dict[object, Certificate] = {}
-
-    def certify(
-        self, rounds: Mapping[ShuffledRound, int], *, delta: float, budget: float | None = None
-    ) -> Certificate:
-        """Return what the real one says."""
-        key = (frozenset(rounds.items()), delta, budget)
-        if key not in self._said:
-            self._said[key] = super().certify(rounds, delta=delta, budget=budget)
-        return self._said[key]
-
-
-def main(database_url: str, cohort: str, policy: str, processes: int, fits: int, seed: int) -> None:
+def main(database_url: str, cohort: str, way: str, processes: int, seed: int) -> None:
     """Print "Admitted", "Refused REASON" or what went wrong, a line per process."""
     accounted = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=2)"), reports=1_000)
-    accountant = RememberingAccountant()
+    accountant = Accountant()
     with Store.connect(database_url) as store:  # here, before the fork, for its imports, too
-        if policy == "fixed":
-            for count in range(1, fits + 2):
-                accountant.certify({slot_for(accounted): count}, delta=1e-9)
-        else:  # one more for another cohort of this budget: the kind is known then, and decided at once
-            request = RoundRequest(round_id=f"first of {cohort}", cohort=f"{cohort} too", round=accounted)
-            register_and_admit(store, accountant, request, actor="crowd")
+        # One more for another cohort of this budget: the kind is known then, and decided at once.
+        request = RoundRequest(round_id=f"first of {cohort}", cohort=f"{cohort} too", round=accounted)
+        register_and_admit(store, accountant, request, actor="crowd")
     start, go = os.pipe()
     children = []
     for number in range(processes):
@@ -62,7 +41,7 @@ def main(database_url: str, cohort: str, policy: str, processes: int, fits: int,
                 database_url,
                 accountant,
                 RoundRequest(round_id=f"{cohort}-{number}", cohort=cohort, round=accounted),
-                in_two_steps=policy == "fixed",
+                in_two_steps=way == "in-two-steps",
             )
         children.append(child)
     os.close(go)

@@ -79,7 +79,13 @@ def tell(store: Store, accountant: Accountant, number: int, way: str) -> None:
     name, shuffled = names[0], known_kind()
     if way == "in-two-steps":
         open_cohort(
-            store, name=name, population=1000, epsilon=99.0, delta=1e-6, policy="fixed", actor="storyteller"
+            store,
+            name=name,
+            population=1000,
+            epsilon=99.0,
+            delta=1e-6,
+            policy="adaptive",
+            actor="storyteller",
         )
         # Another kind for each, so that its privacy loss is computed and stored in the story too.
         randomizer = parse_randomizer(f"generic(epsilon0={1 + number / 1024})")
