@@ -93,7 +93,9 @@ def test_an_entry_of_next_year_lets_nothing_be_written_until_then_and_everything
     ahead.append(0 * DAY)
     before = entries_in(store)
     for attempt in attempts(store, accountant, make_request):
-        with pytest.raises(ClockOff, match=r"about 365 days\) behind the last moment of cohort 'phones'.*CLOCK"):
+        with pytest.raises(
+            ClockOff, match=r"about 365 days\) behind the last moment of cohort 'phones'.*CLOCK"
+        ):
             attempt()
     assert entries_in(store) == before
     assert ["cohort 'phones'" in alarm for alarm in clock_alarms(store)] == [True, False]  # and its week
