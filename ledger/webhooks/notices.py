@@ -18,7 +18,7 @@ from shuffle_ledger.ledger.reports.listing import latest_entries
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
-from shuffle_ledger.ledger.values.requests import promised_epsilon
+from shuffle_ledger.ledger.values.requests import POLICY_PLAN, promised_epsilon
 from shuffle_ledger.ledger.verification.plan_trail import promised_in
 from shuffle_ledger.ledger.webhooks.subscriptions import Filters, NoticeKind
 
@@ -115,8 +115,9 @@ def _overspends(store: Store, body: EntryBody) -> bool:
     """Return whether an entry says that its cohort is overspent; every later charge says so again."""
     if body.kind is not EntryKind.BUDGET_CHANGED:
         return bool(body.details.get("overspent", False))
-    promised = promised_in(body.details) if "standing" in body.details else body.spent.epsilon_upper
-    return not promised <= promised_epsilon(store.cohort(body.cohort), body.epsilon_budget)
+    cohort = store.cohort(body.cohort)
+    promised = promised_in(body.details) if cohort.policy == POLICY_PLAN else body.spent.epsilon_upper
+    return not promised <= promised_epsilon(cohort, body.epsilon_budget)
 
 
 def _previous(store: Store, body: EntryBody) -> EntryBody | None:

@@ -131,11 +131,15 @@ def test_numbers_of_registrations_grow_whichever_way_they_came(
 
 
 def test_what_is_not_quick_leaves_no_trace(
-    watches: Store, phones: Store, accountant: Accountant, make_request: MakeRequest
+    watches: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
+    planned = make_request("a policy that composes", cohort="planned")
+    terms: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": "plan"}
+    plan = {planned.round: 1}
+    open_cohort(watches, name="planned", plan=plan, accountant=accountant, actor="tester", **terms)
     unknown = [
         make_request("a kind nobody has seen", cohort="watches", epsilon0=1.03125),
-        make_request("a policy that composes", cohort="phones"),
+        planned,
         make_request("first of clocks", cohort="clocks"),
     ]
     before = watches.standing().heads

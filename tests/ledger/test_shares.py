@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
-from shuffle_ledger.ledger.decisions import admit, open_cohort, quote, register, settle
+from shuffle_ledger.ledger.decisions import admit, open_cohort, register, settle
 from shuffle_ledger.ledger.decisions.quoting import what_fits
 from shuffle_ledger.ledger.errors import BeyondBudget
 from shuffle_ledger.ledger.reports.budgets import budget
@@ -41,11 +41,13 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return Store.connect(url)
 
 
-def opened(store: Store, epsilon: float, delta: float, policy: str = "adaptive") -> str:
-    """Open another cohort, and return its name."""
+def opened(
+    store: Store, epsilon: float, delta: float, plan: dict[ShuffledRound, int], accountant: Accountant
+) -> str:
+    """Open another cohort with a plan, and return its name."""
     name = f"cohort-{len(store.cohort_names())}"
-    terms: dict[str, Any] = {"population": 10**6, "epsilon": epsilon, "delta": delta, "policy": policy}
-    open_cohort(store, name=name, actor="tester", **terms)
+    terms: dict[str, Any] = {"population": 10**6, "epsilon": epsilon, "delta": delta, "policy": "plan"}
+    open_cohort(store, name=name, plan=plan, accountant=accountant, actor="tester", **terms)
     return name
 
 
@@ -64,8 +66,8 @@ def ask(store: Store, accountant: Accountant, cohort: str, described: ShuffledRo
 def test_ten_tenths_are_a_whole(ledger: Store) -> None:
     """The float 0.1 is more than a tenth, but epsilon at delta 1e-9 of ten such rounds is 0.99999937."""
     accountant = Accountant()
-    cohort = opened(ledger, 1.0, 1e-9)
     tenth = made("declared(epsilon=0.1)")
+    cohort = opened(ledger, 1.0, 1e-9, {tenth: 10}, accountant)
     answers = [ask(ledger, accountant, cohort, tenth) for _ in range(10)]
     assert all(isinstance(one, Admitted) for one in answers)
     assert 0.9999993 < budget(ledger, accountant, cohort).epsilon_spent_upper < 0.9999994
@@ -79,7 +81,9 @@ def test_ten_tenths_are_a_whole(ledger: Store) -> None:
 def test_declared_shares_fill_an_adaptive_budget(ledger: Store, written: str, shares: int) -> None:
     """The largest losses of declared rounds add up as the decimals that people write."""
     accountant = Accountant()
-    cohort = opened(ledger, 1.0, 1e-9, "adaptive")
+    cohort = f"cohort-{len(ledger.cohort_names())}"
+    terms: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": "adaptive"}
+    open_cohort(ledger, name=cohort, actor="tester", **terms)
     share = made(f"declared(epsilon={written})")
     answers = [ask(ledger, accountant, cohort, share) for _ in range(shares)]
     assert all(isinstance(one, Admitted) for one in answers)
@@ -101,23 +105,16 @@ def test_a_budget_is_split_into_equal_shares(kind: str, epsilon: float, delta: f
 
 
 @pytest.mark.slow
-def test_the_ledger_splits_budgets_of_both_policies_that_compose(ledger: Store) -> None:
+def test_the_ledger_splits_budgets_of_plans(ledger: Store) -> None:
     accountant = Accountant()
     for kind, shares, (epsilon, delta) in zip(KINDS, (3, 7, 10), BUDGETS[1:], strict=True):
         described = made(KINDS[kind].format(repr(epsilon / shares)))
-        cohort = opened(ledger, epsilon, delta)
+        cohort = opened(ledger, epsilon, delta, {described: shares}, accountant)
         request = RoundRequest(round_id=f"{cohort}-asked", cohort=cohort, round=described)
-        assert what_fits(ledger, accountant, request).rounds >= shares
+        assert what_fits(ledger, accountant, request).rounds == shares
         answers = [ask(ledger, accountant, cohort, described) for _ in range(shares)]
         assert all(isinstance(one, Admitted) for one in answers)
-        plan = {described: shares}
-        name = f"planned-{kind}"
-        terms: dict[str, Any] = {"population": 10**6, "epsilon": epsilon, "delta": delta}
-        open_cohort(
-            ledger, name=name, policy="plan", plan=plan, accountant=accountant, actor="tester", **terms
-        )
-        for one in (cohort, name):
-            assert verify(ledger, accountant, one, numbers="all").ok
+        assert verify(ledger, accountant, cohort, numbers="all").ok
 
 
 def straddled(accountant: Accountant, *, inside: bool) -> tuple[float, float]:
@@ -134,21 +131,15 @@ def straddled(accountant: Accountant, *, inside: bool) -> tuple[float, float]:
 def test_a_finer_precision_decides_what_the_usual_one_leaves_open(ledger: Store) -> None:
     accountant = Accountant()
     epsilon, delta = straddled(accountant, inside=True)
-    cohort = opened(ledger, epsilon, delta)
-    assert all(isinstance(ask(ledger, accountant, cohort, AMPLIFIED), Admitted) for _ in range(4))
-    request = RoundRequest(round_id="fifth", cohort=cohort, round=AMPLIFIED)
-    assert quote(ledger, accountant, request).would_be == "admitted"
-    assert what_fits(ledger, accountant, request).rounds == 1
-    fifth = ask(ledger, accountant, cohort, AMPLIFIED)
-    assert isinstance(fifth, Admitted)
+    slot = slot_for(AMPLIFIED)
+    cohort = opened(ledger, epsilon, delta, {slot: 5}, accountant)
+    answers = [ask(ledger, accountant, cohort, slot) for _ in range(5)]
+    fifth = answers[-1]
+    assert all(isinstance(one, Admitted) for one in answers)
     assert fifth.epsilon_spent_upper <= epsilon
     assert verify(ledger, Accountant(), cohort, numbers="all").ok
-    terms: dict[str, Any] = {"population": 10**6, "epsilon": epsilon, "delta": delta, "policy": "plan"}
-    planned = {slot_for(AMPLIFIED): 5}
-    open_cohort(ledger, name="inside", plan=planned, accountant=accountant, actor="tester", **terms)
-    assert verify(ledger, Accountant(), "inside", numbers="all").ok
-    # A round that turns out a little smaller, and still within the budget, does not make it overspent.
-    settled = settle(ledger, accountant, fifth.round_id, reports=1_000, actor="tester")
+    # A round that turned out as its slot was declared does not make it overspent.
+    settled = settle(ledger, accountant, fifth.round_id, reports=slot.reports, actor="tester")
     assert not settled.overspent
 
 
@@ -156,43 +147,30 @@ def test_a_finer_precision_decides_what_the_usual_one_leaves_open(ledger: Store)
 def test_a_finer_precision_refuses_what_is_beyond(ledger: Store) -> None:
     accountant = Accountant()
     epsilon, delta = straddled(accountant, inside=False)
-    cohort = opened(ledger, epsilon, delta)
-    answers = [ask(ledger, accountant, cohort, AMPLIFIED) for _ in range(5)]
-    assert [isinstance(one, Admitted) for one in answers] == [True] * 4 + [False]
-    refused = answers[-1]
-    assert isinstance(refused, Refused)
-    assert stated_in(refused.message) > Decimal(epsilon)
-    assert verify(ledger, Accountant(), cohort, numbers="all").ok
-    terms: dict[str, Any] = {"population": 10**6, "epsilon": epsilon, "delta": delta, "policy": "plan"}
-    planned = {slot_for(AMPLIFIED): 5}
     with pytest.raises(BeyondBudget) as beyond:
-        open_cohort(ledger, name="beyond", plan=planned, accountant=accountant, actor="tester", **terms)
-    said = re.findall(r"epsilon (\S+) at delta", str(beyond.value))
-    assert Decimal(said[0]) > Decimal(epsilon)
+        opened(ledger, epsilon, delta, {slot_for(AMPLIFIED): 5}, accountant)
+    assert stated_in(beyond.value) > Decimal(epsilon)
 
 
-def stated_in(message: str) -> Decimal:
-    """The epsilon that a refusal says would have been spent."""
-    return Decimal(re.findall(r"would have spent at most epsilon (\S+) at", message)[0])
+def stated_in(beyond: BeyondBudget) -> Decimal:
+    """The epsilon that a refusal says a plan costs."""
+    return Decimal(re.findall(r"epsilon (\S+) at delta", str(beyond))[0])
 
 
 def test_what_is_far_beyond_is_refused_without_finer_losses(ledger: Store) -> None:
     accountant = Accountant()
-    cohort = opened(ledger, 0.1, 1e-9)
-    assert isinstance(ask(ledger, accountant, cohort, AMPLIFIED), Refused)
+    with pytest.raises(BeyondBudget):
+        opened(ledger, 0.1, 1e-9, {AMPLIFIED: 1}, accountant)
     assert not accountant._finer
 
 
 @pytest.mark.slow
 def test_a_refusal_never_names_the_budget_itself(ledger: Store) -> None:
     """A budget that is a float below what two rounds certainly cost."""
-    accountant = Accountant()
     half = made("declared(epsilon=0.5, delta=1e-9)")
-    cohort = opened(ledger, 1.0 - 2**-53, 2e-9)
-    assert isinstance(ask(ledger, accountant, cohort, half), Admitted)
-    refused = ask(ledger, accountant, cohort, half)
-    assert isinstance(refused, Refused)
-    assert stated_in(refused.message) > Decimal(1 - 2**-53)
+    with pytest.raises(BeyondBudget) as beyond:
+        opened(ledger, 1.0 - 2**-53, 2e-9, {half: 2}, Accountant())
+    assert stated_in(beyond.value) > Decimal(1 - 2**-53)
 
 
 @pytest.mark.slow
