@@ -91,7 +91,7 @@ ORDERS: tuple[tuple[str, ...], ...] = (
     (*PLANNED, "--plan", "other.csv"),
     (*PLANNED, "--plan", "large.csv"),
     PLANNED,
-    (*PLANNED[:-1], "fixed", "--plan", "plan.csv"),
+    (*PLANNED[:-1], "adaptive", "--plan", "plan.csv"),
     ("cohort", "show", "planned"),
     ("round", "register", "planned", "--id", "p1", *ROUND),
     ("round", "register", "planned", "--id", "p2", "--randomizer", "generic(epsilon0=4)", "--reports", "10"),

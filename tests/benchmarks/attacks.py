@@ -45,9 +45,7 @@ DATABASES = ("SQLite", "PostgreSQL")
 ROUND = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=2)"), reports=1_000)
 # Attacks that are tests: node ids and descriptions.
 SUITES = {
-    "25 sequences (PostgreSQL: 5) of 25 operations against a model, for two policies": (
-        "tests/ledger/test_state_machine.py"
-    ),
+    "12 sequences (PostgreSQL: 4) of 25 operations against a model": ("tests/ledger/test_state_machine.py"),
     "connections cut at every statement, and before an answer": "tests/ledger/test_attacks.py -k lost",
     "imports killed at random moments, and started again": "tests/ledger/test_crashes.py",
     "clocks an hour fast and slow: of the database, of servers, workers and the scheduler": (

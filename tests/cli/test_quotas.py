@@ -106,6 +106,9 @@ def test_a_limited_number_of_rounds_is_stated(phones: Run, tmp_path: Path) -> No
     assert phones("audit", "verify").code == 0
     assert phones("audit", "statement", "study", "-o", str(tmp_path / "study.html")).code == 0
     assert "A limited number of rounds" in (tmp_path / "study.html").read_text("utf-8")
-    wrong = phones("cohort", "open", "other", *BUDGET, "--rounds-per-user", "2", "--policy", "fixed")
+    plan = tmp_path / "plan.csv"
+    plan.write_text('randomizer,reports,count\n"krr(k=2, epsilon0=0.5)",1000,1\n', "utf-8")
+    planned = ("--policy", "plan", "--plan", str(plan))
+    wrong = phones("cohort", "open", "other", *BUDGET, "--rounds-per-user", "2", *planned)
     assert wrong.code == 2
     assert "only filters count the rounds of one user" in " ".join(wrong.stderr.split())
