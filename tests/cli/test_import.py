@@ -25,7 +25,6 @@ from shuffle_ledger.cli.backends.parallel_losses import AHEAD_MIN
 from shuffle_ledger.cli.backends.session import open_session
 from shuffle_ledger.cli.files.round_files import read_cohorts, read_requests
 from shuffle_ledger.cli.files.round_import import plan_import, run_import
-from shuffle_ledger.ledger.decisions import admission
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import Pending
@@ -153,10 +152,6 @@ class _Stop:
     [
         (database, "open_many", 1, False),
         (database, "open_many", 1, True),
-        # Of the first kind, which chooses its cohort's filters: it takes two commits.
-        (admission, "register_placed", 1, False),
-        (admission, "register_placed", 1, True),
-        (admission, "admit_in_order", 1, True),
         (database, "register_and_admit", 2, False),
         (database, "register_and_admit", 2, True),
         (parallel_losses, "store_known", 1, True),
@@ -223,7 +218,7 @@ def test_a_library_that_fails_while_it_is_interrupted_is_interrupted(
     files: Path, run: Run, monkeypatch: pytest.MonkeyPatch, uninterrupted: dict[str, list[Any]]
 ) -> None:
     """Its own error, raised while it cleans up, says nothing that the person who stopped it has to know."""
-    stop = _Stop(admission.register_placed, at=1, after=True)
+    stop = _Stop(database.register_and_admit, at=1, after=True)
 
     def cleaned_up(*given: Any, **named: Any) -> Any:
         try:
@@ -232,7 +227,7 @@ def test_a_library_that_fails_while_it_is_interrupted_is_interrupted(
             raise AssertionError  # noqa: B904 - the interruption stays its context, as in a library
 
     with monkeypatch.context() as patched:
-        patched.setattr(admission, "register_placed", cleaned_up)
+        patched.setattr(database, "register_and_admit", cleaned_up)
         answer = run(*IMPORT)
     assert answer.code == 1
     assert answer.json["error"]["kind"] == "interrupted"

@@ -154,8 +154,9 @@ def test_what_rounds_cost_alone_and_together_is_computed_again_elsewhere(lived: 
         again = accountant.certify({ShuffledRound.from_mapping(each["accounted"]): 1}, delta=delta)
         assert agree(again, each["alone"])
     held = [ShuffledRound.from_mapping(cohort["rounds"][0]["closing"]["accounted"])]
-    # Policy fixed keeps what the voided round took.
-    held += [ShuffledRound.from_mapping(each["accounted"]) for each in cohort["rounds"][1:]]
+    held += [
+        ShuffledRound.from_mapping(each["accounted"]) for each in cohort["rounds"] if not each["closing"]
+    ]
     counts = {each: held.count(each) for each in held}
     again = accountant.certify(counts, delta=delta)
     assert again.epsilon_lower <= cohort["spent"]["epsilon_upper"] <= 1.05 * again.epsilon_upper
@@ -595,7 +596,7 @@ def test_a_bundle_is_verified_where_no_ledger_is(
     cohort = statement["cohorts"][0]
     assert (found["head_sequence"], found["head_digest"]) == tuple(cohort["head"].values())
     assert found["epsilon_spent_upper"] == cohort["spent"]["epsilon_upper"]
-    numbers = [each for each in found["numbers"] if each["subject"] == "spent"]
+    numbers = [each for each in found["numbers"] if each["subject"] == "reading"]
     for each, moment in zip(numbers, cohort["moments"], strict=True):
         assert each["stated_upper"] == moment["spent"]["epsilon_upper"]
         assert each["computed_lower"] <= moment["spent"]["epsilon_upper"]
