@@ -68,6 +68,8 @@ _LEAST_GAINED = 1e-6
 _GRID = 2.0**-40
 # How far a place may be outside of [0, 2] by round-off.
 _PLACE_DOUBT = 1e-5
+# A product that starts below the exponential of this loses digits, or everything, to underflow.
+_LEAST_START = -650.0
 
 
 def tilted_bounds(law: BitLaw, others: int, excess: FloatArray) -> ProfileBounds:
@@ -348,7 +350,8 @@ def _next_to_the_end(tilts: _Tilts, nodes: _Nodes) -> tuple[FloatArray, int]:
     """Returns the largest `exp(-fall j) R_j` over the datasets next to the end, and their number.
 
     From one dataset to the next the place of the mode changes by one of two numbers, so the terms of a
-    dataset are those of the one before, times one of two factors.
+    dataset are those of the one before, times one of two factors. Where that product would start from an
+    underflow and grow, every term is an exponential of its own.
     """
     datasets = int(tilts.datasets.max())
     mean = tilts.others * tilts.end
@@ -363,6 +366,13 @@ def _next_to_the_end(tilts: _Tilts, nodes: _Nodes) -> tuple[FloatArray, int]:
     ratio = np.exp(each)
     np.copyto(terms[:, 1:], np.where(rises[..., None], (ratio * turn)[:, None], ratio[:, None]))
     np.cumprod(terms, axis=1, out=terms)
+    start, growth = nodes.log_end.real, nodes.log_step.real * (datasets - 1)
+    one, node = np.nonzero((start < _LEAST_START) & (start + growth > _LEAST_START))
+    step = (nodes.log_step - tilts.fall[:, None])[one, node, None]
+    logs = (
+        nodes.log_end[one, node, None] + np.arange(datasets) * step - nodes.rate[one, node, None] * place[one]
+    )
+    terms[one, :, node] = np.exp(logs)
     factors = nodes.factor[..., None] * turn[..., None] ** np.arange(3)
     values = _real_products(terms, factors)
     inside = np.abs(place[..., None] + np.arange(-1, 2)) <= 1 + _PLACE_DOUBT
