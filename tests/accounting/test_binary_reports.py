@@ -166,6 +166,19 @@ def test_both_ends_of_many_users_are_enclosed(law: BitLaw, others: int) -> None:
     assert np.all(found.upper <= 1.01 * found.lower)
 
 
+@pytest.mark.parametrize("others", [600, 1_000, 1_999])
+@pytest.mark.parametrize("chance", [0.5, 0.58])
+def test_terms_are_not_lost_where_they_start_from_an_underflow(chance: float, others: int) -> None:
+    """At order 1 both ends tie. If the products start at the wide one, those of far nodes underflow there,
+    and at the narrow one, where the others' bits are nearly certain, these nodes decide."""
+    law = bit_of(f"table([[{1 - chance}, {chance}], [0.9999, 0.0001]])")
+    excess = np.array([0.0, 0.05, 0.2, 0.5, 1.0, 3.0])
+    found = tilted.tilted_bounds(law, others, excess)
+    silent = math.exp(others * math.log1p(-law.b))  # all others send 0: the output 1 is the differing user's
+    assert np.all(found.upper >= (law.gained(excess) * silent - excess * (1 - silent)) * (1 - 1e-9))
+    assert np.all(found.upper <= 1.001 * found.lower)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("epsilon0", "reports", "delta", "epsilon"),
