@@ -94,7 +94,7 @@ def test_a_round_is_decided_whatever_was_down_and_whosever_clock_is_wrong(servic
         assert client.register(request("one"), wait_seconds=0) == decided
         with pytest.raises(Conflict):
             client.register(request("one", reports=3_000))
-    # Its worker is killed with the message, and another one is started. A known kind would be decided at once.
+    # Its worker is killed with the message, and another one is started. Known kinds are decided at once.
     with service.server(token, more=FAR_CLOCKS) as (client, _):
         assert isinstance(client.register(request("three", reports=3_000), wait_seconds=0), Pending)
         with service.process("worker", "--no-sweep", more=FAR_CLOCKS):
