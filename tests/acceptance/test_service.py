@@ -94,11 +94,11 @@ def test_a_round_is_decided_whatever_was_down_and_whosever_clock_is_wrong(servic
         assert client.register(request("one"), wait_seconds=0) == decided
         with pytest.raises(Conflict):
             client.register(request("one", reports=3_000))
-    # Its worker is killed with the message, and another one is started.
+    # Its worker is killed with the message, and another one is started. Known kinds are decided at once.
     with service.server(token, more=FAR_CLOCKS) as (client, _):
-        assert isinstance(client.register(request("three"), wait_seconds=0), Pending)
+        assert isinstance(client.register(request("three", reports=3_000), wait_seconds=0), Pending)
         with service.process("worker", "--no-sweep", more=FAR_CLOCKS):
-            assert isinstance(client.register(request("three"), wait_seconds=60), Admitted)
+            assert isinstance(client.register(request("three", reports=3_000), wait_seconds=60), Admitted)
     budget = service.command("budget", "phones")
     assert (budget["rounds_admitted"], budget["rounds_refused"]) == (3, 0)
     assert budget["epsilon_spent_upper"] <= budget["epsilon_budget"]

@@ -6,34 +6,27 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
-from shuffle_ledger.accounting import Accountant, Certificate, ShuffledRound
+from shuffle_ledger.accounting import Accountant, Charge, FilterSet, ShuffledRound
 from shuffle_ledger.workers.celery_app import app
 
 POISON_EPSILON0 = 0.75  # of a round that kills the process that computes it
-CERTIFY = Accountant.certify
+CHARGE = Accountant.charge
 
 
 def main(directory: Path) -> None:
     """Run a worker of two processes until stopped."""
 
-    def certify(
-        accountant: Accountant,
-        rounds: Mapping[ShuffledRound, int],
-        *,
-        delta: float,
-        budget: float | None = None,
-    ) -> Certificate:
+    def charge(accountant: Accountant, accounted: ShuffledRound, filters: FilterSet) -> Charge:
         (directory / f"computing-{os.getpid()}").touch()
-        if any(each.randomizer.epsilon0 == POISON_EPSILON0 for each in rounds):
+        if accounted.randomizer.epsilon0 == POISON_EPSILON0:
             os.kill(os.getpid(), signal.SIGKILL)
         while (directory / "hold").exists():
             time.sleep(0.01)
-        return CERTIFY(accountant, rounds, delta=delta, budget=budget)
+        return CHARGE(accountant, accounted, filters)
 
-    Accountant.certify = certify  # type: ignore[method-assign,assignment]  # what the children fork with
+    Accountant.charge = charge  # type: ignore[method-assign]  # what the children fork with
     app.conf.worker_lost_wait = 0.1
     app.worker_main(
         ["worker", "--concurrency", "2", "--without-gossip", "--without-mingle", "--loglevel", "INFO"]
