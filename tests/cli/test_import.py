@@ -25,6 +25,7 @@ from shuffle_ledger.cli.backends.parallel_losses import AHEAD_MIN
 from shuffle_ledger.cli.backends.session import open_session
 from shuffle_ledger.cli.files.round_files import read_cohorts, read_requests
 from shuffle_ledger.cli.files.round_import import plan_import, run_import
+from shuffle_ledger.ledger.decisions import register_and_admit
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import Pending
@@ -218,7 +219,7 @@ def test_a_library_that_fails_while_it_is_interrupted_is_interrupted(
     files: Path, run: Run, monkeypatch: pytest.MonkeyPatch, uninterrupted: dict[str, list[Any]]
 ) -> None:
     """Its own error, raised while it cleans up, says nothing that the person who stopped it has to know."""
-    stop = _Stop(database.register_and_admit, at=1, after=True)
+    stop = _Stop(register_and_admit, at=1, after=True)
 
     def cleaned_up(*given: Any, **named: Any) -> Any:
         try:

@@ -18,13 +18,13 @@ CHARGE = Accountant.charge
 def main(directory: Path) -> None:
     """Run a worker of two processes until stopped."""
 
-    def charge(accountant: Accountant, accounted: ShuffledRound, filters: FilterSet) -> Charge:
+    def charge(self: Accountant, shuffled: ShuffledRound, filters: FilterSet) -> Charge:
         (directory / f"computing-{os.getpid()}").touch()
-        if accounted.randomizer.epsilon0 == POISON_EPSILON0:
+        if shuffled.randomizer.epsilon0 == POISON_EPSILON0:
             os.kill(os.getpid(), signal.SIGKILL)
         while (directory / "hold").exists():
             time.sleep(0.01)
-        return CHARGE(accountant, accounted, filters)
+        return CHARGE(self, shuffled, filters)
 
     Accountant.charge = charge  # type: ignore[method-assign]  # what the children fork with
     app.conf.worker_lost_wait = 0.1
