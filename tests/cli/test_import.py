@@ -391,6 +391,7 @@ def test_a_killed_import_leaves_no_process_behind(files: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("later_seconds", [0.0, thorough(0.1), 0.4])
 def test_ctrl_c_reaches_no_computing_child(files: Path, later_seconds: float) -> None:
     _write_many_kinds(files)
