@@ -25,6 +25,14 @@ pytestmark = pytest.mark.system
 ENDS_SECONDS_MAX = 30.0
 
 
+@pytest.fixture(autouse=True)
+def hangups() -> Iterator[None]:
+    """Let programs get SIGHUP also where these tests run under `nohup`, which a program inherits."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture
 def broker(database_url: str) -> Iterator[Settings]:
     """Yield settings for queues at RabbitMQ."""
