@@ -121,7 +121,7 @@ def test_a_day_that_is_none_says_why(phones: Run, day: str, expected: str) -> No
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("-o", "x.docx"), "-o: got 'x.docx', expected a name that ends in .html, .pdf, .json or .csv, or"),
+        (("-o", "x.docx"), "-o: got 'x.docx', expected a name that ends in .html, .pdf or .json, or"),
         (("-o", "x.zip"), "-o: got 'x.zip', expected a name that ends in .html"),
         (
             ("-o", "x.pdf", "--format", "html"),
