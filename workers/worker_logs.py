@@ -41,7 +41,7 @@ def say(message: str, *_: object) -> None:
 
 
 def keep_logs(**_: object) -> None:
-    """Leaves the logs as `write_logs` set them: where this is connected, Celery sets up none of its own."""
+    """Leaves the logs as `write_logs` set them: if this is connected, Celery sets up no logs."""
 
 
 class EndAtHangup(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery publishes no types

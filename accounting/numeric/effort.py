@@ -17,7 +17,7 @@ MOST_EFFORT = 6e8
 
 @dataclass
 class Effort:
-    """What was computed since it was made, in array elements, about 1e-8 s each."""
+    """The work since it was made, in array elements, about 1e-8 s each."""
 
     spent: float = 0.0
 

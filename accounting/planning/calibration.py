@@ -43,7 +43,7 @@ _MOST_MOVE = 3.0
 _LEAST_COST = 1e-9
 # Smallest epsilon that is aimed at: its square is far from underflow.
 _LEAST_TARGET = 1e-100
-# What a calibration is possible for: the composition of rounds fixed in advance, and policies of ledgers.
+# The rules of a calibration: the composition of rounds fixed in advance, and policies of ledgers.
 CALIBRATION_POLICIES = ("composition", "plan", "adaptive")  # the default one first
 # Up to this number of rounds, every smaller number whose bound may be larger is composed too. More rounds
 # must stay so far below the budget that no smaller number can have a bound above it.

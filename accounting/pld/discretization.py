@@ -152,7 +152,7 @@ def from_profile(
         sharper: returns the profile with bounds that are closer by about the given factor; used if the bounds
             alone make the answer too wide; None if there are none.
         cheap: whether orders cost almost no time: the first lattice is then finer.
-        costly: whether orders may cost so much that it is measured before the first lattice is evaluated.
+        costly: whether orders may be slow, so that a measurement precedes the first lattice.
         afford: makes the profile cheaper if that is necessary, and returns at how many of the given orders it
             is evaluated; used with `once`. None for all of them.
         most: about the most array elements that profiles compute; the lattice is coarser, so that bounds are

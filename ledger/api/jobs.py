@@ -53,7 +53,7 @@ class VerificationProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What was asked for. Equal questions share a job."""
+    """A question. Equal questions share a job."""
 
     kind: Kind
     what: object  # hashable: of this kind, all that determines the answer

@@ -22,7 +22,7 @@ _DAY: Final = timedelta(days=1)
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """A budget for each calendar unit, or with `run` above 1 for each run of so many units in a row."""
+    """A budget for each calendar unit, or for each run of `run` units in a row."""
 
     unit: str
     run: int = 1

@@ -31,7 +31,7 @@ class InvalidStep(ValueError):
 
 
 class BudgetKind(StrEnum):
-    """What a budget is for."""
+    """The purposes of budgets."""
 
     LIFE = "life"  # of a cohort
     PERIOD = "period"  # of a cohort's window
@@ -59,7 +59,7 @@ class Cause(StrEnum):
 
 
 class Described(StrEnum):
-    """What a restatement says of the release."""
+    """The descriptions of a release that a restatement may give."""
 
     STATED = "stated"  # by a cost for each budget
     UNKNOWN = "unknown"  # charged as unrandomized
@@ -68,7 +68,7 @@ class Described(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What the accountant says that one round costs one budget, rounded up.
+    """The cost of one round to one budget, as the accountant states it, rounded up.
 
     A round with m reports of each user is charged as m' equal parts (`parts_of`). All numbers but `local` are
     those of one part.
@@ -109,7 +109,7 @@ def parts_of(reports_per_user: int, reports: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Charge:
-    """What a budget's totals contain of one round.
+    """The part of one round in a budget's totals.
 
     Attributes:
         local, certain, slack, gaussian, divergences: as of `Cost`, of all parts together.
@@ -227,7 +227,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What a budget's opening fixes for ever.
+    """The rules that a budget's opening fixes for ever.
 
     Attributes:
         name: of the budget.
@@ -355,12 +355,12 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """What was recorded of a round before it is restated.
+    """The record of a round before it is restated.
 
     Attributes:
         charges: what each budget's totals contain of it; empty if it was refused or never asked for.
         is_closed: it was settled, voided or recorded as an incident.
-        is_voided: the last that was said of it is that nothing was released.
+        is_voided: its last record says that nothing was released.
         released_after: the time after which its release is attested to have happened, for an incident.
     """
 

@@ -292,7 +292,7 @@ class Store(RoundStore):
         with engines.reading(self._engine) as connection:
             now = engines.database_time(connection)
             # A clock that was set back a little leaves entries that are ahead of it, and nothing is signed
-            # before it was recorded. What is further ahead is wrong, and stays a finding.
+            # before it was recorded. An entry that is further ahead is wrong, and stays a finding.
             allowed = now + timedelta(seconds=self.clocks.difference_max_seconds)
             ahead = rows.last_moments(connection, after=now, until=allowed)
             return Standing(

@@ -69,7 +69,7 @@ class Trail:
 
     @property
     def decided_by(self) -> str:
-        """What a statement says of which number decides; nothing before the opening."""
+        """Return the sentence of statements about the number that decides; empty before the opening."""
         trail = self.plan or self.filters
         return "" if trail is None else trail.policy.decided_by
 

@@ -124,7 +124,8 @@ def verify(
     after `POSITION_AGE_MAX` without one, the position is not used.
     With heads to compare with, or with `numbers="all"`, every chain is replayed whole.
 
-    `progress` is told which chain is replayed and how far, how many chains are done, and of how many.
+    `progress` gets the chain that is replayed with the number of its replayed entries, the number of chains
+    that are done, and the number of all chains.
 
     Raises:
         NotFound: no such cohort.

@@ -198,7 +198,7 @@ def one_of_two(expected: str) -> WrapValidator:
         except ValidationError as error:
             causes = [each.get("ctx", {}).get("error") for each in error.errors()]
             said = [str(each) for each in causes if isinstance(each, NotADay)]
-            # What is wrong with a day is said; a text that is none at all may be meant as the other kind.
+            # The answer names the fault of a day. A text that is no day may be meant as a moment.
             named = [each for each in said if each not in (DAY_EXPECTED, MOMENT_EXPECTED)]
             raise ValueError(named[0] if named else expected) from None
 
