@@ -232,10 +232,11 @@ class RoundStore(Database):
             rounds.c.round_id == registrations.c.round_id,
             rounds.c.content_digest == registrations.c.content_digest,
         )
-        lost = select(registrations.c.round_id).outerjoin_from(registrations, rounds, same)
-        lost = lost.where(registrations.c.cohort == cohort, rounds.c.registration.is_(None))
-        unlisted = select(rounds.c.round_id).outerjoin_from(rounds, registrations, same)
-        unlisted = unlisted.where(rounds.c.cohort == cohort, registrations.c.round_id.is_(None))
+        # An offset keeps the planner from joining: by old statistics it would compare each with all others.
+        in_rounds = select(rounds.c.registration).where(same).correlate(registrations).offset(0).exists()
+        in_list = select(registrations.c.round_id).where(same).correlate(rounds).offset(0).exists()
+        lost = select(registrations.c.round_id).where(registrations.c.cohort == cohort, ~in_rounds)
+        unlisted = select(rounds.c.round_id).where(rounds.c.cohort == cohort, ~in_list)
         with engine.reading(self._engine) as connection:
             found = [
                 tuple(connection.execute(query.limit(MISSING_MAX)).scalars()) for query in (lost, unlisted)

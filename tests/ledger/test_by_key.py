@@ -25,12 +25,16 @@ from shuffle_ledger.ledger.decisions import (
 from shuffle_ledger.ledger.reports.events import events_after
 from shuffle_ledger.ledger.reports.listing import refusals_after
 from shuffle_ledger.ledger.reports.round_lists import RoundFilter, list_rounds
+from shuffle_ledger.ledger.storage import rounds as rounds_module
+from shuffle_ledger.ledger.storage import store as store_module
+from shuffle_ledger.ledger.storage.rows import MissingRounds
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 
 MakeRequest = Callable[..., RoundRequest]
 
 ROUNDS = 12
+CHAIN = 200
 COHORTS = 8
 WAITING = 40
 WAIT_SECONDS_MAX = 10.0
@@ -84,6 +88,30 @@ def test_no_table_is_read_whole_for_a_decision(
             assert refusals_after(store, "phones", after=0) == []
             assert len(events_after(store, cohorts=["phones"], limit=1).events) == 1
     assert read_whole(database_url) == before
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_verification_reads_each_row_of_a_chain_a_few_times(
+    database_url: str, accountant: Accountant, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In pages, and without statistics: not all later rows for each page, nor all others for each row."""
+    for module in (store_module, rounds_module):
+        monkeypatch.setattr(module, "PAGE_ROWS", 10)
+    with Store.connect(database_url) as store:
+        open_cohort(
+            store, name="phones", population=10**6, epsilon=50.0, delta=1e-9, policy="adaptive", actor="x"
+        )
+        first, *others = [make_request(f"round {number}") for number in range(CHAIN)]
+        register_and_admit(store, accountant, first, actor="x")
+        assert len(admit_together(store, accountant, others, actor="x")) == len(others)
+    before = sum(counted(database_url, READ).values())
+    with Store.connect(database_url) as store:
+        assert len(list(store.entries_of("phones"))) == CHAIN + 1
+        assert len(list(store.rounds_of("phones"))) == CHAIN
+        assert store.missing_rounds("phones") == MissingRounds(rows=(), unlisted=())
+        assert store.positions.misplaced("phones", after=0, limit=20) == []
+        assert len(list(store.positions.from_the_last())) == CHAIN + 1
+    assert CHAIN < sum(counted(database_url, READ).values()) - before < 12 * CHAIN
 
 
 def decide(store: Store, accountant: Accountant, requests: list[RoundRequest]) -> None:
