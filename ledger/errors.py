@@ -168,4 +168,7 @@ class RoundStuck(LedgerError):
 
 
 class LostRace(LedgerError):
-    """Another writer appended to the cohort first. Internal: the appending loop reads and decides again."""
+    """What was read of the cohort is too old: another writer appended first, say.
+
+    Internal: the appending loop reads and decides again.
+    """

@@ -11,9 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from shuffle_ledger.ledger.errors import ClockOff
+from shuffle_ledger.ledger.errors import ClockOff, LostRace
 
 CLOCK_DIFFERENCE_MAX_SECONDS = 3600.0  # the default; larger: more days may be charged to a wrong period
+READING_AGE_MAX_SECONDS = 900.0  # of a cohort, when an entry is to follow it: no task takes longer
+# From reading a cohort until its entry has a place in the feed: statements are cancelled after a minute each.
+APPEND_SECONDS_MAX = 2 * READING_AGE_MAX_SECONDS
+_LOOK_AGAIN_SECONDS = 60.0  # two clocks that are nearer are not read a second time
 _WAY_OUT = "Alarm CLOCK in docs/operations.md says what to do"
 
 
@@ -36,7 +40,7 @@ class Clocks:
     def check(
         self, at: datetime, last: datetime | None, *, what: str, read_again: Callable[[], datetime]
     ) -> None:
-        """Raise ClockOff if the clock is implausible.
+        """Raise ClockOff if the clock is implausible, LostRace if it was read too long ago.
 
         Args:
             at: the database's clock.
@@ -44,8 +48,12 @@ class Clocks:
             what: of which that moment is, in words.
             read_again: reads the database's clock: a long computation may have made `at` old.
         """
-        if self.difference_from_own(at) is not None and (said := self.difference_from_own(read_again())):
-            raise ClockOff(f"nothing is written: {said}. {_WAY_OUT}")
+        if abs(self.own() - at).total_seconds() > min(_LOOK_AGAIN_SECONDS, self.difference_max_seconds):
+            now = read_again()
+            if said := self.difference_from_own(now):
+                raise ClockOff(f"nothing is written: {said}. {_WAY_OUT}")
+            if (now - at).total_seconds() > READING_AGE_MAX_SECONDS:
+                raise LostRace(f"the ledger was read {_length(now - at)} ago, which is too long")
         if said := self.behind(at, last, what=what):
             raise ClockOff(f"nothing is written: {said}. {_WAY_OUT}")
 

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Engine, and_, func, or_, select
 
 from shuffle_ledger.ledger.errors import Unavailable
 from shuffle_ledger.ledger.storage import engine as engines
-from shuffle_ledger.ledger.storage import prepared
-from shuffle_ledger.ledger.storage.tables import entries
+from shuffle_ledger.ledger.storage import prepared, rows
+from shuffle_ledger.ledger.storage.tables import entries, reconciliations, rounds
 
 WAIT_SECONDS = 1.0  # for transactions that are adding entries; admissions take milliseconds
 PAUSE_SECONDS = 0.005  # between two looks at them
+_PAGE_ROWS = 5_000
 # Where the database is another one, restarted or put back, positions may be given again.
 _LAST_GIVEN = """
 SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END AS position,
@@ -49,6 +52,16 @@ class _Look:
     database: str
     last: int
     writers: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedEntry:
+    """An entry in the feed, with moments as its body spells them; other bytes where the body has none."""
+
+    cohort: str
+    sequence: int
+    recorded_at: bytes
+    registered_at: bytes  # of the round that it decides, or tells as an incident
 
 
 class Positions:
@@ -105,6 +118,47 @@ class Positions:
             query = select(listed.c.sequence).where(wrong, listed.c.sequence > after)
             found = connection.execute(query.order_by(listed.c.sequence).limit(limit)).scalars()
             return [sequence for sequence in found if isinstance(sequence, int)]  # SQLite takes any value
+
+    def from_the_last(self) -> Iterator[PlacedEntry]:
+        """Yield all entries, that of the last place first; some that are written meanwhile are left out."""
+        dialect = self._engine.dialect.name
+        query = select(
+            entries.c.cohort,
+            entries.c.sequence,
+            entries.c.position,
+            rows.moment_in(entries.c.body, rows.RECORDED, dialect).label("recorded_at"),
+            rows.moment_in(entries.c.body, rows.REGISTERED, dialect).label("registered_at"),
+        )
+        query = query.order_by(entries.c.position.desc()).limit(_PAGE_ROWS)
+        last: Any = None
+        while True:
+            page = query if last is None else query.where(entries.c.position < last)
+            with engines.reading_once(self._engine) as connection:
+                found = connection.execute(page).all()
+            for cohort, sequence, _, recorded, registered in found:
+                yield PlacedEntry(
+                    cohort=cohort, sequence=sequence, recorded_at=recorded, registered_at=registered
+                )
+            if len(found) < _PAGE_ROWS:
+                return
+            last = found[-1].position
+
+    def recovered_at(self) -> datetime | None:
+        """Return when lost entries, or their loss, were last dealt with; None: never."""
+        with engines.reading_once(self._engine) as connection:
+            found: datetime | None = connection.execute(
+                select(func.max(reconciliations.c.recorded_at))
+            ).scalar_one()
+            return found
+
+    def earliest_registration(self, *, after: int) -> tuple[int, datetime] | None:
+        """Return number and moment of the round with the earliest moment among the decided ones with a larger
+        number than `after`; None if there is none."""
+        query = select(rounds.c.registration, rounds.c.registered_at)
+        query = query.where(rounds.c.registration > after, rounds.c.outcome_sequence.is_not(None))
+        with engines.reading_once(self._engine) as connection:
+            found = connection.execute(query.order_by(rounds.c.registered_at).limit(1)).one_or_none()
+            return None if found is None else (found.registration, found.registered_at)
 
     def reached(self) -> int:
         """Return such a position without waiting; 0 if none is known, as on a standby."""

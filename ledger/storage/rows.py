@@ -53,7 +53,8 @@ from shuffle_ledger.ledger.values.requests import (
 )
 
 # How a body spells its moment, UTC with microseconds: texts of that form are in the order of their moments.
-_RECORDED, _MOMENT_LENGTH = b'"recorded_at":"', len("2025-01-06T12:00:00.000000+00:00")
+RECORDED, REGISTERED = b'"recorded_at":"', b'"registered_at":"'
+_MOMENT_LENGTH = len("2025-01-06T12:00:00.000000+00:00")
 ATTEMPTS_MAX = 5  # failed attempts after which a round is not retried automatically
 _DECODED_ROUNDS_MAX = 8192
 
@@ -338,10 +339,15 @@ def last_moment(connection: Connection, cohort: str) -> datetime | None:
     return None if row is None else entry_from(row).content().recorded_at
 
 
+def moment_in(body: ColumnElement[bytes], mark: bytes, dialect_name: str) -> ColumnElement[bytes]:
+    """Return the moment behind a mark in a body, as an expression; other bytes if it has no such mark."""
+    return engine.part_behind(body, mark, _MOMENT_LENGTH, dialect_name)
+
+
 def last_moments(connection: Connection, *, after: datetime, until: datetime) -> list[datetime]:
     """Return when last entries of chains were recorded, of those recorded between two moments."""
     place = and_(entries_table.c.cohort == heads.c.cohort, entries_table.c.sequence == heads.c.sequence)
-    moment = engine.part_behind(entries_table.c.body, _RECORDED, _MOMENT_LENGTH, connection.dialect.name)
+    moment = moment_in(entries_table.c.body, RECORDED, connection.dialect.name)
     first, last = (canonical.spelled_moment(each).encode("ascii") for each in (after, until))
     query = select(moment).select_from(heads.join(entries_table, place)).where(moment > first, moment <= last)
     return [

@@ -23,6 +23,7 @@ from shuffle_ledger.ledger.values.requests import CohortStatus
 from shuffle_ledger.ledger.values.signing import SigningKey
 from shuffle_ledger.ledger.values.texts import checked_text
 from shuffle_ledger.ledger.values.verified_position import VerifiedPosition, read_position
+from shuffle_ledger.ledger.verification.feed_order import moved_ahead
 from shuffle_ledger.ledger.verification.replay import (
     ALTERS,
     PROBLEMS_MAX,
@@ -116,7 +117,8 @@ def verify(
     **Guarantee**: a change to any byte of any entry, an entry removed, added or moved, is named, unless the
     rest of the chain was rewritten to fit; of a round of several cohorts, unless the chains of all of them
     were. Heads kept elsewhere (`against`, see `checkpoints.saved_heads`)
-    name that too, and a database that was put back to an earlier state.
+    name that too, and a database that was put back to an earlier state. A verification of all cohorts also
+    names decisions and incidents that were moved far ahead in the feed, see `feed_order`.
 
     With `positions_of`, the public key that signs verified positions, a chain is replayed from the position
     that was verified last. The guarantee then holds for the entries behind it; of those before it,
@@ -159,6 +161,7 @@ def verify(
     problems = tuple(_problems_of_the_whole(store, against))
     if cohort is None:
         problems += tuple(_changed_losses(store))
+        problems += tuple(moved_ahead(store))
     return VerificationReport(
         ok=not problems and all(each.ok for each in found),
         problems=problems,

@@ -20,7 +20,7 @@ from shuffle_ledger.ledger.decisions import (
     set_quota,
     settle,
 )
-from shuffle_ledger.ledger.errors import ClockOff
+from shuffle_ledger.ledger.errors import ClockOff, LostRace
 from shuffle_ledger.ledger.health import health
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage import engine as engines
@@ -180,8 +180,11 @@ def test_a_long_computation_does_not_look_like_a_clock_that_is_behind(
 ) -> None:
     with Store.connect(new_postgresql_ledger()) as store:
         open_cohort(store, name="phones", actor="ada", **OPENED)
+        store.clocks = dataclasses.replace(store.clocks, difference_max_seconds=300.0)
         now = store.now()
-        store.check_clock(now - 3 * HOUR, now - 4 * HOUR, what="a cohort that was read three hours ago")
+        store.check_clock(now - 10 * MINUTE, now - HOUR, what="a cohort that was read ten minutes ago")
+        with pytest.raises(LostRace, match=r"read 10,\d+ seconds ago"):
+            store.check_clock(now - 3 * HOUR, now - 4 * HOUR, what="a cohort that was read three hours ago")
 
 
 def test_the_bound_is_a_setting(sqlite_url: str) -> None:
