@@ -50,12 +50,12 @@ _ROUND_HELP = {
     "participation": ("S", "Each user takes part with this probability, by a secret coin."),
     "honest_fraction": ("H", "Fraction of users that follow the protocol (default: 1)."),
     "delta0": ("D0", "The randomizer's own delta, for (epsilon0, delta0)-LDP (default: 0)."),
-    "analysis": ("NAME", "tight, clone, blanket, exact or strong-adversary; each randomizer has a default."),
-    "interaction": (
-        "MODEL",
+    "analysis": (
+        "NAME",
         (
-            "identical: all devices run one randomizer, fixed before; sequential: in a secret order, each one"
-            " may run another after earlier messages. Default: sequential for generic, else identical."
+            "clone, the default of generic: in any secret order, each device may run another randomizer after"
+            " earlier messages. All others want one randomizer on all devices: clone-identical and tight of"
+            " generic; blanket, exact and strong-adversary of named ones, which have a default."
         ),
     ),
     "reports_per_user": (

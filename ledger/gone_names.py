@@ -12,6 +12,11 @@ _FIXED = (
     " of rounds fixed in advance"
 )
 _STRATA = "state sampled_from: reports divided by the largest rate of a cohort, rounded down"
+_INTERACTION = (
+    "the analysis says it: clone, the default of generic, holds in any secret order, also if devices react to"
+    " earlier messages; clone-identical and tight want one randomizer on all devices, and so does every named"
+    " randomizer, for which generic(epsilon0=E) stands where devices differ"
+)
 # A name as people write it, behind the command or the kind of body where others still have it.
 GONE: Mapping[str, str] = {
     "reserve": _RESERVE,
@@ -27,6 +32,8 @@ GONE: Mapping[str, str] = {
     "also_cohorts": _ELSEWHERE,
     "CorrectRound.collected_on": _ELSEWHERE,
     "CorrectRound.collected_until": _ELSEWHERE,
+    "--interaction": _INTERACTION,
+    "interaction": _INTERACTION,
     "policy fixed": _FIXED,
     "calibrate --policy fixed": "--policy composition asks for what it answered",
     "round import --sheet": "workbooks are not read: save the sheet as CSV UTF-8",

@@ -121,7 +121,7 @@ def _clones_of_response(shuffled: ShuffledRound, delta: float) -> PublishedBound
 def _blanket_of_response(shuffled: ShuffledRound, delta: float) -> PublishedBound:
     name, source = "blanket, krr", "Balle, Bell, Gascon, Nissim (2019), Theorem 3.1"
     randomizer = shuffled.randomizer
-    if not isinstance(randomizer, KaryRandomizedResponse) or shuffled.is_sequential:
+    if not isinstance(randomizer, KaryRandomizedResponse):
         return _bound(name, source, "krr, identical on all devices", 0.0)
     condition, others = _refused(shuffled), shuffled.honest_reports - 1
     if condition or others < 1:

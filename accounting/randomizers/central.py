@@ -39,7 +39,6 @@ class _CentralMechanism(WholeRelease):
     """
 
     silence: ClassVar[str] = "the collector's noise does not depend on who reports"
-    interaction_text: ClassVar[str] = "noise added once, by the collector"
 
     relation: str = "substitution"
 

@@ -28,7 +28,7 @@ from shuffle_ledger.accounting.randomizers.base import (
     DecomposedRandomizer,
     plain,
 )
-from shuffle_ledger.accounting.randomizers.generic import Generic
+from shuffle_ledger.accounting.randomizers.generic import CLONE, CLONE_IDENTICAL, TIGHT, Generic
 
 # Limits of a composite: parts, pairs of inputs of all parts together, and witnesses. More: memory and time.
 _MAXIMUM_PARTS = 16
@@ -42,9 +42,10 @@ _WEIGHT_TOLERANCE = 1e-12
 class Composite(DecomposedRandomizer):
     """A randomizer made of parts.
 
-    Analyses: `blanket` combines the parts' decompositions; a generic part has the published pair (`clone`).
-    `tight`, available if a part is generic, treats the whole as one generic randomizer with its local
-    privacy. Tight pairs are never combined: they are bounds, not decompositions.
+    Analyses: `blanket` combines the parts' decompositions; a generic part has the published pair, and
+    `clone-identical` is its name if every part is generic. If a part is generic, `clone`, the default, and
+    `tight` treat the whole as one generic randomizer with its local privacy. Tight pairs are never combined:
+    they are bounds, not decompositions.
     """
 
     epsilon0: float = field(init=False, compare=False)
@@ -62,10 +63,10 @@ class Composite(DecomposedRandomizer):
     @property
     def analyses(self) -> tuple[str, ...]:
         """See `LocalRandomizer.analyses`."""
-        tight = ("tight",) if self.epsilon0 <= validation.MAXIMUM_EPSILON0 else ()
-        if self.is_generic:
-            return (*tight, "clone")
-        return ("blanket", *tight) if knows_generic(self) else ("blanket",)
+        if not knows_generic(self):
+            return ("blanket",)
+        tight = (TIGHT,) if self.epsilon0 <= validation.MAXIMUM_EPSILON0 else ()
+        return (CLONE, *tight, CLONE_IDENTICAL) if self.is_generic else (CLONE, "blanket", *tight)
 
     @property
     def doubt(self) -> float:
@@ -75,8 +76,8 @@ class Composite(DecomposedRandomizer):
 
     def analysis(self, name: str) -> Analysis:
         """See `LocalRandomizer.analysis`."""
-        if name == "tight":
-            return Generic(epsilon0=self.epsilon0).analysis("tight")
+        if name in (CLONE, TIGHT):
+            return Generic(epsilon0=self.epsilon0).analysis(name)
         # One more join when equal pairs are dropped, and one when both directions of each are merged.
         return Analysis(self.components().unequal, 1.0, self.epsilon0, ROOM, (self.joins + 2) * JOINED)
 

@@ -7,7 +7,6 @@ import functools
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
 
 import numpy as np
 
@@ -69,7 +68,6 @@ class Declared(WholeRelease):
     """
 
     kind = "declared"
-    interaction_text: ClassVar[str] = "guarantee as declared"
 
     epsilon: float | None = None
     delta: float = 0.0

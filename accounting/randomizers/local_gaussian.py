@@ -11,7 +11,7 @@ from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence_at
 from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers.base import LocalRandomizer
-from shuffle_ledger.accounting.randomizers.generic import Generic
+from shuffle_ledger.accounting.randomizers.generic import CLONE, CLONE_IDENTICAL, Generic
 
 _HALVINGS = 60  # of the range of epsilon0 that is searched: more change no digit
 # Least and largest distance of two values, in deviations of the noise.
@@ -70,7 +70,7 @@ class LocalGaussian(LocalRandomizer):
     @property
     def analyses(self) -> tuple[str, ...]:
         """See `LocalRandomizer.analyses`: the published pair, which goes together with a local delta."""
-        return ("clone",)
+        return (CLONE_IDENTICAL, CLONE)
 
     @property
     def as_generic(self) -> Generic:

@@ -13,7 +13,7 @@ from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.randomizers.base import Bracket, Components, DecomposedRandomizer
 from shuffle_ledger.accounting.randomizers.composite import MAXIMUM_PAIRS, Composite, Joint
-from shuffle_ledger.accounting.randomizers.generic import Generic
+from shuffle_ledger.accounting.randomizers.generic import CLONE_IDENTICAL, Generic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class OneAttribute(Joint):
     @property
     def analyses(self) -> tuple[str, ...]:
         """See `LocalRandomizer.analyses`: no tight pair, which says nothing of common values."""
-        return ("clone",) if self.is_generic else ("blanket",)
+        return (CLONE_IDENTICAL,) if self.is_generic else ("blanket",)
 
     def components(self) -> Components:
         """See `DecomposedRandomizer.components`: two inputs of the attribute, one common input of others."""

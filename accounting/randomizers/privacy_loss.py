@@ -8,7 +8,7 @@ import json
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -64,7 +64,6 @@ class PrivacyLoss(WholeRelease):
     """
 
     kind = "privacy_loss"
-    interaction_text: ClassVar[str] = "guarantee as declared"
 
     losses: tuple[float, ...]
     masses: tuple[float, ...]

@@ -32,8 +32,6 @@ class WholeRelease(LocalRandomizer):
     minimum_honest: ClassVar[int] = 0
     takes_participation: ClassVar[bool] = False
     silence: ClassVar[str] = "what it declares holds as it stands"
-    #: Words for the interaction of devices, in statements.
-    interaction_text: ClassVar[str]
 
     epsilon0: float = field(init=False, compare=False, default=math.inf)
 

@@ -6,8 +6,8 @@ import dataclasses
 
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.randomizers import Joint
+from shuffle_ledger.accounting.randomizers.generic import CLONE
 from shuffle_ledger.accounting.randomizers.one_attribute import OneAttribute
-from shuffle_ledger.accounting.rounds.interaction import IDENTICAL
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
 
 
@@ -24,13 +24,13 @@ def attribute_rounds(described: ShuffledRound) -> tuple[ShuffledRound, ...]:
     Source: docs/theory.md, section 9, "One attribute".
 
     Raises:
-        InvalidParameter: the round is not one of a `joint` that all devices run identically.
+        InvalidParameter: the round is not one of a `joint` that all devices run.
     """
     randomizer = described.randomizer
-    if not isinstance(randomizer, Joint) or described.interaction != IDENTICAL:
-        expected = (
-            "a joint of identical interaction, such as joint(krr(k=4, epsilon0=1), laplace(epsilon0=1))"
-        )
+    if not isinstance(randomizer, Joint):
+        expected = "a joint, such as joint(krr(k=4, epsilon0=1), laplace(epsilon0=1))"
+        if isinstance(described.written, Joint):
+            expected += f"; {CLONE} knows no parts: name another analysis"
         raise InvalidParameter("randomizer", described.describe(), expected)
     each = [OneAttribute(parts=randomizer.parts, attribute=place) for place in range(len(randomizer.parts))]
     return tuple(dataclasses.replace(described, randomizer=one, analysis=one.analyses[0]) for one in each)

@@ -6,7 +6,7 @@ import dataclasses
 
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.randomizers import WholeRelease
-from shuffle_ledger.accounting.rounds.interaction import SEQUENTIAL, SEQUENTIAL_ANALYSIS
+from shuffle_ledger.accounting.randomizers.generic import CLONE, of_any_order
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, certain_round, charged_as
 
 # Randomizers of which a smaller epsilon0 is a post-processing of a larger one, report by report.
@@ -36,10 +36,8 @@ def fits(described: ShuffledRound, slot: ShuffledRound) -> bool:
     described, slot = certain_round(described), certain_round(slot)
     if described.reports_per_user > 1 or slot.reports_per_user > 1:
         return _is_no_more_often(described, slot)
-    if described.is_sequential and not slot.is_sequential:
-        return False
-    if slot.is_sequential and not described.is_sequential:
-        found = _as_sequential(described)
+    if slot.analysis == CLONE and described.analysis != CLONE:
+        found = _in_any_order(described)
         return found is not None and fits(found, slot)
     return described == slot or (
         described.analysis == slot.analysis
@@ -57,11 +55,11 @@ def _is_no_more_often(described: ShuffledRound, slot: ShuffledRound) -> bool:
     return is_fewer and fits(inner, outer)
 
 
-def _as_sequential(described: ShuffledRound) -> ShuffledRound | None:
-    """Returns the sequential round of which this round of identical randomizers is a special case; None if
-    there is none."""
+def _in_any_order(described: ShuffledRound) -> ShuffledRound | None:
+    """Returns the round bounded by `clone` of which this round of one randomizer on all devices is a special
+    case; None if there is none."""
     try:
-        return dataclasses.replace(described, analysis=SEQUENTIAL_ANALYSIS, interaction=SEQUENTIAL)
+        return dataclasses.replace(described, randomizer=of_any_order(described.randomizer), analysis=CLONE)
     except InvalidParameter:
         return None
 

@@ -32,16 +32,8 @@ from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA, Tail
 from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers import Generic, LocalGaussian, LocalRandomizer
 from shuffle_ledger.accounting.randomizers.base import EXACT, DecomposedRandomizer
+from shuffle_ledger.accounting.randomizers.generic import CLONE, CLONE_IDENTICAL, TIGHT, of_any_order
 from shuffle_ledger.accounting.randomizers.notation import parse_randomizer
-from shuffle_ledger.accounting.rounds.interaction import (
-    IDENTICAL,
-    SEQUENTIAL,
-    SEQUENTIAL_ANALYSIS,
-    UNDECLARED,
-    chosen_interaction,
-    in_sequence,
-    interaction_text,
-)
 
 # A round with at most this many outcomes is summed outcome by outcome; and the same for each number of honest
 # reports, if that is random.
@@ -87,27 +79,23 @@ class ShuffledRound:
     """A collection round whose shuffled multiset of reports is all that the analyst sees.
 
     Attributes:
-        randomizer: the randomizer of every device; text and JSON forms are accepted. In a sequential round
-            only its epsilon0 matters: it becomes `generic`. So does `local_gaussian`, whose local delta
-            becomes that of the round.
+        randomizer: the randomizer of every device; text and JSON forms are accepted. By `clone` only its
+            epsilon0 matters: it becomes `generic`. So does `local_gaussian`, whose local delta becomes that
+            of the round.
         reports: number of reports that are shuffled together.
         sampled_from: size of the population from which the reporting users were sampled, uniformly without
             replacement and in secret; None if all users reported.
         participation: probability with which each of `reports` users reports at all, by a secret coin that
-            does not depend on the user's value; None if all users report. It has no effect on a sequential
-            round.
+            does not depend on the user's value; None if all users report. By `clone` it has no effect.
         honest_fraction: share of the reports (with sampling or participation: of the population) whose
             devices run the randomizer as specified.
         delta0: local delta of an (epsilon0, delta0)-LDP randomizer; a bound is published for `generic` with
-            `clone` only.
-        analysis: name of the bound, one of the randomizer's; None means its default. Sequential rounds have
-            only `clone`.
-        interaction: `identical`: every honest device runs the same randomizer, fixed before the round.
-            `sequential`: a secret uniform order is drawn first, and the device at each place of it runs any
-            randomizer with local privacy epsilon0, which may depend on the place and on all earlier messages;
-            all messages may be seen in their order. None means `sequential` if a part of the randomizer is
-            `generic` and the analysis is `clone` or None, else `identical`. `undeclared` is the interaction
-            of rounds that were recorded before rounds declared it; they are accounted as identical.
+            `clone` and `clone-identical` only.
+        analysis: name of the bound, one of the randomizer's; None means its default. `clone`, the default if
+            a part of the randomizer is `generic`: a secret uniform order is drawn first, and the device at
+            each place of it runs any randomizer with local privacy epsilon0, which may depend on the place
+            and on all earlier messages; all messages may be seen in their order. Every other analysis of
+            single reports: every honest device runs the same randomizer, fixed before the round.
         reports_per_user: the most reports that one user sends to the round; the collector drops those beyond
             before it counts `reports`. If it is above 1, sampling earns no credit, and `sampled_from` counts
             users. See `charged_as`.
@@ -123,15 +111,13 @@ class ShuffledRound:
     honest_fraction: float = 1.0
     delta0: float = 0.0
     analysis: str | None = None
-    interaction: str | None = None
     reports_per_user: int = 1
 
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "randomizer", parse_randomizer(self.randomizer))
-        words = {name: getattr(self, name) for name in ("randomizer", "analysis", "interaction")}
+        words = {name: getattr(self, name) for name in ("randomizer", "analysis")}
         put(self, "_words", words)  # not a field: rounds with explicit and with default values are equal
-        put(self, "interaction", chosen_interaction(self.interaction, self.analysis, self.randomizer))
         self._generalize()
         put(self, "reports", validation.whole("reports", self.reports, 1, validation.MAXIMUM_REPORTS))
         most = validation.MAXIMUM_REPORTS_PER_USER
@@ -169,8 +155,10 @@ class ShuffledRound:
         if isinstance(randomizer, LocalGaussian):
             put(self, "delta0", randomizer.delta_of_round(self.delta0))
             put(self, "randomizer", randomizer.as_generic)
-        if self.is_sequential:
-            put(self, "randomizer", in_sequence(self.randomizer))
+        if self.analysis is None and randomizer.analyses[0] in (CLONE, CLONE_IDENTICAL):
+            put(self, "analysis", randomizer.analyses[0])
+        if self.analysis == CLONE and CLONE in randomizer.analyses:
+            put(self, "randomizer", of_any_order(self.randomizer))
 
     def _choose_analysis(self) -> None:
         randomizer = self.randomizer
@@ -190,21 +178,19 @@ class ShuffledRound:
         object.__setattr__(self, "analysis", names[0] if self.analysis is None else self.analysis)
         if not isinstance(self.analysis, str) or self.analysis not in names:
             expected = f"one of {', '.join(names)} for {randomizer.kind}"
-            if self.is_sequential:
-                expected = f"{SEQUENTIAL_ANALYSIS} for sequential rounds: others need identical randomizers"
-            elif names != randomizer.analyses:
+            if names != randomizer.analyses:
                 expected += " with sampled_from" if self.sampled_from else " with participation or delta0"
+            if self.analysis == CLONE and isinstance(randomizer, DecomposedRandomizer):
+                expected += "; generic(epsilon0=E) stands for any randomizer of a local epsilon0 E"
             raise InvalidParameter("analysis", self.analysis, expected)
 
     def _possible_analyses(self) -> tuple[str, ...]:
         """Returns the names of the randomizer's bounds that hold for this round, the default one first."""
-        if self.is_sequential:
-            return (SEQUENTIAL_ANALYSIS,)
         names, silent = self.randomizer.analyses, self.coin is not None and self.coin < 1
         if silent or self.delta0 > 0:
             # The tight pair is a bound, not a decomposition: it has no silent component and no published
             # slack.
-            names = tuple(name for name in names if name != "tight")
+            names = tuple(name for name in names if name != TIGHT)
         if isinstance(self.randomizer, DecomposedRandomizer) and (silent or self.sampled_from is not None):
             # That the ends and what lies between them bound a random set of users is not proven.
             names = tuple(name for name in names if name != EXACT)
@@ -227,10 +213,10 @@ class ShuffledRound:
         expected = None
         if not isinstance(self.randomizer, DecomposedRandomizer):
             expected = f"1 for {self.randomizer.kind}: the bound needs reports that are randomized one by one"
-        elif self.interaction != IDENTICAL:
+        elif self.analysis == CLONE:
             expected = (
-                f"1 for {self.interaction} rounds: the bound needs one randomizer on all devices, fixed"
-                f" before the round, which interaction = {IDENTICAL} declares"
+                f"1 for {CLONE}: the bound needs one randomizer on all devices, fixed before the round, as"
+                f" {' and '.join(name for name in self._possible_analyses() if name != CLONE)} do"
             )
         elif self.participation is not None:
             expected = (
@@ -292,40 +278,15 @@ class ShuffledRound:
         )
 
     @property
-    def is_sequential(self) -> bool:
-        """Returns whether each device may run another randomizer, which may depend on earlier messages."""
-        return self.interaction == SEQUENTIAL
-
-    @property
     def coin(self) -> float | None:
         """Returns the participation probability that the bound uses; None if there is none or the bound
         ignores it."""
-        return None if self.is_sequential else self.participation
-
-    @property
-    def interaction_text(self) -> str:
-        """Returns the interaction of the devices in words."""
-        return interaction_text(str(self.interaction), self.randomizer)
+        return None if self.analysis == CLONE else self.participation
 
     def describe(self) -> str:
-        """Returns the randomizer's call, followed by the interaction if the round is sequential, and by the
-        number of reports per user if that is above 1."""
+        """Returns the randomizer's call, followed by the number of reports per user if that is above 1."""
         call = self.randomizer.describe()
-        if self.reports_per_user > 1:
-            return f"{call}, at most {self.reports_per_user} of each user"
-        return f"{call}, {self.interaction_text}" if self.is_sequential else call
-
-    @property
-    def formerly(self) -> ShuffledRound | None:
-        """Returns the round that the same description meant before rounds declared their interaction; None if
-        it had no meaning.
-
-        An identifier that was bound to this description stays bound to its old meaning.
-        """
-        words: dict[str, Any] = vars(self)["_words"]
-        if words["interaction"] == SEQUENTIAL or self.reports_per_user > 1:
-            return None
-        return dataclasses.replace(self, **{**words, "interaction": UNDECLARED})
+        return call if self.reports_per_user == 1 else f"{call}, at most {self.reports_per_user} of each user"
 
     def asked_mapping(self) -> dict[str, object]:
         """Returns the JSON form of the description as given: null for what was left to the defaults."""
@@ -333,19 +294,15 @@ class ShuffledRound:
         return {**self.to_mapping(), **words, "randomizer": words["randomizer"].to_mapping()}
 
     def to_mapping(self) -> dict[str, object]:
-        """Returns the JSON form with every field. As in older records, an undeclared interaction and a single
-        report per user are left out."""
+        """Returns the JSON form with every field; a single report per user is left out."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        if self.interaction == UNDECLARED:
-            del fields["interaction"]
         if self.reports_per_user == 1:
             del fields["reports_per_user"]
         return {**fields, "randomizer": self.randomizer.to_mapping()}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> ShuffledRound:
-        """Reads the JSON form. A form with every field that there was before `interaction`, and no later one,
-        is an older record: undeclared.
+        """Reads the JSON form.
 
         Raises:
             InvalidParameter: a field is unknown or missing, or a value is bad.
@@ -359,11 +316,7 @@ class ShuffledRound:
         for name in ("randomizer", "reports"):
             if name not in mapping:
                 raise InvalidParameter("round", sorted(mapping), f"a value for {name}")
-        if mapping.get("interaction") == UNDECLARED:
-            raise InvalidParameter("interaction", UNDECLARED, "identical or sequential")
-        is_older = set(names) - set(mapping) == {"interaction", "reports_per_user"}
-        before = {"interaction": UNDECLARED} if is_older else {}
-        return cls(**mapping, **before)  # type: ignore[arg-type]  # the constructor checks every value
+        return cls(**mapping)  # type: ignore[arg-type]  # the constructor checks every value
 
 
 def certain_round(value: object) -> ShuffledRound:

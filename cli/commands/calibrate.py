@@ -138,7 +138,7 @@ def _rows(found: Calibration, error: FrequencyError | None, cohort: str | None) 
         "admitted": admitted,
         "policy": found.policy,
         "decided at": f"at most epsilon {upper(found.epsilon_decided_upper)} with the last round",
-        "interaction": found.round.interaction_text,
+        "analysis": found.round.analysis,
         **per_user_facts(found.round),
     }
     if error is not None:

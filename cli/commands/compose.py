@@ -18,7 +18,7 @@ from shuffle_ledger.cli.commands.amplify import (
 from shuffle_ledger.cli.files.round_files import read_composition
 from shuffle_ledger.cli.options import FILE, NO_LEDGER, output_options, question_options, server_refused
 from shuffle_ledger.cli.rendering.present import facts, present
-from shuffle_ledger.ledger.values import certificate_document
+from shuffle_ledger.ledger.values import analyses_of, composition_document
 
 
 @click.command()
@@ -38,12 +38,13 @@ def compose(
     """Bound the privacy loss of all rounds in FILE together.
 
     FILE is CSV with a header, or JSON lines: randomizer, reports and, as needed, sampled_from, participation,
-    honest_fraction, delta0, analysis, interaction, reports_per_user, count.
+    honest_fraction, delta0, analysis, reports_per_user, count.
     """
     rounds = read_composition(file)
     accountant = Accountant(precision=precision)
     certificate, of = certify(accountant, rounds, delta=delta, epsilon=epsilon)
-    document, rows = certificate_document(certificate, of=of), certificate_facts(certificate, of=of)
+    document = composition_document(rounds, certificate, of=of)
+    rows = certificate_facts(certificate, of=of) | {"analysis": ", ".join(analyses_of(rounds))}
     title = f"All rounds of {file}"
     if renyi is not None:
         bound = renyi_bound(accountant, rounds, renyi)

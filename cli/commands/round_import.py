@@ -70,7 +70,7 @@ def import_(
 
     FILE is CSV with a header, or JSON lines, whatever its name: round_id, cohort (or audience), randomizer,
     reports and, as needed, collected_on, collected_until, use_case, sampled_from, participation,
-    honest_fraction, delta0, analysis, interaction, reports_per_user. The whole file is checked before
+    honest_fraction, delta0, analysis, reports_per_user. The whole file is checked before
     anything is written. An interrupted import is finished by running it again. Exits with 0 when every
     round is decided, also when the budget refused some: the answer lists them; with 7 while some are
     undecided. A round that is voided, or of a cohort that is frozen or overspent since it admitted the

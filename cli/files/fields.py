@@ -207,7 +207,6 @@ ROUND_FIELDS: Mapping[str, Kind] = {
     "honest_fraction": REAL,
     "delta0": REAL,
     "analysis": TEXT,
-    "interaction": TEXT,
     "reports_per_user": WHOLE,
 }
 

@@ -13,7 +13,7 @@ from shuffle_ledger.ledger.values import document_of
 
 _ROUND_COLUMNS = (
     "randomizer", "reports", "sampled_from", "participation", "honest_fraction", "delta0", "analysis",
-    "interaction", "reports_per_user",
+    "reports_per_user",
 )  # fmt: skip
 IMPORT_COLUMNS = (
     "round_id", "cohort", *_ROUND_COLUMNS, "collected_on", "use_case", "collected_until", "audience",

@@ -15,6 +15,7 @@ from shuffle_ledger.cli.failures import BadValue, FileRefused
 from shuffle_ledger.cli.files.fields import Fields, Kind
 from shuffle_ledger.cli.files.file_hints import delimiter_hint, hint_of_bytes
 from shuffle_ledger.cli.files.problems import Problems
+from shuffle_ledger.ledger.gone_names import replacement
 from shuffle_ledger.ledger.values import NotStrictJson, read_json
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
@@ -184,6 +185,7 @@ def _fields(table: _Table, given: Mapping[str, object], *, text: bool) -> Fields
 def _json_fields(table: _Table, record: Mapping[str, object]) -> Fields:
     columns, given = table.columns, _renamed(record, table.reading)
     for name in given:
+        _refuse_gone(name, columns)
         if name not in columns and not table.reading.ignore_extra:
             raise BadValue("column", name, f"one of {', '.join(columns)}")
         _refuse_misspelt(name, given, columns)
@@ -199,6 +201,13 @@ def _renamed(cells: Mapping[str, object], reading: Reading) -> dict[str, object]
             raise BadValue("column", here, f"each field once ({name} is another name of it)")
         found[here] = cell
     return found
+
+
+def _refuse_gone(name: str, columns: Mapping[str, Kind]) -> None:
+    """Raise BadValue for a column that files had once: to leave it out may make a round cost less."""
+    instead = None if name in columns else replacement(name)
+    if instead is not None:
+        raise BadValue("column", name, "no such column", f"column {name!r} is gone: {instead}")
 
 
 def _refuse_misspelt(name: str, given: Collection[str], columns: Mapping[str, Kind]) -> None:
@@ -234,6 +243,7 @@ def _header(table: _Table, row: list[str]) -> list[str]:
             raise BadValue("map", name, f"a column of the file, which has {', '.join(given)}")
     header = [table.reading.renamed.get(name, name) for name in given]
     for name in header:
+        _refuse_gone(name, columns)
         if name not in columns and not table.reading.ignore_extra:
             hint = delimiter_hint(row, columns)
             otherwise = _OTHERWISE if table.reading.by_options else ""

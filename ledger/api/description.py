@@ -66,10 +66,6 @@ _ROUND: Schema = {
         "honest_fraction": {"type": "number"},
         "delta0": {"type": "number"},
         "analysis": {"type": ["string", "null"]},
-        "interaction": {
-            "type": "string",
-            "description": "Absent in what was written before rounds declared it.",
-        },
         "reports_per_user": {
             "type": "integer",
             "description": "The most reports of one user; absent where it is 1.",
@@ -322,7 +318,6 @@ _AMPLIFIED: Schema = {
     "attack_delta_lower": _BOUND,
     "attack_known": {"type": "boolean"},
     "analysis": {"type": "string"},
-    "interaction": {"type": "string"},
     "round": _ref("ShuffledRound"),
     "one_third_honest": {
         "type": "object",
@@ -353,7 +348,7 @@ _CALIBRATED: Schema = {
     **{name: _INTERVAL[name] for name in _INTERVAL_ALWAYS},
     "expected_l2_error": _BOUND,
     "frequency_error": {"anyOf": [schema_of(FrequencyError), {"type": "null"}]},
-    "interaction": {"type": "string"},
+    "analysis": {"type": "string"},
     "round": _ref("ShuffledRound"),
     "accounted": _ref("ShuffledRound"),
 }
@@ -372,9 +367,13 @@ def _calculated(title: str, properties: Schema, required: Sequence[str]) -> Sche
 
 _COMPONENTS: Mapping[str, Schema] = {
     "Amplification": _calculated(
-        "Amplification", {**_INTERVAL, **_AMPLIFIED}, [*_INTERVAL_ALWAYS, "attack_known", "round"]
+        "Amplification", {**_INTERVAL, **_AMPLIFIED}, [*_INTERVAL_ALWAYS, "attack_known", "analysis", "round"]
     ),
-    "Composition": _calculated("Composition", _INTERVAL, _INTERVAL_ALWAYS),
+    "Composition": _calculated(
+        "Composition",
+        {**_INTERVAL, "analyses": {"type": "array", "items": {"type": "string"}}},
+        [*_INTERVAL_ALWAYS, "analyses"],
+    ),
     "CalibratedRounds": _calculated("CalibratedRounds", _CALIBRATED, list(_CALIBRATED)),
     "Cohort": _schema_of_fields(Cohort),
     "ShownCohort": _schema_of_fields(ShownCohort),

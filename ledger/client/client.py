@@ -643,10 +643,7 @@ def _days_of(request: RoundRequest) -> dict[str, Any]:
 
 
 def _parameters(shuffled: ShuffledRound) -> dict[str, Any]:
-    """Return the words that described a round: the server reads them with its own defaults.
-
-    `interaction` is always among them, so that a server that knows no such field refuses the round.
-    """
+    """Return the words that described a round: the server reads them with its own defaults."""
     return shuffled.asked_mapping()
 
 

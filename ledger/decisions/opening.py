@@ -12,7 +12,7 @@ from shuffle_ledger.accounting import (
     ShuffledRound,
 )
 from shuffle_ledger.ledger.decisions.decide import check_sizes
-from shuffle_ledger.ledger.errors import BeyondBudget, InvalidValue, NotFound, UnacceptedWarnings
+from shuffle_ledger.ledger.errors import BeyondBudget, InvalidValue, UnacceptedWarnings
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.store import Store
@@ -58,8 +58,7 @@ def open_cohort(
     actor = checked_text("actor", actor)
     if not store.cohorts(only=[cohort.name]):
         check_new_cohort(cohort)
-    planned = plan and _as_opened(store, cohort, plan)
-    rules = _rules(store, cohort, planned, accountant, approximate_share=approximate_share)
+    rules = _rules(store, cohort, plan, accountant, approximate_share=approximate_share)
     opened = store.open_cohort(cohort, actor=actor, numerical_policy=NUMERICAL_POLICY, rules=rules)
     if cohort.policy == POLICY_PLAN:
         stored = store.entry(opened.name, FIRST_SEQUENCE).content().details
@@ -123,20 +122,6 @@ def check_opening(store: Store, cohort: Cohort) -> None:
     warnings = opening_warnings(cohort)
     if warnings and not store.cohorts(only=[cohort.name]):
         raise UnacceptedWarnings(cohort.name, warnings)
-
-
-def _as_opened(
-    store: Store, cohort: Cohort, plan: Mapping[ShuffledRound, int]
-) -> Mapping[ShuffledRound, int]:
-    """Return a plan as the cohort was opened with it, if it was before rounds declared their interaction."""
-    former = [(one.formerly or one, count) for one, count in plan.items()]
-    try:
-        details = store.entry(cohort.name, FIRST_SEQUENCE).content().details
-    except NotFound:
-        return plan
-    slots = [{"round": one.to_mapping(), "count": count} for one, count in former]
-    stored = details["rules"]["slots"] if details["policy"] == POLICY_PLAN else []
-    return dict(former) if stored == canonical.decode(canonical.encode(slots)) else plan
 
 
 def _rules(

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
 from shuffle_ledger.accounting import InvalidParameter, LocalGaussian, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.gone_names import gone_sentence
 from shuffle_ledger.ledger.policies.base import IN_CLEAR
 from shuffle_ledger.ledger.values.texts import POPULATION_MAX
-
-_SEQUENTIAL = "sequential"
 
 
 def truth_of(declared: ShuffledRound, reports: int) -> ShuffledRound:
@@ -38,14 +37,16 @@ def restated(described: ShuffledRound, changes: Mapping[str, object]) -> Shuffle
     Args:
         described: the round as recorded so far.
         changes: fields of the JSON form with their new values. If only the number of reports changes, the
-            result is that of `truth_of`. The analysis changes with the kind of the randomizer, and so does
-            the interaction if the new one can be any randomizer, and it was not declared that devices are
-            alike: it is then the one that a registration assumes. A randomizer that names its local delta
-            brings it along. Of a round that becomes sequential, the analysis is that of sequential rounds.
+            result is that of `truth_of`. With the randomizer the analysis changes: unless it is named, it is
+            the one that a registration assumes. A randomizer that names its local delta brings it along.
 
     Raises:
         InvalidParameter: the changed round is not valid.
     """
+    for name in changes:
+        gone = gone_sentence(name)
+        if gone is not None:
+            raise InvalidParameter(name, changes[name], "nothing", gone)
     reports = changes.get("reports")
     if set(changes) == {"reports"} and type(reports) is int and 1 <= reports <= POPULATION_MAX:
         return truth_of(described, reports)
@@ -53,31 +54,11 @@ def restated(described: ShuffledRound, changes: Mapping[str, object]) -> Shuffle
     if type(reports) is int and "sampled_from" not in changes and described.sampled_from is not None:
         fields["sampled_from"] = _population(described, reports)
     _check_rate_is_stated(described, fields, changes)
-    if changes.get("interaction") == _SEQUENTIAL and "analysis" not in changes:
-        del fields["analysis"]
     if "randomizer" in changes:
         if "delta0" not in changes and isinstance(parse_randomizer(changes["randomizer"]), LocalGaussian):
             fields["delta0"] = 0.0  # it names its own
         fields = {name: fields[name] for name in fields if name != "analysis" or name in changes}
-        if "interaction" not in changes and not _is_open(described):
-            as_registered = ShuffledRound.from_mapping({**fields, "interaction": None})
-            if as_registered.is_sequential:
-                return as_registered
     return ShuffledRound.from_mapping(fields)
-
-
-def _is_open(described: ShuffledRound) -> bool:
-    """Returns whether a round's randomizer can be any: then it was declared whether all devices run the same
-    one, or that they do not is assumed.
-
-    With a local delta it may have been `local_gaussian`, of which nobody declares it.
-    """
-    if described.delta0 > 0 and not described.is_sequential:
-        return False
-    try:
-        return dataclasses.replace(described, interaction=None, analysis=None).is_sequential
-    except InvalidParameter:  # several reports of a user: they are proven for devices that are alike
-        return True
 
 
 def _check_rate_is_stated(

@@ -6,12 +6,13 @@ Imports `errors` only.
 from shuffle_ledger.ledger.values.audiences import named_in
 from shuffle_ledger.ledger.values.calculations import (
     amplification_document,
+    analyses_of,
     attack_on,
     calibrated_error,
     calibration_document,
-    certificate_document,
     certified,
     certified_alike,
+    composition_document,
     few_honest,
 )
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint
@@ -99,15 +100,16 @@ __all__ = [
     "Voided",
     "Window",
     "amplification_document",
+    "analyses_of",
     "attack_on",
     "calibrated_error",
     "calibration_document",
-    "certificate_document",
     "certified",
     "certified_alike",
     "checked_new_name",
     "checked_reports",
     "cohort_from_opening",
+    "composition_document",
     "day_from",
     "decision_document",
     "document_of",

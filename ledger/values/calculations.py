@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from shuffle_ledger.accounting import (
     Accountant,
@@ -86,6 +86,18 @@ def certified_alike(
     return certified(accountant, {described: 1}, delta=delta, epsilon=epsilon)[0]
 
 
+def analyses_of(rounds: Iterable[ShuffledRound]) -> list[str]:
+    """Return the names of the analyses by which rounds are bounded, each once."""
+    return sorted({str(one.analysis) for one in rounds})
+
+
+def composition_document(
+    rounds: Iterable[ShuffledRound], certificate: Certificate, *, of: str
+) -> dict[str, Json]:
+    """Return the answer of `compose`; `of` is which of "epsilon" and "delta" the certificate bounds."""
+    return {**certificate_document(certificate, of=of), "analyses": list(analyses_of(rounds))}
+
+
 def amplification_document(
     described: ShuffledRound,
     certificate: Certificate,
@@ -108,7 +120,6 @@ def amplification_document(
         f"attack_{of}_lower": None if attacked is None else number(attacked),
         "attack_known": attacked is not None,
         "analysis": described.analysis,
-        "interaction": described.interaction,
         "round": document_of(described),
         **more,
     }
@@ -138,7 +149,7 @@ def calibration_document(
         **certificate_document(found.certificate, of="epsilon"),
         "expected_l2_error": None if error is None else error.l2,
         "frequency_error": document_of(error),
-        "interaction": found.round.interaction,
+        "analysis": found.round.analysis,
         "round": document_of(found.round),
         "accounted": document_of(found.accounted),
     }

@@ -52,7 +52,7 @@ def _of_round(request: RoundRequest) -> dict[str, Any]:
 
 def _as_bound(given: RoundRequest, stored: RoundRequest) -> RoundRequest:
     """Return a request with what it leaves to the registration: days, and the words of older records."""
-    return given.as_before(stored.round).placed_as(stored)
+    return given.placed_as(stored)
 
 
 def _of_cohort(cohort: Cohort, declared: bool) -> dict[str, Any]:  # noqa: FBT001 - private, of two callers

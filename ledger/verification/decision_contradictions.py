@@ -14,7 +14,6 @@ from shuffle_ledger.ledger.values.requests import (
     RefusalReason,
     RoundRequest,
 )
-from shuffle_ledger.ledger.verification.entry_shapes import declares_interaction
 from shuffle_ledger.ledger.verification.plan_trail import promised_in
 
 # The field that a policy's decision has with what was requested, and not without.
@@ -34,8 +33,6 @@ def contradictory(
         refused_beyond: the epsilon beyond which it refuses rounds.
     """
     details, requested = body.details, body.details["requested"]
-    if declares_interaction(details["accounted"]) and not declares_interaction(details["request"]["round"]):
-        yield "what it accounts declares an interaction, and what was requested does not"
     if (requested is None) != (details["privacy_loss"] is None):
         yield "it names a privacy loss without what was requested, or the other way round"
     part = _OF_REQUESTED.get(policy)

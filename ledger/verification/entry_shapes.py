@@ -131,10 +131,6 @@ def misshapen(body: EntryBody, policy: str) -> Iterator[str]:
         yield "details.rules is not written as ledgers write it"
     if body.kind is EntryKind.CORRECTED and details.get("round", ...) is None:
         yield "it corrects a round and does not say to what"
-    described = details.get("round")
-    has_more = declares_interaction(details.get("accounted")) and not declares_interaction(described)
-    if isinstance(described, Mapping) and has_more:
-        yield "what it accounts declares an interaction, and what it says of the round does not"
     if policy in _STANDING and isinstance(details.get("standing"), Mapping):
         yield from _standing(details["standing"], policy)
 
@@ -218,11 +214,6 @@ def is_as_written(value: object, again: object) -> bool:
 
 def _is_round(value: Any) -> bool:
     return is_as_written(value, ShuffledRound.from_mapping(value).to_mapping())
-
-
-def declares_interaction(described: object) -> bool:
-    """Return whether the JSON form of a round says how its users interact."""
-    return isinstance(described, Mapping) and "interaction" in described
 
 
 def _is_request(value: Any) -> bool:

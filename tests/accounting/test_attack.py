@@ -22,14 +22,13 @@ from shuffle_ledger.accounting import (
     parse_randomizer,
 )
 from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
+from tests.accounting.alike import alike
 
 Law = list[mp.mpf]
 
 
 def _round(randomizer: str, reports: int, **rest: Any) -> ShuffledRound:
-    return ShuffledRound(
-        interaction="identical", randomizer=parse_randomizer(randomizer), reports=reports, **rest
-    )
+    return alike(randomizer=parse_randomizer(randomizer), reports=reports, **rest)
 
 
 def _response(k: int, epsilon0: float) -> list[Law]:
@@ -380,9 +379,7 @@ def test_what_is_no_round_is_refused(other: Any) -> None:
 @pytest.mark.parametrize("epsilon0", [21.0, 25.0, 30.0])
 def test_bits_that_are_hardly_ever_flipped_are_attacked(written: str, epsilon0: float) -> None:
     """Whose masses once summed to no more than 1 - 1e-11, and were refused."""
-    shuffled = ShuffledRound(
-        interaction="identical", randomizer=parse_randomizer(written.format(epsilon0)), reports=5
-    )
+    shuffled = alike(randomizer=parse_randomizer(written.format(epsilon0)), reports=5)
     found = attack_delta(shuffled, epsilon=1.0)
     assert found is not None
     assert 0.2 < found <= Accountant().certify_delta({shuffled: 1}, epsilon=1.0).delta_upper

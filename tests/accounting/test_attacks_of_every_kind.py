@@ -19,6 +19,7 @@ from shuffle_ledger.accounting import (
     parse_randomizer,
 )
 from shuffle_ledger.accounting.randomizers import RANDOMIZERS
+from tests.accounting.alike import alike
 
 Rows = np.ndarray  # probabilities of outputs, one row for each value
 E0 = 1.3
@@ -141,8 +142,8 @@ def exact(rows: Rows, users: int, epsilon: float) -> float:
     return max(divergence(seen(p, one), seen(q, one), epsilon) for p, q in pairs for one in rows)
 
 
-def asked(written: str, users: int, interaction: str | None = "identical") -> ShuffledRound:
-    return ShuffledRound(randomizer=parse_randomizer(written), reports=users, interaction=interaction)
+def asked(written: str, users: int, analysis: str | None = None) -> ShuffledRound:
+    return alike(randomizer=parse_randomizer(written), reports=users, analysis=analysis)
 
 
 @pytest.mark.parametrize("users", [1, 2])
@@ -251,9 +252,9 @@ def test_every_kind_is_attacked_or_known_not_to_be() -> None:
 
 @pytest.mark.parametrize("written", ["krr(k=10, epsilon0=1)", "laplace(epsilon0=1)", "blh(epsilon0=1)"])
 def test_sequential_rounds_are_attacked_only_if_any_randomizer_is_meant(written: str) -> None:
-    assert attack_epsilon(asked(written, 1000, "sequential"), delta=1e-6) is None
-    generic = asked("generic(epsilon0=1)", 1000, "sequential")
-    assert asked(written, 1000, "sequential") == generic  # they cost the same
+    assert attack_epsilon(asked(written, 1000, "clone"), delta=1e-6) is None
+    generic = asked("generic(epsilon0=1)", 1000, "clone")
+    assert asked(written, 1000, "clone") == generic  # they cost the same
     assert attack_epsilon(generic, delta=1e-6) is not None
 
 
@@ -263,8 +264,10 @@ def test_gaussian_noise_on_devices_is_not_attacked_as_another_randomizer() -> No
     described = asked("local_gaussian(sigma=4, delta0=2e-10)", 1000)
     assert described.written.kind == "local_gaussian"
     assert attack_epsilon(described, delta=1e-6) is None
-    worst = ShuffledRound(
-        randomizer=described.randomizer, reports=1000, delta0=described.delta0, interaction="identical"
+    worst = alike(
+        randomizer=described.randomizer,
+        reports=1000,
+        delta0=described.delta0,
     )
     assert worst == described
     attacked = attack_epsilon(worst, delta=1e-6)

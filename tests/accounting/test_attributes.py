@@ -14,6 +14,7 @@ from shuffle_ledger.accounting import (
     ShuffledRound,
     attribute_rounds,
 )
+from tests.accounting.alike import alike
 
 E0 = 1.0
 
@@ -51,10 +52,9 @@ def divergence(laws: np.ndarray, common: np.ndarray, order: float) -> float:
 @pytest.mark.parametrize("written", list(itertools.permutations(PARTS, 2)), ids=str)
 def test_no_change_of_one_attribute_shows_more(written: tuple[str, str]) -> None:
     first, second = (PARTS[one] for one in written)
-    described = ShuffledRound(
+    described = alike(
         randomizer=f"joint({', '.join(written)})",  # type: ignore[arg-type]  # text is accepted
         reports=2,
-        interaction="identical",
     )
     accountant = Accountant(precision=0.01)
     attribute, other = attribute_rounds(described)
@@ -95,11 +95,11 @@ def test_one_attribute_costs_less_than_all_and_more_than_alone() -> None:
 
 
 def test_other_rounds_have_no_attributes() -> None:
-    for text, interaction in (
-        ("krr(k=4, epsilon0=1)", None),
-        ("joint(generic(epsilon0=1), krr(k=4, epsilon0=1))", "sequential"),
-        ("parallel((0.5, blh(epsilon0=1)), (0.5, duchi(epsilon0=2)))", None),
+    for text, why in (
+        ("krr(k=4, epsilon0=1)", "a joint, such as"),
+        ("joint(generic(epsilon0=1), krr(k=4, epsilon0=1))", "clone knows no parts: name another analysis"),
+        ("parallel((0.5, blh(epsilon0=1)), (0.5, duchi(epsilon0=2)))", "a joint, such as"),
     ):
-        described = ShuffledRound(randomizer=text, reports=10, interaction=interaction)  # type: ignore[arg-type]
-        with pytest.raises(InvalidParameter, match="a joint of identical interaction"):
+        described = ShuffledRound(randomizer=text, reports=10)  # type: ignore[arg-type]
+        with pytest.raises(InvalidParameter, match=why):
             attribute_rounds(described)

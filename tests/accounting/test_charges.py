@@ -30,6 +30,7 @@ from shuffle_ledger.accounting.filters.charges import (
     charge_of,
 )
 from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence, gaussian_growth, gaussian_tangents
+from tests.accounting.alike import alike
 from tests.tiers import thorough
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ ROUNDS: list[tuple[str, dict[str, object]]] = [
 
 
 def made(randomizer: str, **fields: object) -> ShuffledRound:
-    return ShuffledRound(interaction="identical", randomizer=parse_randomizer(randomizer), **fields)  # type: ignore[arg-type]  # as listed
+    return alike(randomizer=parse_randomizer(randomizer), **fields)  # type: ignore[arg-type]  # as listed
 
 
 def exact_gaussian(variance: object, loss: object) -> mp.mpf:

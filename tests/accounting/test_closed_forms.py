@@ -9,15 +9,15 @@ import mpmath as mp
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer, published_bounds
+from tests.accounting.alike import alike
 
 NAMES = ["local", "clones", "clones, krr", "blanket, krr", "first"]
 
 
 def one_round(written: str, reports: int, **rest: object) -> ShuffledRound:
-    return ShuffledRound(
+    return alike(
         randomizer=parse_randomizer(written),
         reports=reports,
-        interaction="identical",
         **rest,  # type: ignore[arg-type]
     )
 
@@ -94,6 +94,6 @@ def test_conditions_are_stated_where_they_do_not_hold() -> None:
     half = by_name(one_round("krr(k=4, epsilon0=0.3)", 20_000, honest_fraction=0.5), 1e-6)
     assert half == by_name(one_round("krr(k=4, epsilon0=0.3)", 10_000), 1e-6)
     sequential = ShuffledRound(randomizer=parse_randomizer("generic(epsilon0=0.3)"), reports=10_000)
-    assert sequential.is_sequential
+    assert sequential.analysis == "clone"
     assert by_name(sequential, 1e-6)["clones"] is not None
     assert math.isfinite(by_name(sequential, 1e-6)["first"] or math.inf)

@@ -16,7 +16,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
-from shuffle_ledger.accounting import Accountant, ShuffledRound, attack_delta, parse_randomizer, slot_for
+from shuffle_ledger.accounting import Accountant, attack_delta, parse_randomizer, slot_for
 from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_profile
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition, mixture
 from shuffle_ledger.accounting.amplification.enumeration import enumerate_outcomes
@@ -25,6 +25,7 @@ from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.randomizers import LocalRandomizer
 from shuffle_ledger.accounting.randomizers.base import Bracket
 from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
+from tests.accounting.alike import alike
 
 Rows = list[list[float]]  # probabilities of every output (columns) under every input (rows)
 
@@ -75,7 +76,7 @@ def _table(rows: Rows) -> LocalRandomizer:
 
 
 def _bounds(randomizer: Any, reports: int, excess: Any, **rest: Any) -> Any:
-    shuffled = ShuffledRound(interaction="identical", randomizer=randomizer, reports=reports, **rest)
+    shuffled = alike(randomizer=randomizer, reports=reports, **rest)
     return RoundProfile(shuffled, smoothing=2e-3)(np.asarray(excess, dtype=np.float64))
 
 
@@ -185,9 +186,7 @@ def test_an_impossible_output_is_infinite_loss(rows: Rows, epsilon: float) -> No
     hidden = np.array(rows).min(axis=0)
     revealing = any(c == 0 < mass for row in rows for c, mass in zip(hidden, row, strict=True))
     assert math.isinf(randomizer.epsilon0) == revealing
-    profile = RoundProfile(
-        ShuffledRound(interaction="identical", randomizer=randomizer, reports=4), smoothing=2e-3
-    )
+    profile = RoundProfile(alike(randomizer=randomizer, reports=4), smoothing=2e-3)
     assert profile.infinity <= profile(np.array([math.expm1(epsilon)])).upper[0] * (1 + 1e-12)
     assert (profile.infinity > 0) <= revealing
 
@@ -253,7 +252,7 @@ def test_tight_pairs_side_by_side_are_no_bound() -> None:
     naive = _blanket(mixture([0.95, 0.05], tight), 5, excess)
     truth = _bounds(real, 5, excess).lower
     assert naive < 0.6 * truth[0]
-    for analysis in ("tight", "clone"):
+    for analysis in ("tight", "clone-identical"):
         generic = "parallel((0.95, generic(epsilon0=0.3)), (0.05, generic(epsilon0=1.5)))"
         assert _bounds(generic, 5, excess, analysis=analysis).lower[0] >= truth[0]
 
@@ -279,7 +278,7 @@ def test_generic_parts_are_bounded_whatever_they_are(kind: str, reports: int) ->
     for first in (f"table({SUBSET})", "krr(k=2, epsilon0=0.3)", "krr(k=5, epsilon0=0.3)"):
         for second in ("krr(k=3, epsilon0=1.2)", "oue(epsilon0=1.2, domain=4)"):
             real = _bounds(written(first, second), reports, excess).lower
-            for analysis in ("tight", "clone"):
+            for analysis in ("tight", "clone-identical"):
                 assert np.all(real <= _bounds(generic, reports, excess, analysis=analysis).upper)
             if second.startswith("krr"):
                 for analysis in ("blanket", "tight"):
@@ -404,7 +403,7 @@ def test_two_laplace_reports_of_many_are_enclosed_by_an_even_grid(reports: int, 
 def test_two_laplace_reports_are_as_precise_as_asked_and_three_say_that_they_are_not() -> None:
     for parts, precise in ((2, True), (3, False)):
         written = f"joint({', '.join(['laplace(epsilon0=1)'] * parts)})"
-        shuffled = ShuffledRound(interaction="identical", randomizer=parse_randomizer(written), reports=1000)
+        shuffled = alike(randomizer=parse_randomizer(written), reports=1000)
         found = Accountant().certify({shuffled: 1}, delta=1e-6)
         assert found.precise == precise
         assert found.epsilon_upper < 1.1 * found.epsilon_lower
@@ -451,9 +450,7 @@ def test_a_silent_user_is_an_output_of_the_table() -> None:
     "rest", [{}, {"sampled_from": 9000}, {"participation": 0.213}, {"honest_fraction": 0.9}]
 )
 def test_slots_of_composites_dominate(written: str, rest: dict[str, Any]) -> None:
-    shuffled = ShuffledRound(
-        interaction="identical", randomizer=parse_randomizer(written), reports=1234, **rest
-    )
+    shuffled = alike(randomizer=parse_randomizer(written), reports=1234, **rest)
     slot = slot_for(shuffled)
     assert slot != shuffled
     assert slot.randomizer == shuffled.randomizer
@@ -472,7 +469,7 @@ def test_slots_of_composites_dominate(written: str, rest: dict[str, Any]) -> Non
 )
 @pytest.mark.parametrize("delta", [1e-3, 1e-12, 1e-30])
 def test_composites_are_certified_at_every_delta(written: str, delta: float) -> None:
-    shuffled = ShuffledRound(interaction="identical", randomizer=parse_randomizer(written), reports=5000)
+    shuffled = alike(randomizer=parse_randomizer(written), reports=5000)
     certificate = Accountant().certify({shuffled: 30}, delta=delta)
     assert certificate.precise
     assert 0 < certificate.epsilon_lower <= certificate.epsilon_upper
@@ -496,28 +493,23 @@ def test_local_privacy_of_composites() -> None:
 )
 def test_analyses_that_do_not_fit_are_refused(rest: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidParameter) as caught:
-        ShuffledRound(interaction="identical", randomizer=parse_randomizer(CASES[0][0]), reports=10, **rest)
+        alike(randomizer=parse_randomizer(CASES[0][0]), reports=10, **rest)
     assert caught.value.field == field
 
 
 def test_tight_pairs_take_no_silent_component() -> None:
     written = parse_randomizer("joint(generic(epsilon0=1), generic(epsilon0=0.5))")
-    assert ShuffledRound(interaction="identical", randomizer=written, reports=10).analysis == "tight"
-    assert (
-        ShuffledRound(interaction="identical", randomizer=written, reports=10, participation=0.5).analysis
-        == "clone"
-    )
+    assert alike(randomizer=written, reports=10).analysis == "tight"
+    assert alike(randomizer=written, reports=10, participation=0.5).analysis == "clone-identical"
     with pytest.raises(InvalidParameter, match="analysis"):
-        ShuffledRound(
-            interaction="identical", randomizer=written, reports=10, participation=0.5, analysis="tight"
-        )
+        alike(randomizer=written, reports=10, participation=0.5, analysis="tight")
 
 
 def test_laws_of_two_scales_are_bounded_closely() -> None:
     """Seven reports in ten hide much and three hide little: bounds that suit one kind alone would be far
     apart."""
     written = "parallel((0.3, generic(epsilon0=10)), (0.7, krr(k=1000, epsilon0=0.1)))"
-    shuffled = ShuffledRound(interaction="identical", randomizer=parse_randomizer(written), reports=1000)
+    shuffled = alike(randomizer=parse_randomizer(written), reports=1000)
     bounds = RoundProfile(shuffled, smoothing=0.014)(np.expm1([0.1, 0.5, 1.0, 3.0, 4.15, 5.0]))
     assert np.all(bounds.lower <= bounds.upper)
     assert np.all(bounds.upper - bounds.lower <= 5e-3 * bounds.upper)
@@ -532,7 +524,7 @@ def test_rows_that_are_nearly_equal_differ_in_their_own_digits(apart: float, bes
     shares = [[Fraction(value) / sum(map(Fraction, row)) for value in row] for row in rows]
     exact = sum(max(here - there, Fraction(0)) for here, there in zip(*shares, strict=True))
     written = f"table({rows})" if beside is None else f"joint(table({rows}), {beside})"
-    shuffled = ShuffledRound(interaction="identical", randomizer=parse_randomizer(written), reports=1)
+    shuffled = alike(randomizer=parse_randomizer(written), reports=1)
     certificate = Accountant().certify_delta({shuffled: 1}, epsilon=0)
     assert certificate.delta_lower <= exact <= certificate.delta_upper
     assert certificate.delta_upper <= exact * (1 + Fraction(1, 1000))
@@ -549,9 +541,7 @@ def test_tiny_probabilities_overflow_nothing() -> None:
         [0.4629732691717565, 1.6597003554639535e-28, 0.5370267308282435],
         [0.3678089497350239, 4.0636225314482026e-05, 0.6321504140396615],
     ]
-    shuffled = ShuffledRound(
-        interaction="identical", randomizer=parse_randomizer(f"table({rows})"), reports=4
-    )
+    shuffled = alike(randomizer=parse_randomizer(f"table({rows})"), reports=4)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         certificate = Accountant().certify_delta({shuffled: 1}, epsilon=1)
@@ -577,9 +567,7 @@ def test_what_nearly_equal_rows_leave_unhidden_is_known(apart: float, rare: floa
     exact = sum(max(Fraction(gap), Fraction(0)) for gap in gaps.values())
     masses = parse_randomizer(f"table({rows})").analysis("blanket").decomposition.merged()
     assert enumerate_outcomes(masses, 3, limit=1000) is not None
-    shuffled = ShuffledRound(
-        interaction="identical", randomizer=parse_randomizer(f"table({rows})"), reports=3
-    )
+    shuffled = alike(randomizer=parse_randomizer(f"table({rows})"), reports=3)
     certificate = Accountant().certify_delta({shuffled: 1}, epsilon=0)
     assert certificate.delta_lower <= exact <= certificate.delta_upper <= exact * (1 + Fraction(1, 1000))
 
@@ -610,9 +598,7 @@ def test_what_an_output_hides_almost_always_is_not_hidden_always(
     rows: list[list[float]], delta: float
 ) -> None:
     """Another report stands out so rarely that the hidden mass is 1, to all digits of a float."""
-    shuffled = ShuffledRound(
-        interaction="identical", randomizer=parse_randomizer(f"table({rows})"), reports=2
-    )
+    shuffled = alike(randomizer=parse_randomizer(f"table({rows})"), reports=2)
     certificate = Accountant().certify({shuffled: 1}, delta=delta)
     order = Fraction(math.exp(certificate.epsilon_upper)) * (1 + Fraction(1, 10**13))
     assert _of_two_reports(rows, order) <= Fraction(delta)
@@ -625,9 +611,7 @@ def test_next_to_a_ratio_differences_are_known_no_better_than_their_terms(report
         [0.09290124772759163, 0.24504447743283214, 0.6620542748395762],
         [0.09312668359334515, 0.24525588150413274, 0.6616174349025222],
     ]
-    shuffled = ShuffledRound(
-        interaction="identical", randomizer=parse_randomizer(f"table({rows})"), reports=reports
-    )
+    shuffled = alike(randomizer=parse_randomizer(f"table({rows})"), reports=reports)
     accountant = Accountant()
     ratios = [abs(math.log(one / other)) for one, other in zip(*rows, strict=True)]
     for ratio, apart in itertools.product(ratios, (1e-7, 1e-10, 1e-13, 1e-15, 0.0)):
@@ -651,9 +635,7 @@ def _of_one_report(rows: list[list[float]], order: Fraction) -> Fraction:
 
 def test_one_report_of_rows_that_are_alike_warns_of_nothing() -> None:
     rows = [[0.3, 0.3, 0.4], [0.3 + 1e-16, 0.3 - 1e-16, 0.4], [0.3, 0.3 + 2e-16, 0.4 - 2e-16]]
-    shuffled = ShuffledRound(
-        interaction="identical", randomizer=parse_randomizer(f"table({rows})"), reports=1
-    )
+    shuffled = alike(randomizer=parse_randomizer(f"table({rows})"), reports=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert Accountant().certify({shuffled: 1}, delta=1e-3).epsilon_upper == 0.0

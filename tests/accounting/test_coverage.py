@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from shuffle_ledger.accounting import Accountant, Charge, FilterSet, ShuffledRound, parse_randomizer
 from shuffle_ledger.accounting.filters.charges import charge_of, is_covered
 from shuffle_ledger.accounting.verification.coverage import Coverage
+from tests.accounting.alike import alike
 
 FILTERS = FilterSet.for_budget(epsilon=1.0, delta=1e-7)
 KINDS: list[tuple[str, dict[str, object]]] = [
@@ -37,7 +38,7 @@ KINDS: list[tuple[str, dict[str, object]]] = [
 
 
 def made(randomizer: str, **fields: object) -> ShuffledRound:
-    return ShuffledRound(interaction="identical", randomizer=parse_randomizer(randomizer), **fields)  # type: ignore[arg-type]  # as listed
+    return alike(randomizer=parse_randomizer(randomizer), **fields)  # type: ignore[arg-type]  # as listed
 
 
 def scaled(charge: Charge, factor: float, *, only: int | None = None) -> Charge:

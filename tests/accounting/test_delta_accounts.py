@@ -30,6 +30,7 @@ from shuffle_ledger.accounting import (
 from shuffle_ledger.accounting.filters.charges import charge_of
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
 from shuffle_ledger.accounting.verification.coverage import Coverage
+from tests.accounting.alike import alike
 
 EPSILON, DELTA = 3.0, 1e-6
 FILTERS = FilterSet.for_budget(epsilon=EPSILON, delta=DELTA, approximate_share=1 / 8)
@@ -39,8 +40,7 @@ WEIGHTS = norm.pdf(CELLS) / norm.pdf(CELLS).sum()
 
 
 def made(randomizer: str, reports: int = 20_000, **fields: object) -> ShuffledRound:
-    return ShuffledRound(
-        interaction="identical",
+    return alike(
         randomizer=parse_randomizer(randomizer),
         reports=reports,
         **fields,  # type: ignore[arg-type]  # as listed

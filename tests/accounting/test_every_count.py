@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from shuffle_ledger.accounting import Accountant, ShuffledRound, attack_epsilon, parse_randomizer
+from shuffle_ledger.accounting import Accountant, attack_epsilon, parse_randomizer
 from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_profile
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPairs
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
@@ -26,6 +26,7 @@ from shuffle_ledger.accounting.comparison.attacks import WitnessProfile
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
 from tests.accounting import exact_sums
+from tests.accounting.alike import alike
 from tests.tiers import thorough
 
 
@@ -230,8 +231,7 @@ def test_a_sample_is_enclosed_by_the_sum_over_every_number(
     sample: int, population: int, fraction: float, epsilon0: float
 ) -> None:
     """Every number of honest users in the sample by its own binomials."""
-    shuffled = ShuffledRound(
-        interaction="identical",
+    shuffled = alike(
         randomizer=parse_randomizer(f"generic(epsilon0={epsilon0!r})"),
         reports=sample,
         sampled_from=population,
@@ -271,8 +271,7 @@ def test_partly_honest_samples_are_as_narrow_as_asked(
     written: str, sample: int, population: int, fraction: float
 ) -> None:
     """So they were by numbers one by one, at up to forty times the price; what these say is no different."""
-    shuffled = ShuffledRound(
-        interaction="identical",
+    shuffled = alike(
         randomizer=parse_randomizer(written),
         reports=sample,
         sampled_from=population,
@@ -292,8 +291,7 @@ def test_partly_honest_samples_are_as_narrow_as_asked(
 @pytest.mark.slow
 @pytest.mark.parametrize("written", ["krr(k=4, epsilon0=2)", thorough("laplace(epsilon0=1)")])
 def test_attacks_on_samples_look_where_the_usual_number_says(written: str) -> None:
-    shuffled = ShuffledRound(
-        interaction="identical",
+    shuffled = alike(
         randomizer=parse_randomizer(written),
         reports=60,
         sampled_from=2_000,

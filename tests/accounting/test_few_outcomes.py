@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shuffle_ledger.accounting import Accountant, ShuffledRound, attack_delta, parse_randomizer
+from shuffle_ledger.accounting import Accountant, attack_delta, parse_randomizer
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.amplification.enumeration import enumerate_outcomes, is_countable
 from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray, running_sums
+from tests.accounting.alike import alike
 from tests.tiers import thorough
 
 # Reports of a component, besides the most likely one, that are summed over, and what is beyond them.
@@ -122,8 +123,7 @@ def test_what_is_left_over_of_response_next_to_nothing() -> None:
 @pytest.mark.parametrize("epsilon0", [0.01, 5.0])
 def test_a_billion_reports_of_a_billion_categories(epsilon0: float) -> None:
     """A category is reported about once: that was listed by a billion logarithms, in a minute and 8 GiB."""
-    shuffled = ShuffledRound(
-        interaction="identical",
+    shuffled = alike(
         randomizer=parse_randomizer(f"krr(epsilon0={epsilon0}, k={10**9})"),
         reports=10**9,
     )
@@ -167,9 +167,7 @@ def test_millions_of_logarithms_are_added_up_without_losing_digits(reports: int)
     likely = math.exp(1e-3) / (1 + math.exp(1e-3))
     pairs = [(likely, 1 - likely), (1 - likely, likely)]
     exact = max(_exact_of_two(*pair, likely, reports, 0.0) for pair in pairs)
-    shuffled = ShuffledRound(
-        interaction="identical", randomizer=parse_randomizer("krr(epsilon0=0.001, k=2)"), reports=reports
-    )
+    shuffled = alike(randomizer=parse_randomizer("krr(epsilon0=0.001, k=2)"), reports=reports)
     attained = attack_delta(shuffled, epsilon=0.0)
     assert attained is not None
     assert (1 - 1e-6) * exact < attained < exact

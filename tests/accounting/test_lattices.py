@@ -15,6 +15,7 @@ from shuffle_ledger.accounting.pld.discretization import _pair
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
 from shuffle_ledger.accounting.pld.grids import Gaps, Lattice, Polygon, Tilts, between, gaps, graded
 from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
+from tests.accounting.alike import alike
 
 
 @pytest.mark.slow
@@ -52,7 +53,7 @@ def _steep() -> str:
 @pytest.mark.slow
 def test_a_profile_that_falls_steeply_does_not_end_early() -> None:
     """Lines below it reach 0 within wide cells: all the largest losses of the pair below were lost there."""
-    shuffled = ShuffledRound(interaction="identical", randomizer=parse_randomizer(_steep()), reports=100)
+    shuffled = alike(randomizer=parse_randomizer(_steep()), reports=100)
     accountant = Accountant()
     loss = accountant.privacy_loss(shuffled)
     assert loss.lower.index[-1] * loss.lower.spacing >= 0.98 * loss.upper.index[-1] * loss.upper.spacing
@@ -66,9 +67,7 @@ def test_a_kink_that_no_lattice_meets_does_not_end_the_pair_below() -> None:
     """Two outputs, and almost no other report of the rarer one: the profile falls to almost 0 at one ratio,
     and small deltas of several rounds depend on the rest beyond it."""
     rows = [[0.979392126, 0.020607874], [0.000197560814, 0.999802439186]]
-    shuffled = ShuffledRound(
-        interaction="identical", randomizer=parse_randomizer(f"table({rows})"), reports=1000
-    )
+    shuffled = alike(randomizer=parse_randomizer(f"table({rows})"), reports=1000)
     accountant = Accountant()
     loss = accountant.privacy_loss(shuffled)
     assert loss.lower.index[-1] * loss.lower.spacing >= 0.99 * loss.upper.index[-1] * loss.upper.spacing
@@ -107,9 +106,7 @@ def test_a_kink_next_to_order_1_draws_nothing_down() -> None:
     draw = np.random.default_rng(8)
     rows = 1 + 10 * np.eye(9, 17) + 0.02 * draw.uniform(size=(9, 17))
     rows /= rows.sum(axis=1, keepdims=True)
-    shuffled = ShuffledRound(
-        interaction="identical", randomizer=parse_randomizer(f"table({rows.tolist()})"), reports=5
-    )
+    shuffled = alike(randomizer=parse_randomizer(f"table({rows.tolist()})"), reports=5)
     loss = Accountant().privacy_loss(shuffled)
     above, below = (float(((one.p - one.q) * one.losses).sum()) for one in (loss.upper, loss.lower))
     assert (1 - 5e-4) * above <= below <= above
@@ -145,9 +142,7 @@ def test_what_corners_draw_down_is_put_down_to_the_cells_beside_them() -> None:
 )
 def test_few_losses_are_enough(randomizer: str, reports: int, losses: int) -> None:
     """Also if the largest loss has positive mass, and for any number of repetitions."""
-    shuffled = ShuffledRound(
-        interaction="identical", randomizer=parse_randomizer(randomizer), reports=reports
-    )
+    shuffled = alike(randomizer=parse_randomizer(randomizer), reports=reports)
     accountant = Accountant()
     assert accountant.privacy_loss(shuffled).upper.index.size < losses
     for count, delta in ((1, 1e-6), (20, 1e-9), (1000, 1e-4)):
@@ -220,9 +215,7 @@ def test_bounds_that_are_close_enough_are_not_sharpened(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(RoundProfile, "sharper", watched)
     randomizer = parse_randomizer("bounded_laplace(epsilon0=0.5)")
-    loss = Accountant().privacy_loss(
-        ShuffledRound(interaction="identical", randomizer=randomizer, reports=100)
-    )
+    loss = Accountant().privacy_loss(alike(randomizer=randomizer, reports=100))
     assert loss.upper.index.size > 100
     assert not sharpened
 

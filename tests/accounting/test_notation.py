@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from shuffle_ledger.accounting import Joint, LocalRandomizer, Parallel, ShuffledRound, Table, parse_randomizer
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.randomizers import RANDOMIZERS
+from tests.accounting.alike import alike
 
 EPSILONS = st.floats(1e-9, 3.0)
 PROBABILITIES = st.floats(1e-6, 0.5)
@@ -93,7 +94,7 @@ def test_every_way_of_writing_is_read_back_exactly(mapping: dict[str, Any]) -> N
         assert hash(again) == hash(randomizer)
         assert again.epsilon0 == randomizer.epsilon0
         assert again.to_mapping() == randomizer.to_mapping()
-    shuffled = ShuffledRound(randomizer=randomizer, reports=17, interaction="identical")
+    shuffled = alike(randomizer=randomizer, reports=17)
     assert ShuffledRound.from_mapping(json.loads(json.dumps(shuffled.to_mapping()))) == shuffled
 
 
@@ -139,7 +140,7 @@ def test_every_kind_has_a_default_bound() -> None:
     randomizers: list[LocalRandomizer] = [parse_randomizer(one) for one in written]
     assert sorted(one.kind for one in randomizers) == sorted(RANDOMIZERS)
     for one in randomizers:
-        shuffled = ShuffledRound(randomizer=one, reports=10, interaction="identical")
+        shuffled = ShuffledRound(randomizer=one, reports=10)
         assert shuffled.analysis == one.analyses[0]
 
 

@@ -16,6 +16,7 @@ from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomize
 from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_profile
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.amplification.enumeration import _counts, _fewest_counts, enumerate_outcomes
+from tests.accounting.alike import alike
 from tests.tiers import thorough
 
 
@@ -118,8 +119,7 @@ def test_quadrature_agrees_with_binomial_tails(analysis: str, epsilon0: float, r
 
 @pytest.mark.parametrize(("epsilon", "epsilon0", "delta"), [(0.1, 1.15, 1.0434e-6), (1.0, 3.51, 1.0238e-6)])
 def test_ten_ary_randomized_response_of_a_thousand(epsilon: float, epsilon0: float, delta: float) -> None:
-    shuffled = ShuffledRound(
-        interaction="identical",
+    shuffled = alike(
         randomizer=parse_randomizer(f"krr(k=10, epsilon0={epsilon0})"),
         reports=1000,
     )
@@ -139,8 +139,7 @@ def test_published_table_of_ten_ary_randomized_response(epsilon: float, epsilon0
     accountant = Accountant()
 
     def upper(local: float) -> float:
-        shuffled = ShuffledRound(
-            interaction="identical",
+        shuffled = alike(
             randomizer=parse_randomizer(f"krr(k=10, epsilon0={local:.6f})"),
             reports=1000,
         )
@@ -160,8 +159,7 @@ def test_published_table_of_ten_ary_randomized_response(epsilon: float, epsilon0
     ],
 )
 def test_published_clone_pair(epsilon0: float, reports: int, epsilon: float) -> None:
-    shuffled = ShuffledRound(
-        interaction="identical",
+    shuffled = alike(
         randomizer=parse_randomizer({"kind": "generic", "epsilon0": epsilon0}),
         reports=reports,
         analysis="clone",
@@ -176,8 +174,7 @@ def test_published_clone_pair(epsilon0: float, reports: int, epsilon: float) -> 
 @pytest.mark.parametrize("reports", [1, 2, 3, 100])
 @pytest.mark.parametrize("analysis", ["clone", "tight"])
 def test_tiny_rounds_are_hardly_amplified(oracle: Any, reports: int, analysis: str) -> None:
-    shuffled = ShuffledRound(
-        interaction="identical",
+    shuffled = alike(
         randomizer=parse_randomizer("generic(epsilon0=4)"),
         reports=reports,
         analysis=analysis,
@@ -195,11 +192,8 @@ def test_tiny_rounds_are_hardly_amplified(oracle: Any, reports: int, analysis: s
 
 def test_a_fraction_of_honest_reports_counts_only_them() -> None:
     accountant = Accountant()
-    all_honest = ShuffledRound(
-        interaction="identical", randomizer=parse_randomizer("krr(k=4, epsilon0=2)"), reports=980
-    )
-    some = ShuffledRound(
-        interaction="identical",
+    all_honest = alike(randomizer=parse_randomizer("krr(k=4, epsilon0=2)"), reports=980)
+    some = alike(
         randomizer=parse_randomizer("krr(k=4, epsilon0=2)"),
         reports=1000,
         honest_fraction=0.98,
@@ -212,14 +206,11 @@ def test_a_fraction_of_honest_reports_counts_only_them() -> None:
     ("described", "delta"),
     [
         (
-            ShuffledRound(
-                interaction="identical", randomizer=parse_randomizer("krr(k=1000000, epsilon0=1)"), reports=3
-            ),
+            alike(randomizer=parse_randomizer("krr(k=1000000, epsilon0=1)"), reports=3),
             1e-9,
         ),
         (
-            ShuffledRound(
-                interaction="identical",
+            alike(
                 randomizer=parse_randomizer("table([[0.999998, 0.000002], [0.999999, 0.000001]])"),
                 reports=1,
             ),

@@ -13,11 +13,11 @@ from shuffle_ledger.accounting import Accountant, ShuffledRound, calibrate, pars
 from shuffle_ledger.accounting.certificate import Interval
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.pld.basic_composition import Promise
+from tests.accounting.alike import alike
 
 
 def _round(written: str, reports: int = 1000, **rest: object) -> ShuffledRound:
-    return ShuffledRound(
-        interaction="identical",
+    return alike(
         randomizer=parse_randomizer(written),
         reports=reports,
         **rest,  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from shuffle_ledger.accounting import Accountant, Certificate, ShuffledRound, attack_epsilon, parse_randomizer
+from tests.accounting.alike import alike
 from tests.accounting.exact_sums import Gains
 
 Law = Callable[[float], Gains]  # of the gains at an order
@@ -25,8 +26,7 @@ _DELTA = 1e-6
 
 
 def _certificate(randomizer: str, **rest: object) -> tuple[ShuffledRound, Certificate]:
-    shuffled = ShuffledRound(
-        interaction="identical",
+    shuffled = alike(
         randomizer=parse_randomizer(randomizer),
         reports=_USERS,
         **rest,  # type: ignore[arg-type]

@@ -14,12 +14,12 @@ from fractions import Fraction
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from tests.accounting.alike import alike
 from tests.accounting.exact_sums import Pair, clones, composed, randomized_response, sampled
 
 
 def _round(randomizer: str, reports: int, **rest: object) -> ShuffledRound:
-    return ShuffledRound(
-        interaction="identical",
+    return alike(
         randomizer=parse_randomizer(randomizer),
         reports=reports,
         **rest,  # type: ignore[arg-type]

@@ -19,12 +19,11 @@ from shuffle_ledger.accounting import (
     ShuffledRound,
     parse_randomizer,
 )
+from tests.accounting.alike import alike
 
 
 def _round(randomizer: str, reports: int, **rest: Any) -> ShuffledRound:
-    return ShuffledRound(
-        interaction="identical", randomizer=parse_randomizer(randomizer), reports=reports, **rest
-    )
+    return alike(randomizer=parse_randomizer(randomizer), reports=reports, **rest)
 
 
 def _exact(outcomes: list[Any], order: float) -> mp.mpf:

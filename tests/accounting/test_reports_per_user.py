@@ -26,6 +26,7 @@ from shuffle_ledger.accounting import (
     slot_for,
 )
 from shuffle_ledger.accounting.verification import Coverage, round_delta
+from tests.accounting.alike import alike
 
 ACCOUNTANT = Accountant()
 EPSILONS = (0.0, 0.3, 1.0, 2.0)
@@ -156,12 +157,11 @@ def test_a_charge_is_covered_and_a_smaller_one_is_not() -> None:
 
 
 def test_local_deltas_add_up() -> None:
-    described = ShuffledRound(
+    described = alike(
         randomizer=parse_randomizer("generic(epsilon0=1)"),
         reports=2_000,
         delta0=1e-12,
-        analysis="clone",
-        interaction="identical",
+        analysis="clone-identical",
         reports_per_user=2,
     )
     single, count = charged_as(described)
@@ -259,8 +259,7 @@ def test_calibration_finds_the_epsilon0_of_the_rounds(policy: str) -> None:
 
 
 REFUSED = [
-    ({"randomizer": "generic(epsilon0=1)"}, "1 for sequential rounds: .* interaction = identical"),
-    ({"randomizer": "krr(k=2, epsilon0=1)", "interaction": "sequential"}, "1 for sequential rounds"),
+    ({"randomizer": "generic(epsilon0=1)"}, "1 for clone: .*, as tight and clone-identical do"),
     ({"randomizer": "binomial_sum(p=0.5, bits=100)"}, "1 for binomial_sum"),
     ({"randomizer": "gaussian(sigma=2)"}, "1 for gaussian"),
     ({"randomizer": "declared(epsilon=1)"}, "1 for declared"),
@@ -290,8 +289,4 @@ def test_the_field_is_written_only_where_it_says_something() -> None:
     assert krr(100, 3).to_mapping()["reports_per_user"] == 3
     for described in (krr(100), krr(100, 3)):
         assert ShuffledRound.from_mapping(described.to_mapping()) == described
-    assert krr(100, 3).formerly is None
-    older = {name: value for name, value in krr(100).to_mapping().items() if name != "interaction"}
-    assert ShuffledRound.from_mapping(older).interaction == "undeclared"
-    assert ShuffledRound.from_mapping({**older, "reports_per_user": 2}).interaction == "identical"
     assert "at most 3 of each user" in krr(100, 3).describe()

@@ -25,13 +25,12 @@ from shuffle_ledger.accounting.pld.tilting import (
     _transformed,
     _weights,
 )
+from tests.accounting.alike import alike
 from tests.accounting.conftest import pairs_around
 
 
 def _round(randomizer: str, reports: int, **rest: Any) -> ShuffledRound:
-    return ShuffledRound(
-        interaction="identical", randomizer=parse_randomizer(randomizer), reports=reports, **rest
-    )
+    return alike(randomizer=parse_randomizer(randomizer), reports=reports, **rest)
 
 
 def _outcomes(oracle: Any, shuffled: ShuffledRound) -> Any:
@@ -421,12 +420,8 @@ def test_answers_are_remembered_until_a_loss_is_replaced() -> None:
 
 
 def test_a_round_in_clear_has_no_finite_bound_and_says_so() -> None:
-    in_clear = ShuffledRound(
-        interaction="identical", randomizer=parse_randomizer("table([[1, 0], [0, 1]])"), reports=1
-    )
-    hidden = ShuffledRound(
-        interaction="identical", randomizer=parse_randomizer("krr(k=4, epsilon0=1)"), reports=1000
-    )
+    in_clear = alike(randomizer=parse_randomizer("table([[1, 0], [0, 1]])"), reports=1)
+    hidden = alike(randomizer=parse_randomizer("krr(k=4, epsilon0=1)"), reports=1000)
     accountant = Accountant()
     for rounds in ({in_clear: 1}, {in_clear: 2, hidden: 3}):
         assert math.isinf(accountant.certify(rounds, delta=0.5).epsilon_upper)
@@ -448,7 +443,7 @@ def test_heavy_atoms_and_large_deltas_are_narrow_too(
     randomizer: str, reports: int, rounds: int, delta: float
 ) -> None:
     """Losses that are too coarse for the answer are computed again: inside what both coarse and fine say."""
-    question = {ShuffledRound(interaction="identical", randomizer=randomizer, reports=reports): rounds}  # type: ignore[arg-type]
+    question = {alike(randomizer=randomizer, reports=reports): rounds}  # type: ignore[arg-type]
     certificate = Accountant().certify(question, delta=delta)
     assert certificate.precise
     fine = Accountant(precision=3e-4).certify(question, delta=delta)
@@ -462,8 +457,7 @@ def test_an_infinite_epsilon_is_precise_where_it_is_certain(rounds: int, share: 
     """Mass at infinity beyond delta makes both bounds infinite; short of it, neither."""
     revealed = 1e-3
     question = {
-        ShuffledRound(
-            interaction="identical",
+        alike(
             randomizer=parse_randomizer(f"declared(epsilon=0.1, delta={revealed})"),
             reports=1,
         ): rounds
@@ -484,7 +478,7 @@ def test_an_infinite_epsilon_is_precise_where_it_is_certain(rounds: int, share: 
 def test_contours_that_overflow_say_nothing() -> None:
     """Smoothed beyond what floats hold, a contour gives the trivial bounds, not a NaN."""
     loss = Accountant().privacy_loss(
-        ShuffledRound(interaction="identical", randomizer="rappor(epsilon0=8)", reports=1000)  # type: ignore[arg-type]
+        alike(randomizer="rappor(epsilon0=8)", reports=1000)  # type: ignore[arg-type]
     )
     spectra = SpectrumMemory()
     above = Composition([(LossSpectrum(loss.upper, spectra), 10**6)], "upper")
@@ -522,9 +516,7 @@ def test_losses_that_are_certain_but_for_a_rounding_are_composed(seed: int, coun
     """A table whose reports all but name the input: of the pair above, all mass is at one loss."""
     weights = (1 + 1e20 * np.eye(6)) * (1 + 1e-3 * np.random.default_rng(seed).uniform(-1, 1, (6, 6)))
     rows = (weights / weights.sum(axis=1, keepdims=True)).tolist()
-    shuffled = ShuffledRound(
-        interaction="identical", randomizer=Table(rows=tuple(map(tuple, rows))), reports=13
-    )
+    shuffled = alike(randomizer=Table(rows=tuple(map(tuple, rows))), reports=13)
     certificate = Accountant().certify({shuffled: count}, delta=1e-6)
     largest = count * shuffled.randomizer.epsilon0
     assert certificate.precise
@@ -648,7 +640,7 @@ def test_losses_next_to_nothing_do_not_fill_the_memory() -> None:
 def test_rounds_that_hardly_anybody_joins_do_not_fill_the_memory() -> None:
     """Sixty losses on five million cells, half a million nodes: 900 MB."""
     randomizer = parse_randomizer("table([[0.7, 0.3], [0.3, 0.7]])")
-    shuffled = ShuffledRound(interaction="identical", randomizer=randomizer, reports=3, participation=1e-9)
+    shuffled = alike(randomizer=randomizer, reports=3, participation=1e-9)
     tracemalloc.start()
     found = Accountant().certify({shuffled: 3}, delta=1e-6)
     peak = tracemalloc.get_traced_memory()[1]

@@ -25,6 +25,7 @@ from shuffle_ledger.accounting import (
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
 from tests.accounting import exact_sums
+from tests.accounting.alike import alike
 
 
 def _krr_table(k: int, epsilon0: float) -> list[list[mp.mpf]]:
@@ -67,8 +68,7 @@ def test_no_neighbouring_datasets_tell_more(k: int, users: int, sample: int, eps
     the bound."""
     mp.mp.dps = 40
     table = _krr_table(k, epsilon0)
-    shuffled = ShuffledRound(
-        interaction="identical",
+    shuffled = alike(
         randomizer=parse_randomizer(f"krr(k={k}, epsilon0={epsilon0})"),
         reports=sample,
         sampled_from=users,
@@ -89,8 +89,7 @@ def test_honest_fraction_under_sampling_is_the_hypergeometric_mixture(oracle: An
     1)/s_j)`."""
     population, sample, fraction = 20, 8, 0.7
     honest = 14
-    shuffled = ShuffledRound(
-        interaction="identical",
+    shuffled = alike(
         randomizer=parse_randomizer("krr(k=2, epsilon0=1)"),
         reports=sample,
         sampled_from=population,
@@ -118,8 +117,7 @@ def test_cells_of_counts_enclose_the_sum_over_every_count(seed: int) -> None:
     epsilon0 = float(random.uniform(0.3, 3.0))
     population, sample = 300 + int(random.integers(300)), 40 + int(random.integers(120))
     fraction = round(float(random.uniform(0.2, 0.97)), 3)
-    shuffled = ShuffledRound(
-        interaction="identical",
+    shuffled = alike(
         randomizer=parse_randomizer(f"generic(epsilon0={epsilon0!r})"),
         reports=sample,
         sampled_from=population,
@@ -153,8 +151,7 @@ def test_cells_of_counts_enclose_the_sum_over_every_count(seed: int) -> None:
 
 @pytest.mark.slow
 def test_a_mixture_is_as_narrow_as_was_asked() -> None:
-    shuffled = ShuffledRound(
-        interaction="identical",
+    shuffled = alike(
         randomizer=parse_randomizer("generic(epsilon0=1)"),
         reports=10_000,
         sampled_from=10**6,
@@ -167,8 +164,7 @@ def test_a_mixture_is_as_narrow_as_was_asked() -> None:
 
 @pytest.mark.parametrize(("written", "reports"), [("generic(epsilon0=1)", 300), ("rappor(epsilon0=2)", 20)])
 def test_a_single_partly_honest_sample_is_as_narrow_as_asked(written: str, reports: int) -> None:
-    shuffled = ShuffledRound(
-        interaction="identical",
+    shuffled = alike(
         randomizer=parse_randomizer(written),
         reports=reports,
         sampled_from=10 * reports,
@@ -187,20 +183,16 @@ def test_a_single_partly_honest_sample_is_as_narrow_as_asked(written: str, repor
 def test_slots_round_to_the_safe_side_by_less_than_a_percent(first: int, second: int, rate: float) -> None:
     reports, population = min(first, second), max(first, second)
     krr = parse_randomizer("krr(k=4, epsilon0=1)")
-    plain = slot_for(ShuffledRound(interaction="identical", randomizer=krr, reports=reports))
+    plain = slot_for(alike(randomizer=krr, reports=reports))
     assert reports / 1.0101 - 1 <= plain.reports <= reports
     assert slot_for(plain) == plain
-    sampled = slot_for(
-        ShuffledRound(interaction="identical", randomizer=krr, reports=reports, sampled_from=population)
-    )
+    sampled = slot_for(alike(randomizer=krr, reports=reports, sampled_from=population))
     assert sampled.sampled_from is not None
     assert sampled.reports <= reports
     assert sampled.reports * population >= reports * sampled.sampled_from  # the rate only rises, in integers
     if reports > 1000:
         assert sampled.reports / sampled.sampled_from <= reports / population * 1.0202
-    coin = slot_for(
-        ShuffledRound(interaction="identical", randomizer=krr, reports=reports, participation=rate)
-    )
+    coin = slot_for(alike(randomizer=krr, reports=reports, participation=rate))
     assert coin.participation is not None
     assert rate <= coin.participation <= rate * 1.0101
 
@@ -210,8 +202,7 @@ def test_slots_round_to_the_safe_side_by_less_than_a_percent(first: int, second:
 def test_a_slot_dominates_the_rounds_in_it(sampled_from: int | None) -> None:
     accountant = Accountant()
     for reports in (1003, 1234, 1777):
-        shuffled = ShuffledRound(
-            interaction="identical",
+        shuffled = alike(
             randomizer=parse_randomizer("krr(k=4, epsilon0=1)"),
             reports=reports,
             sampled_from=sampled_from,
@@ -226,8 +217,7 @@ def test_a_slot_dominates_the_rounds_in_it(sampled_from: int | None) -> None:
 
 def test_sampled_rounds_with_dishonest_users_are_their_own_slot() -> None:
     """At 55 of 56 users with 55 % honest, fewer reports at a higher rate cost less: no ordering holds."""
-    shuffled = ShuffledRound(
-        interaction="identical",
+    shuffled = alike(
         randomizer=parse_randomizer("generic(epsilon0=1)"),
         reports=155,
         sampled_from=157,
@@ -242,11 +232,11 @@ def test_a_smaller_sample_of_the_same_population_is_no_slot() -> None:
     accountant = Accountant()
     krr = parse_randomizer("krr(k=4, epsilon0=1)")
     large = accountant.certify_delta(
-        {ShuffledRound(interaction="identical", randomizer=krr, reports=900, sampled_from=1000): 1},
+        {alike(randomizer=krr, reports=900, sampled_from=1000): 1},
         epsilon=0.1,
     )
     small = accountant.certify_delta(
-        {ShuffledRound(interaction="identical", randomizer=krr, reports=20, sampled_from=1000): 1},
+        {alike(randomizer=krr, reports=20, sampled_from=1000): 1},
         epsilon=0.1,
     )
     assert small.delta_upper < large.delta_lower
@@ -330,9 +320,7 @@ def test_what_is_written_is_read_back() -> None:
         randomizer = parse_randomizer(written)
         assert parse_randomizer(randomizer.describe()) == randomizer
         assert parse_randomizer(randomizer.to_mapping()) == randomizer
-        shuffled = ShuffledRound(
-            interaction="identical", randomizer=randomizer, reports=17, honest_fraction=0.9
-        )
+        shuffled = alike(randomizer=randomizer, reports=17, honest_fraction=0.9)
         assert ShuffledRound.from_mapping(shuffled.to_mapping()) == shuffled
     with pytest.raises(InvalidParameter, match="colour"):
         ShuffledRound.from_mapping({"randomizer": "krr(k=3, epsilon0=1)", "reports": 4, "colour": "red"})

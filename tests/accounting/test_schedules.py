@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shuffle_ledger.accounting import Accountant, FilterSet, parse_randomizer
-from shuffle_ledger.accounting import ShuffledRound as Round
+from tests.accounting.alike import alike
 from tests.benchmarks.filters import REGULAR_KINDS, YEAR, admitted_of_schedule
 
 LEAST = 0.96
@@ -42,7 +42,7 @@ def test_a_year_of_weekly_and_monthly_rounds_loses_none(accountant: Accountant) 
 def test_repetitions_of_small_samples_are_lost_on_purpose(accountant: Accountant) -> None:
     """They are for plans: `docs/decisions/0027-one-set-of-filters.md`."""
     randomizer = parse_randomizer("generic(epsilon0=4)")
-    kind = Round(randomizer=randomizer, reports=1_000, sampled_from=10_000, interaction="identical")
+    kind = alike(randomizer=randomizer, reports=1_000, sampled_from=10_000)
     filters = FilterSet.for_budget(epsilon=1.0, delta=1e-6)
     assert filters.most_alike(accountant.charge(kind, filters), epsilon=1.0) < 35 / 2
     assert accountant.certify({kind: 35}, delta=1e-6).epsilon_upper <= 1.0

@@ -18,6 +18,7 @@ from shuffle_ledger.accounting.verification.second_method import (
     round_delta,
     round_slack,
 )
+from tests.accounting.alike import alike
 
 ROUNDS = [
     ("generic(epsilon0=1)", {"reports": 1}),
@@ -35,7 +36,7 @@ ROUNDS = [
 
 
 def one_round(randomizer: str, **parameters: object) -> ShuffledRound:
-    return ShuffledRound(interaction="identical", randomizer=parse_randomizer(randomizer), **parameters)  # type: ignore[arg-type]
+    return alike(randomizer=parse_randomizer(randomizer), **parameters)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting import Accountant, parse_randomizer
 from shuffle_ledger.accounting.certificate import Interval
 from shuffle_ledger.accounting.pld.approximate import delta_interval_with_slack
+from tests.accounting.alike import alike
 from tests.tiers import thorough
 
 
@@ -63,7 +64,7 @@ def test_the_least_of_both_is_enclosed(epsilon0: float, slack: float, epsilon: f
 @pytest.mark.parametrize("rounds", [1, 10])
 def test_delta_never_rises_and_agrees_with_epsilon(written: str, rest: dict[str, Any], rounds: int) -> None:
     """Delta never rises with epsilon, and epsilon at that delta agrees."""
-    question = {ShuffledRound(interaction="identical", randomizer=parse_randomizer(written), **rest): rounds}
+    question = {alike(randomizer=parse_randomizer(written), **rest): rounds}
     accountant = Accountant()
     found = [accountant.certify_delta(question, epsilon=x) for x in (0.02, 0.5, 1.0, 1.05, 700.0)]
     for earlier, later in itertools.pairwise(found):
@@ -78,9 +79,7 @@ def test_delta_never_rises_and_agrees_with_epsilon(written: str, rest: dict[str,
 
 def test_one_report_is_bounded_by_the_best_epsilon_below() -> None:
     """Randomized response of epsilon0 1 with a local delta: nothing is gained beyond epsilon0."""
-    shuffled = ShuffledRound(
-        interaction="identical", randomizer=parse_randomizer("generic(epsilon0=1)"), reports=1, delta0=1e-6
-    )
+    shuffled = alike(randomizer=parse_randomizer("generic(epsilon0=1)"), reports=1, delta0=1e-6)
     exact = (1 + math.e) * shuffled.slack
     for epsilon in (1.0, 1.5, 3.0, 50.0):
         found = Accountant().certify_delta({shuffled: 1}, epsilon=epsilon)
@@ -105,8 +104,7 @@ def test_next_to_nothing_beside_the_slack_is_not_overrated(seed: int) -> None:
     draw = np.random.default_rng(seed)
     epsilon0, population = float(draw.choice([1e-9, 0.5, 1.0, 2.0])), int(10 ** draw.uniform(6, 12))
     delta0 = float(10 ** draw.uniform(-4, -1.5))
-    shuffled = ShuffledRound(
-        interaction="identical",
+    shuffled = alike(
         randomizer=parse_randomizer(f"generic(epsilon0={epsilon0!r})"),
         reports=1,
         sampled_from=population,
@@ -123,9 +121,7 @@ def test_next_to_nothing_beside_the_slack_is_not_overrated(seed: int) -> None:
 
 
 def test_slack_that_alone_is_more_than_delta_leaves_no_epsilon() -> None:
-    shuffled = ShuffledRound(
-        interaction="identical", randomizer=parse_randomizer("generic(epsilon0=1)"), reports=1000, delta0=1e-9
-    )
+    shuffled = alike(randomizer=parse_randomizer("generic(epsilon0=1)"), reports=1000, delta0=1e-9)
     found = Accountant().certify({shuffled: 1}, delta=1e-6)
     assert found.epsilon_lower == math.inf
     assert found.precise

@@ -7,6 +7,7 @@ import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, Table, parse_randomizer
 from shuffle_ledger.accounting.pld.composition import Composition
+from tests.accounting.alike import alike
 from tests.tiers import thorough
 
 
@@ -47,15 +48,14 @@ LARGE_CASES = {
 @pytest.mark.parametrize("case", [*CASES, *map(thorough, LARGE_CASES)])
 def test_certificates_are_as_narrow_as_asked(case: str) -> None:
     for randomizer, reports, rounds, delta in (CASES | LARGE_CASES)[case]:
-        shuffled = ShuffledRound(interaction="identical", randomizer=randomizer, reports=reports)
+        shuffled = alike(randomizer=randomizer, reports=reports)
         found = Accountant().certify({shuffled: rounds}, delta=delta)
         assert found.precise
         assert 0 < found.epsilon_upper - found.epsilon_lower <= 1e-3 * found.epsilon_upper
 
 
 def sampled(randomizer: str, reports: int, population: int | None = None) -> ShuffledRound:
-    return ShuffledRound(
-        interaction="identical",
+    return alike(
         randomizer=parse_randomizer(randomizer),
         reports=reports,
         sampled_from=population,
@@ -101,8 +101,7 @@ def test_rounds_that_may_reveal_much_do_not_hide_what_others_reveal(
     assert 0 < found.epsilon_upper - found.epsilon_lower <= 1e-3 * found.epsilon_upper
 
 
-HARDLY = ShuffledRound(
-    interaction="identical",
+HARDLY = alike(
     randomizer=parse_randomizer("krr(k=4, epsilon0=1.14e-5)"),
     reports=10,
     participation=0.1,
@@ -143,8 +142,7 @@ def test_rounds_that_hardly_tell_anything_do_not_hide_what_others_tell(
 @pytest.mark.parametrize("delta", [1e-2, 1e-9, 1e-30])
 def test_a_single_round_needs_no_contour(delta: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own pairs and profile say all; contours of losses that one round in a million has take seconds."""
-    shuffled = ShuffledRound(
-        interaction="identical",
+    shuffled = alike(
         randomizer=parse_randomizer("krr(k=10, epsilon0=1e-6)"),
         reports=120,
         analysis="strong-adversary",
@@ -167,11 +165,10 @@ def test_no_delta_is_too_small_to_be_shared(delta: float) -> None:
 
 def test_contours_that_lead_to_each_other_end_the_search_and_not_the_precision() -> None:
     """Between two tilts the search went back and forth, and kept the worse one: no lower bound was left."""
-    kind = ShuffledRound(
+    kind = alike(
         randomizer=parse_randomizer("generic(epsilon0=4)"),
         reports=1_000,
         sampled_from=100_000,
-        interaction="identical",
     )
     found = Accountant(precision=4e-3).certify({kind: 1_005}, delta=5e-10)
     assert 0.99 * found.epsilon_upper < found.epsilon_lower <= found.epsilon_upper

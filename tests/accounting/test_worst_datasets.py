@@ -27,7 +27,7 @@ THEORY = Path(__file__).parents[2] / "docs" / "theory.md"
 
 
 def _round(written: str, users: int) -> ShuffledRound:
-    return ShuffledRound(interaction="identical", randomizer=parse_randomizer(written), reports=users)
+    return ShuffledRound(randomizer=parse_randomizer(written), reports=users)
 
 
 def _normed(weights: Rows) -> Rows:

@@ -27,7 +27,7 @@ WORDS_OF_LIBRARIES = (
 
 MISSPELT = (
     "unknown field 'reprots' in rounds.0; expected one of randomizer, reports, sampled_from, participation,"
-    " honest_fraction, delta0, analysis, interaction, reports_per_user; did you mean reports?"
+    " honest_fraction, delta0, analysis, reports_per_user; did you mean reports?"
 )
 FIELDS = "name, population, epsilon, delta, policy, plan, approximate_share, labels, windows"
 LABELLED = "Latin letters, digits, blanks and _ . : / -, with a letter or digit at both ends"
@@ -53,7 +53,7 @@ FEBRUARY = "expected a date as YYYY-MM-DD: February 2026 has 28 days"
         (
             "analysis",
             "loose",
-            "analysis: got loose, expected one of 'tight', 'clone', 'blanket', 'exact' or 'strong-",
+            "analysis: got loose, expected one of 'clone', 'clone-identical', 'tight', 'blanket', 'exact' or",
         ),
         ("collected_on", "1.2.2025", "collected_on: got 1.2.2025, expected a date as YYYY-MM-DD"),
         ("collected_on", "9999-12-31", f"collected_on: got 9999-12-31, {YEARS}"),

@@ -31,7 +31,7 @@ def test_the_client_registers_forecasts_and_corrects(server: Server) -> None:
     assert client.round("twice").request == request
     found = client.forecast("phones", ForecastWanted(round=TWICE)).kinds[0]
     assert found.round.reports_per_user == 2
-    told = client.correct("twice", {"reports_per_user": 3, "interaction": "identical"}, reason="a log")
+    told = client.correct("twice", {"reports_per_user": 3}, reason="a log")
     assert told.round.reports_per_user == 3
     assert round_record(server.store, "twice").corrections[0] == told
 
@@ -42,7 +42,7 @@ def test_the_client_registers_forecasts_and_corrects(server: Server) -> None:
         ({"reports_per_user": 0}, 422, "a number of at least 1"),
         ({"reports_per_user": 1001}, 422, "a number of at most 1000"),
         ({"reports_per_user": 2, "participation": 0.5}, 409, "leave it out and count the reports"),
-        ({"reports_per_user": 2, "interaction": "sequential"}, 409, "interaction = identical"),
+        ({"reports_per_user": 2, "randomizer": "generic(epsilon0=1)"}, 409, "tight and clone-identical do"),
     ],
 )
 def test_a_refusal_says_what_is_expected(

@@ -14,6 +14,7 @@ import numpy as np
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, attack_epsilon, parse_randomizer
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
+from tests.accounting.alike import alike
 from tests.benchmarks.accountant_speed import clone_kinds, composition
 from tests.benchmarks.case import Case, Interval, Work
 
@@ -74,9 +75,7 @@ def _noisy_response(inputs: int, noise: float) -> str:
 
 def privacy_loss(randomizer: str, reports: int) -> Work:
     """One round's privacy loss from nothing."""
-    shuffled = ShuffledRound(
-        interaction="identical", randomizer=parse_randomizer(randomizer), reports=reports
-    )
+    shuffled = alike(randomizer=parse_randomizer(randomizer), reports=reports)
 
     def run() -> str:
         return f"{Accountant().privacy_loss(shuffled).upper.index.size} losses"
@@ -88,10 +87,7 @@ def losses_of_many(written: Sequence[str], seed: int) -> Work:
     """The privacy losses of one round of each of these randomizers, from nothing, of 10 to 1e9 reports."""
     draw = np.random.default_rng(seed)
     rounds = [
-        ShuffledRound(
-            interaction="identical", randomizer=parse_randomizer(one), reports=round(10 ** draw.uniform(1, 9))
-        )
-        for one in written
+        alike(randomizer=parse_randomizer(one), reports=round(10 ** draw.uniform(1, 9))) for one in written
     ]
     return _each(rounds, lambda one: Accountant().privacy_loss(one))
 
@@ -100,8 +96,7 @@ def epsilons_of_samples(written: Sequence[str], seed: int) -> Work:
     """The epsilon of one round of each of these randomizers, from nothing, of a partly honest sample."""
     draw = np.random.default_rng(seed)
     rounds = [
-        ShuffledRound(
-            interaction="identical",
+        alike(
             randomizer=parse_randomizer(one),
             reports=(reports := round(10 ** draw.uniform(1, 5))),
             sampled_from=round(reports * 10 ** draw.uniform(0.1, 4)),
@@ -198,8 +193,7 @@ def repeated_question(kinds: int, rounds: int) -> Work:
 
 def partly_honest(randomizer: str, sample: int, population: int) -> Work:
     """A hundred rounds of a sample of a population of which 80 % are honest, from nothing."""
-    shuffled = ShuffledRound(
-        interaction="identical",
+    shuffled = alike(
         randomizer=parse_randomizer(randomizer),
         reports=sample,
         sampled_from=population,
@@ -215,8 +209,7 @@ def partly_honest(randomizer: str, sample: int, population: int) -> Work:
 
 def attack_on_a_sample(randomizer: str) -> Work:
     """The epsilon of the known attack on a sample of 1,000 of 10,000 users, of whom 80 % are honest."""
-    shuffled = ShuffledRound(
-        interaction="identical",
+    shuffled = alike(
         randomizer=parse_randomizer(randomizer),
         reports=1000,
         sampled_from=10_000,

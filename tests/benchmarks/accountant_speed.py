@@ -10,13 +10,13 @@ from scipy.signal import fftconvolve
 from scipy.stats import binom
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from tests.accounting.alike import alike
 from tests.benchmarks.case import Case, Interval, Work
 
 
 def one_round(randomizer: str, reports: int, **rest: object) -> ShuffledRound:
     """A round, by its randomizer's notation."""
-    return ShuffledRound(
-        interaction="identical",
+    return alike(
         randomizer=parse_randomizer(randomizer),
         reports=reports,
         **rest,  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from shuffle_ledger.ledger.decisions import admit, open_cohort, quote, register
 from shuffle_ledger.ledger.storage import schema
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
+from tests.accounting.alike import alike
 from tests.benchmarks.case import Case, Work
 
 _DECISIONS = 20
@@ -47,8 +48,7 @@ _IRREGULAR: tuple[tuple[str, int, int | None], ...] = (
 
 
 def made(randomizer: str, reports: int, population: int | None) -> ShuffledRound:
-    return ShuffledRound(
-        interaction="identical",
+    return alike(
         randomizer=parse_randomizer(randomizer),
         reports=reports,
         sampled_from=population,

@@ -13,7 +13,8 @@ from shuffle_ledger.cli.commands.amplify import certificate_facts
 from shuffle_ledger.cli.rendering.present import Bar, document_of, lower, upper
 from shuffle_ledger.ledger.health import verify_oldest
 from shuffle_ledger.ledger.storage import Store
-from shuffle_ledger.ledger.values import SigningKey, certificate_document
+from shuffle_ledger.ledger.values import SigningKey
+from shuffle_ledger.ledger.values.calculations import certificate_document
 from tests.cli.conftest import ROUND, Run
 
 KRR = "krr(k=10, epsilon0=1.15)"
@@ -27,7 +28,6 @@ def test_amplify_bounds_epsilon_at_the_delta_that_was_asked(run: Run) -> None:
         "attack_epsilon_lower",
         "attack_known",
         "analysis",
-        "interaction",
         "round",
     }
     assert answer["delta"] == 1e-6
@@ -124,8 +124,8 @@ def test_a_renyi_divergence_is_bounded_where_it_is_asked_for(run: Run, tmp_path:
     ("randomizer", "options"),
     [
         ("local_gaussian(sigma=4, delta0=2e-10)", ()),
-        ("local_gaussian(sigma=4, delta0=2e-10)", ("--interaction", "sequential")),
-        ("krr(k=10, epsilon0=1)", ("--interaction", "sequential")),
+        ("local_gaussian(sigma=4, delta0=2e-10)", ("--analysis", "clone")),
+        ("joint(generic(epsilon0=0.5), krr(k=10, epsilon0=1))", ()),
         ("hcms(epsilon0=1)", ()),
         ("gaussian(sigma=4, relation='add-remove')", ()),
     ],
@@ -199,7 +199,8 @@ def test_compose_counts_rounds_and_names_causes(run: Run, empty_directory: Path)
         'randomizer,reports,count\n"krr(k=2, epsilon0=0.5)",1000,3\n"krr(k=2, epsilon0=0.5)",1000,\n'
     )
     answer = run("compose", str(rounds), "--delta", "1e-6", "--json").json
-    assert set(answer) == INTERVAL
+    assert set(answer) == INTERVAL | {"analyses"}
+    assert answer["analyses"] == ["blanket"]
     assert set(answer["error"]) == CAUSES
     assert answer["rounds"] == 4
     single = run("amplify", *ROUND, "--delta", "1e-6", "--json").json

@@ -27,6 +27,7 @@ OPTIONS = {
     "round correct --also-cohort": ("round", "correct", "a", "--also-cohort", "tablets"),
     "round correct --collected-on": ("round", "correct", "a", "--collected-on", "2026-01-05"),
     "round correct --collected-until": ("round", "correct", "a", "--collected-until", "2026-01-05"),
+    "--interaction": ("amplify", *ROUND, "--interaction", "identical"),
     "calibrate --policy fixed": ("calibrate", *ROUND, *TARGET, "--policy", "fixed"),
     "round import --sheet": ("round", "import", "rounds.csv", "--sheet", "first"),
     "audit statement --format csv": ("audit", "statement", "phones", "--format", "csv"),
@@ -34,6 +35,7 @@ OPTIONS = {
 # A body for each field that is gone.
 FIELDS: dict[str, tuple[type[Body], dict[str, object]]] = {
     "stratified": (RegisterRound, {"stratified": {"phones": [10, 100]}}),
+    "interaction": (RegisterRound, {"interaction": "identical"}),
     "also_cohorts": (CorrectRound, {"also_cohorts": ["tablets"]}),
     "CorrectRound.collected_on": (CorrectRound, {"collected_on": "2026-01-05"}),
     "CorrectRound.collected_until": (CorrectRound, {"collected_until": "2026-01-05"}),

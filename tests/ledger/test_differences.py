@@ -30,14 +30,6 @@ def test_days_and_periods_that_a_request_leaves_out_do_not_differ() -> None:
     assert [each.field for each in other_round(STORED, later).differences] == ["collected_on", "use_case"]
 
 
-def test_a_round_of_before_interactions_were_declared_does_not_differ_by_its_interaction() -> None:
-    former = ROUND.formerly
-    assert former is not None
-    stored = RoundRequest(round_id="r", cohort="phones", round=former)
-    given = RoundRequest(round_id="r", cohort="phones", round=dataclasses.replace(ROUND, reports=900))
-    assert [each.field for each in other_round(stored, given).differences] == ["reports"]
-
-
 def test_an_audience_differs_as_a_whole() -> None:
     stored = RoundRequest(round_id="r", cohort="a", audience=("a", "b"), round=ROUND)
     given = RoundRequest(round_id="r", cohort="a", round=ROUND)

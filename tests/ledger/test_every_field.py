@@ -172,8 +172,6 @@ def change(body: dict[str, Any], path: tuple[Any, ...]) -> None:
         place[path[-1]] = "1" * 64
     elif field == "details.request.collected_on":
         place[path[-1]] = "2026-01-02"
-    elif is_of_before(body, path):
-        del place[path[-1]]
     elif body["kind"] == "incident" and field.startswith("details.request") and path[-1] in OTHERWISE:
         place[path[-1]] = OTHERWISE[path[-1]]
     elif path[-1] in ("reports", "k"):
@@ -185,11 +183,6 @@ def change(body: dict[str, Any], path: tuple[Any, ...]) -> None:
 def change_all(body: dict[str, Any], paths: Sequence[tuple[Any, ...]]) -> None:
     for path in paths:
         change(body, path)
-
-
-def is_of_before(body: dict[str, Any], path: tuple[Any, ...]) -> bool:
-    """Whether registrations of before rounds declared their interaction lack this field."""
-    return body["kind"] == "incident" and path == ("details", "request", "round", "interaction")
 
 
 def named(path: tuple[Any, ...]) -> str:
@@ -271,11 +264,7 @@ def test_a_field_too_many_or_too_few_is_found_at_every_level(lived: tuple[str, B
                     else:
                         del place[name]
 
-                if (
-                    name != "cohort"
-                    and not is_of_before(body, (*path, name))
-                    and not is_found(made, number, attack)
-                ):
+                if name != "cohort" and not is_found(made, number, attack):
                     missed.append((number, path, name))
     assert missed == []
 

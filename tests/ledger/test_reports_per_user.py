@@ -221,8 +221,7 @@ def test_the_local_budget_counts_every_report() -> None:
         randomizer=parse_randomizer("generic(epsilon0=1)"),
         reports=100,
         delta0=1e-9,
-        analysis="clone",
-        interaction="identical",
+        analysis="clone-identical",
         reports_per_user=3,
     )
     assert math.isclose(local_bounds([(local, 1)])[1], 3e-9, rel_tol=1e-12)
@@ -280,9 +279,9 @@ def test_a_correction_to_several_reports_needs_one_randomizer_for_all(desk: Desk
     desk.open()
     generic = ShuffledRound(randomizer=parse_randomizer("generic(epsilon0=1)"), reports=5_000)
     assert isinstance(desk.ask("a", generic), Admitted)
-    with pytest.raises(InvalidParameter, match="interaction = identical"):
+    with pytest.raises(InvalidParameter, match="as tight and clone-identical do"):
         desk.correct("a", reports_per_user=2)
-    told = desk.correct("a", reports_per_user=2, interaction="identical")
+    told = desk.correct("a", reports_per_user=2, analysis="tight")
     assert told.accounted.reports_per_user == 2
     assert desk.statement().cohorts[0].local_epsilon_upper == 2.0
     assert verify(desk.store, desk.accountant, numbers="all").ok

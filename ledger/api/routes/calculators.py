@@ -22,8 +22,8 @@ from shuffle_ledger.ledger.values.calculations import (
     attack_on,
     calibrated_error,
     calibration_document,
-    certificate_document,
     certified,
+    composition_document,
     few_honest,
 )
 from shuffle_ledger.ledger.values.documents import Json, document_of
@@ -61,7 +61,7 @@ async def compose(body: ComposeRounds, service: Asked) -> JSONResponse:
 
     def work(accountant: Accountant) -> Json:
         certificate, of = certified(accountant, rounds, delta=delta, epsilon=epsilon)
-        return certificate_document(certificate, of=of)
+        return composition_document(rounds, certificate, of=of)
 
     listed: list[Json] = [[document_of(each), count] for each, count in rounds.items()]
     return await _calculated(service, "compose", {"rounds": listed, "delta": delta, "epsilon": epsilon}, work)

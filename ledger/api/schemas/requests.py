@@ -227,6 +227,17 @@ class Body(BaseModel):
         return written
 
 
+#: `clone` holds in any secret order; the other bounds of single reports want one randomizer on all devices.
+Analysis = Annotated[
+    Literal["clone", "clone-identical", "tight", "blanket", "exact", "strong-adversary"] | None,
+    Field(
+        description="The bound. `clone`, the default where a part of the randomizer is generic, holds in any"
+        " secret order, also if devices react to earlier messages, and earns no credit for participation. The"
+        " others want one randomizer on all devices, fixed before the round."
+    ),
+]
+
+
 class ChangeBudget(Body):
     """The budget's epsilon from now on, and why; delta never changes."""
 
@@ -247,15 +258,7 @@ class RoundParameters(Body):
     participation: Share | None = None
     honest_fraction: Share = 1.0
     delta0: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
-    analysis: Literal["tight", "clone", "blanket", "exact", "strong-adversary"] | None = None
-    interaction: Annotated[
-        Literal["identical", "sequential"] | None,
-        Field(
-            description="Whether all devices run one randomizer that was fixed before the round, or each one"
-            " its own, in a secret order, after earlier messages. Left out: sequential where a part of the"
-            " randomizer is generic and no other analysis than clone is asked for, else identical."
-        ),
-    ] = None
+    analysis: Analysis = None
     reports_per_user: Annotated[
         PerUser,
         Field(
@@ -275,7 +278,6 @@ class RoundParameters(Body):
         "honest_fraction",
         "delta0",
         "analysis",
-        "interaction",
         "reports_per_user",
     )
 
@@ -599,8 +601,7 @@ class CorrectRound(Body):
     participation: Share | None = None
     honest_fraction: Share | None = None
     delta0: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] | None = None
-    analysis: Literal["tight", "clone", "blanket", "exact", "strong-adversary"] | None = None
-    interaction: Literal["identical", "sequential"] | None = None
+    analysis: Analysis = None
     reports_per_user: PerUser | None = None
     reason: Reason
 
