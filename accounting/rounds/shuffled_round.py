@@ -31,7 +31,7 @@ from shuffle_ledger.accounting.pld.bounds import ProfileBounds, Sketch
 from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA, Tail
 from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers import Generic, LocalGaussian, LocalRandomizer
-from shuffle_ledger.accounting.randomizers.base import EXACT, DecomposedRandomizer
+from shuffle_ledger.accounting.randomizers.base import BLANKET, EXACT, DecomposedRandomizer
 from shuffle_ledger.accounting.randomizers.notation import parse_randomizer
 from shuffle_ledger.accounting.rounds.interaction import (
     IDENTICAL,
@@ -101,7 +101,8 @@ class ShuffledRound:
         delta0: local delta of an (epsilon0, delta0)-LDP randomizer; a bound is published for `generic` with
             `clone` only.
         analysis: name of the bound, one of the randomizer's; None means its default. Sequential rounds have
-            only `clone`.
+            only `clone`. Where `exact` is one of the randomizer's but not proven for the round, `exact`
+            becomes `blanket`; the attribute is always the analysis that bounds the round.
         interaction: `identical`: every honest device runs the same randomizer, fixed before the round.
             `sequential`: a secret uniform order is drawn first, and the device at each place of it runs any
             randomizer with local privacy epsilon0, which may depend on the place and on all earlier messages;
@@ -187,7 +188,8 @@ class ShuffledRound:
             expected = f"0 for {randomizer.kind}: published for generic alone"
             raise InvalidParameter("delta0", self.delta0, expected)
         names = self._possible_analyses()
-        object.__setattr__(self, "analysis", names[0] if self.analysis is None else self.analysis)
+        if self.analysis is None or (self.analysis == EXACT and EXACT in set(randomizer.analyses) - set(names)):
+            object.__setattr__(self, "analysis", names[0])
         if not isinstance(self.analysis, str) or self.analysis not in names:
             expected = f"one of {', '.join(names)} for {randomizer.kind}"
             if self.is_sequential:
@@ -205,10 +207,16 @@ class ShuffledRound:
             # The tight pair is a bound, not a decomposition: it has no silent component and no published
             # slack.
             names = tuple(name for name in names if name != "tight")
-        if isinstance(self.randomizer, DecomposedRandomizer) and (silent or self.sampled_from is not None):
-            # That the ends and what lies between them bound a random set of users is not proven.
+        if isinstance(self.randomizer, DecomposedRandomizer) and (silent or self._is_partly_honest_sample):
+            # The blanket's silent component and its one contour for every number of honest reports have no
+            # counterpart here.
             names = tuple(name for name in names if name != EXACT)
         return names
+
+    @property
+    def _is_partly_honest_sample(self) -> bool:
+        """Returns whether the number of honest reports is random, by sampling."""
+        return self.sampled_from is not None and self.honest_fraction < 1
 
     def _check_honesty(self) -> None:
         least = self.randomizer.minimum_honest
@@ -325,7 +333,18 @@ class ShuffledRound:
         words: dict[str, Any] = vars(self)["_words"]
         if words["interaction"] == SEQUENTIAL or self.reports_per_user > 1:
             return None
+        words = vars(self.before_exact or self)["_words"]
         return dataclasses.replace(self, **{**words, "interaction": UNDECLARED})
+
+    @property
+    def before_exact(self) -> ShuffledRound | None:
+        """Returns the round that the same description meant before `exact` was the default of reports that
+        are one bit; None if it means the same now."""
+        words: dict[str, Any] = vars(self)["_words"]
+        is_of_bits = self.analysis == EXACT and isinstance(self.randomizer, DecomposedRandomizer)
+        if words["analysis"] is not None or not is_of_bits:
+            return None
+        return dataclasses.replace(self, **{**words, "analysis": BLANKET})
 
     def asked_mapping(self) -> dict[str, object]:
         """Returns the JSON form of the description as given: null for what was left to the defaults."""

@@ -128,15 +128,19 @@ def check_opening(store: Store, cohort: Cohort) -> None:
 def _as_opened(
     store: Store, cohort: Cohort, plan: Mapping[ShuffledRound, int]
 ) -> Mapping[ShuffledRound, int]:
-    """Return a plan as the cohort was opened with it, if it was before rounds declared their interaction."""
-    former = [(one.formerly or one, count) for one, count in plan.items()]
+    """Return a plan as the cohort was opened with it, if it was before rounds declared their interaction, or
+    before `exact` was a default analysis."""
     try:
         details = store.entry(cohort.name, FIRST_SEQUENCE).content().details
     except NotFound:
         return plan
-    slots = [{"round": one.to_mapping(), "count": count} for one, count in former]
     stored = details["rules"]["slots"] if details["policy"] == POLICY_PLAN else []
-    return dict(former) if stored == canonical.decode(canonical.encode(slots)) else plan
+    for meant in (lambda one: one.before_exact, lambda one: one.formerly):
+        former = {meant(one) or one: count for one, count in plan.items()}
+        slots = [{"round": one.to_mapping(), "count": count} for one, count in former.items()]
+        if stored == canonical.decode(canonical.encode(slots)):
+            return former
+    return plan
 
 
 def _rules(

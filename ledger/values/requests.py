@@ -357,23 +357,26 @@ class RoundRequest:
     def repeats(self, content: bytes) -> bool:
         """Whether `content`, canonical bytes that an identifier is bound to, are this request's.
 
-        The same words had other bytes before rounds declared their interaction. They repeat what was
-        registered then, and are answered with what was accounted then. The periods of windows follow from the
+        The same words had other bytes before rounds declared their interaction, and before `exact` was a
+        default analysis. They repeat what was registered then, and are answered with what was accounted then. The periods of windows follow from the
         cohorts and the days; without days, those of the registration are meant. The team is that of the
         registration.
         """
         if content == self.to_bytes():
             return True
         meant = self.placed_as(RoundRequest.from_bytes(content))
-        former = meant.round.formerly
-        meant_then = None if former is None else dataclasses.replace(meant, round=former)
-        return any(one is not None and content == one.to_bytes() for one in (meant, meant_then))
+        meanings = (meant.round, meant.round.before_exact, meant.round.formerly)
+        then = (dataclasses.replace(meant, round=one) for one in meanings if one is not None)
+        return any(content == one.to_bytes() for one in then)
 
     def as_before(self, registered: ShuffledRound) -> RoundRequest:
-        """Return the request in the words of before rounds declared their interaction, if `registered` is."""
+        """Return the request in the words of before rounds declared their interaction, or before `exact` was
+        a default analysis, if `registered` is."""
         former = self.round.formerly
         if former is None or "interaction" in registered.to_mapping():
-            return self
+            former = self.round.before_exact
+            if former is None or former.analysis != registered.analysis:
+                return self
         return dataclasses.replace(self, round=former)
 
     def placed_as(self, registered: RoundRequest) -> RoundRequest:
