@@ -55,7 +55,9 @@ def _is_analysed_as(described: ShuffledRound, slot: ShuffledRound) -> bool:
     bound the same divergences, those of all neighbouring datasets; `exact` is the smaller bound."""
     alike = {EXACT, BLANKET}
     of_reports = isinstance(described.randomizer, DecomposedRandomizer)
-    return described.analysis == slot.analysis or (of_reports and {described.analysis, slot.analysis} == alike)
+    return described.analysis == slot.analysis or (
+        of_reports and {described.analysis, slot.analysis} == alike
+    )
 
 
 def _is_no_more_often(described: ShuffledRound, slot: ShuffledRound) -> bool:

@@ -188,7 +188,9 @@ class ShuffledRound:
             expected = f"0 for {randomizer.kind}: published for generic alone"
             raise InvalidParameter("delta0", self.delta0, expected)
         names = self._possible_analyses()
-        if self.analysis is None or (self.analysis == EXACT and EXACT in set(randomizer.analyses) - set(names)):
+        if self.analysis is None or (
+            self.analysis == EXACT and EXACT in set(randomizer.analyses) - set(names)
+        ):
             object.__setattr__(self, "analysis", names[0])
         if not isinstance(self.analysis, str) or self.analysis not in names:
             expected = f"one of {', '.join(names)} for {randomizer.kind}"

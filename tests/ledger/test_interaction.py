@@ -273,3 +273,59 @@ def test_a_number_of_reports_that_no_round_has_is_no_round_of_one_user() -> None
     known = ShuffledRound(randomizer=parse_randomizer("krr(k=2, epsilon0=1)"), reports=100)
     with pytest.raises(InvalidParameter, match="reports"):
         restated(known, {"reports": 10**12 + 1})
+
+
+BIT = "krr(k=2, epsilon0=1)"
+
+
+@pytest.mark.parametrize("fields", [{}, {"sampled_from": 100_000}, {"reports_per_user": 2}])
+def test_a_round_of_bits_keeps_the_analysis_that_it_was_registered_with(
+    store: Store, accountant: Accountant, fields: dict[str, Any]
+) -> None:
+    """The same words mean another analysis today; sent again, they are answered with what was accounted."""
+    plain = today(randomizer=BIT, **fields)
+    blanket = today(randomizer=BIT, analysis="blanket", **fields)
+    assert plain.round.analysis == "exact"
+    answer, _ = decided(store, accountant, blanket)
+    assert isinstance(answer, Admitted)
+    again, _ = decided(store, accountant, plain)
+    assert isinstance(again, Admitted)
+    assert again.accounted.analysis == "blanket"
+    with pytest.raises(Conflict, match="analysis: stored"):
+        decided(store, accountant, today(randomizer=BIT, analysis="exact", **fields))
+    with pytest.raises(Conflict, match="reports: stored"):
+        decided(store, accountant, today(randomizer=BIT, **{**fields, "reports": 9_999}))
+    assert verify(store, accountant, numbers="all").ok
+
+
+def test_a_plan_of_bits_is_opened_again_and_takes_rounds_of_either_analysis(
+    store: Store, accountant: Accountant
+) -> None:
+    plain, named = (today(randomizer=BIT, analysis=one).round for one in (None, "blanket"))
+    content: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-6, "policy": "plan"}
+    content |= {"actor": "tester", "accountant": accountant}
+    first = open_cohort(store, name="before", plan={named: 2}, **content)
+    assert open_cohort(store, name="before", plan={plain: 2}, **content) == first
+    with pytest.raises(Conflict):
+        open_cohort(store, name="before", plan={plain: 3}, **content)
+    open_cohort(store, name="since", plan={plain: 2}, **content)
+    for cohort, slot in (("before", named), ("since", plain)):
+        for number, described in enumerate((plain, named)):
+            request = RoundRequest(round_id=f"{cohort}{number}", cohort=cohort, round=described)
+            answer, _ = decided(store, accountant, request)
+            assert isinstance(answer, Admitted)
+            assert answer.accounted == slot
+        answer, _ = decided(store, accountant, RoundRequest(round_id=cohort, cohort=cohort, round=plain))
+        assert isinstance(answer, Refused)
+    assert verify(store, accountant, numbers="all").ok
+
+
+def test_a_correction_that_makes_the_number_of_reports_random_falls_back_to_the_blanket(
+    store: Store, accountant: Accountant
+) -> None:
+    decided(store, accountant, today("a", randomizer=BIT, sampled_from=100_000))
+    corrected = correct(
+        store, accountant, "a", {"honest_fraction": 0.5}, actor="tester", reason="half of them are old"
+    )
+    assert corrected.round.analysis == "blanket"
+    assert verify(store, accountant, numbers="all").ok

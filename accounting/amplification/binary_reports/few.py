@@ -109,7 +109,10 @@ class EveryDataset:
                 continue
             middle = (low + high) // 2
             best = int(which[np.argmax(up - excess[middle] * down)])
-            open_runs += [(low, middle, one, best, which, up, down), (middle, high, best, other, which, up, down)]
+            open_runs += [
+                (low, middle, one, best, which, up, down),
+                (middle, high, best, other, which, up, down),
+            ]
 
 
 def _blocks(law: BitLaw, others: int) -> Iterator[tuple[int, FloatArray, FloatArray]]:

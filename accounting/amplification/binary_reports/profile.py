@@ -81,13 +81,13 @@ class BitProfile(MechanismProfile):
     def _largest(self, honest: int, excess: FloatArray) -> ProfileBounds:
         """Returns bounds on the larger one of both directions' divergences."""
         if self.is_listed(honest):
-            each = [_listed(law, honest - 1).bounds(excess) for law in self._laws]
+            each = [every_dataset(law, honest - 1).bounds(excess) for law in self._laws]
         else:
             each = [tilted_bounds(law, honest - 1, excess) for law in self._laws]
         return ProfileBounds(*(np.max(side, axis=0) for side in zip(*each, strict=True)))
 
 
 @functools.lru_cache(maxsize=_TABLES_KEPT)
-def _listed(law: BitLaw, others: int) -> EveryDataset:
+def every_dataset(law: BitLaw, others: int) -> EveryDataset:
     """Returns the lines of every dataset; they do not depend on the precision that is asked for."""
     return EveryDataset(law, others)
