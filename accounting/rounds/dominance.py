@@ -51,8 +51,11 @@ def fits(described: ShuffledRound, slot: ShuffledRound) -> bool:
 
 
 def _is_analysed_as(described: ShuffledRound, slot: ShuffledRound) -> bool:
-    """Returns whether what bounds the slot bounds rounds of the analysis of `described`. `blanket` and `exact`
-    bound the same divergences, those of all neighbouring datasets; `exact` is the smaller bound."""
+    """Returns whether what bounds the slot bounds rounds of the analysis of `described`.
+
+    `blanket` and `exact` bound the same divergences, those of all neighbouring datasets; `exact` is the
+    smaller bound.
+    """
     alike = {EXACT, BLANKET}
     of_reports = isinstance(described.randomizer, DecomposedRandomizer)
     return described.analysis == slot.analysis or (

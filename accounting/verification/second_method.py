@@ -126,7 +126,8 @@ def _divergence(shuffled: ShuffledRound) -> _Divergence | None:
 
 def _largest_of_bits(a: float, b: float, honest: int, excess: float) -> float | None:
     """Returns the largest divergence of bits that are 1 with probability a or b, over the numbers of others
-    with either; of many others, over numbers next to all and to none, where the largest one is or nearly is."""
+    with either; None if there are too many. Of many others, numbers next to all and to none are tried, where
+    the largest one is or nearly is."""
     others = honest - 1
     if honest > _MOST_REPORTS:
         return None

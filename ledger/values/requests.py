@@ -358,9 +358,9 @@ class RoundRequest:
         """Whether `content`, canonical bytes that an identifier is bound to, are this request's.
 
         The same words had other bytes before rounds declared their interaction, and before `exact` was a
-        default analysis. They repeat what was registered then, and are answered with what was accounted then. The periods of windows follow from the
-        cohorts and the days; without days, those of the registration are meant. The team is that of the
-        registration.
+        default analysis. They repeat what was registered then, and are answered with what was accounted then.
+        The periods of windows follow from the cohorts and the days; without days, those of the registration
+        are meant. The team is that of the registration.
         """
         if content == self.to_bytes():
             return True

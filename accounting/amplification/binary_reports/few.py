@@ -1,5 +1,5 @@
-"""Few users: the divergence of every dataset. It is the largest of many lines in the order, one for each number of
-others who hold the first input and each threshold; the largest at every order are found once."""
+"""Few users: the divergence of every dataset. It is the largest of many lines in the order, one for each
+number of others who hold the first input and each threshold; the largest at every order are found once."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 
 # Windows of sums of bits leave out at most `exp(-this)` on either side, and lines that low are left out.
 _LEFT_OUT_EXPONENT = 110.0
-# What all that adds to a divergence, at most: two windows of binomials and one of their sum, two sides each; a
-# line; and as much again for round-off.
+# Upper bound on what all that adds to a divergence: two windows of binomials and one of their sum, two sides
+# each; a line; and as much again for their round-off.
 _LEFT_OUT = 16 * math.exp(-_LEFT_OUT_EXPONENT)
 # Datasets whose common users are added up once. Larger: fewer sums of common users, more products.
 _BLOCK = 32
-# Lines that are nowhere the highest are left out, once: number of orders between which they are looked for, and
-# the least of these as a share of the last one.
+# Lines that are nowhere the highest are left out, once: the number of orders between which they are looked
+# for, and the least of these as a share of the last one.
 _ORDERS, _FIRST_ORDER = 128, 1e-6
 # Lines times orders that are compared at once. Larger: fewer steps, more products.
 _TOGETHER = 1 << 15
+# Relative room for the round-off of comparisons of lines; a sum of two products has 3 roundings.
+_COMPARED = 64 * UNIT_ROUND_OFF
 
 
 def lines_of(law: BitLaw, others: int) -> float:
@@ -47,7 +49,7 @@ class EveryDataset:
     """
 
     def __init__(self, law: BitLaw, others: int) -> None:
-        self._room = UNIT_ROUND_OFF * (16 * others + 64)
+        self._room = 16 * UNIT_ROUND_OFF * others + _COMPARED
         rises, falls = [], []
         for first, mean, mass in _blocks(law, others):
             beyond = np.zeros_like(mass)
@@ -71,27 +73,29 @@ class EveryDataset:
 
         Source: docs/theory.md, "Binary reports".
         """
-        room = 2 * self._room  # once for the masses, once for the search
-        rise, fall = np.empty_like(excess), np.empty_like(excess)
+        room = self._room + _COMPARED
+        most, least = self._rise * (1 + room), self._fall * (1 - room)
+        upper, lower = np.empty_like(excess), np.empty_like(excess)
         for some, which in self._highest(excess):
-            values = self._rise[which, None] - self._fall[which, None] * excess[some]
-            highest = which[np.argmax(values, axis=0)]
-            rise[some], fall[some] = self._rise[highest], excess[some] * self._fall[highest]
+            values = most[which, None] - least[which, None] * excess[some]
+            best = np.argmax(values, axis=0)
+            upper[some] = values[best, np.arange(best.size)]
+            highest = which[best]
+            lower[some] = self._rise[highest] * (1 - room) - excess[some] * self._fall[highest] * (1 + room)
         return ProfileBounds(
-            np.maximum(rise * (1 + room) - fall * (1 - room), 0.0) + _LEFT_OUT,
-            np.maximum(rise * (1 - room) - fall * (1 + room) - (1 + excess) * _LEFT_OUT, 0.0),
+            np.maximum(upper, 0.0) + _LEFT_OUT, np.maximum(lower - (1 + excess) * _LEFT_OUT, 0.0)
         )
 
     def _highest(self, excess: FloatArray) -> Iterator[tuple[slice, IndexArray]]:
-        """Yields runs of the orders, each with the lines of which one is the highest at each order from the
-        run's first to its last one, if lines that are higher by less than the room of either count as equal.
-        Runs overlap in their ends.
+        """Yields runs of the orders, each with some lines: every other line, raised by its room for
+        comparisons, is below one of these, also raised, from the run's first order to its last one. Runs
+        overlap in their ends.
 
         A line that is not above the highest ones at both ends where these two cross is nowhere between the
         ends above both of them.
         """
         rise, fall = self._rise * (1 + self._room), self._fall * (1 - self._room)
-        margin = 16 * UNIT_ROUND_OFF
+        margin = _COMPARED / 4
         ends = [int(np.argmax(rise - order * fall)) for order in (excess[0], excess[-1])]
         open_runs = [(0, excess.size - 1, *ends, np.arange(rise.size), rise, fall)]
         while open_runs:

@@ -14,9 +14,9 @@ from shuffle_ledger.accounting.amplification.profiles import MechanismProfile
 from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT, FloatArray, order_less_one
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 
-#: Every dataset of users with at most so many lines is listed: with the first number whatever the variance of the
-#: others' sum, with the second one if that is at most the third number, where nodes would be many. More: memory
-#: and time. The bounds hold for all values; the tests change them.
+#: Every dataset is listed if they have at most this many lines: the first number, or the second one if
+#: the variance of the others' sum is at most the third one, where nodes would be many. More: memory and
+#: time. The bounds hold for all values.
 FEW_LINES, FEW_LINES_OF_RARE, RARE = 7e5, 3e6, 60.0
 # Lines of this many laws and numbers of users are kept.
 _TABLES_KEPT = 4
