@@ -18,8 +18,8 @@ from shuffle_ledger.accounting.amplification.decomposition import Decomposition,
 from shuffle_ledger.accounting.amplification.profiles import BlanketProfile, MechanismProfile, directions
 from shuffle_ledger.accounting.errors import InvalidParameter
 
-#: Name of the analysis by the reports' own law.
-EXACT = "exact"
+#: Names of the analysis by the reports' own law, and of that by decompositions.
+EXACT, BLANKET = "exact", "blanket"
 #: Relative room in a divergence for the round-off of masses, and for joined components that differ by
 #: round-off: 10^6 times the need for up to 10^12 reports and a delta down to 1e-46.
 ROOM = 1e-6
@@ -176,7 +176,7 @@ class DecomposedRandomizer(LocalRandomizer):
     @property
     def analyses(self) -> tuple[str, ...]:
         """See `LocalRandomizer.analyses`."""
-        return ("blanket",) if self.bit_law is None else ("blanket", EXACT)
+        return (BLANKET,) if self.bit_law is None else (EXACT, BLANKET)
 
     @property
     def bit_law(self) -> BitLaw | None:

@@ -6,6 +6,7 @@ import dataclasses
 
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.randomizers import WholeRelease
+from shuffle_ledger.accounting.randomizers.base import BLANKET, EXACT, DecomposedRandomizer
 from shuffle_ledger.accounting.randomizers.generic import CLONE, of_any_order
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, certain_round, charged_as
 
@@ -40,10 +41,23 @@ def fits(described: ShuffledRound, slot: ShuffledRound) -> bool:
         found = _in_any_order(described)
         return found is not None and fits(found, slot)
     return described == slot or (
-        described.analysis == slot.analysis
+        _is_analysed_as(described, slot)
         and described.delta0 <= slot.delta0
         and _is_nested(described, slot)
         and _hides_as_many(described, slot)
+    )
+
+
+def _is_analysed_as(described: ShuffledRound, slot: ShuffledRound) -> bool:
+    """Returns whether what bounds the slot bounds rounds of the analysis of `described`.
+
+    `blanket` and `exact` bound the same divergences, those of all neighbouring datasets; `exact` is the
+    smaller bound.
+    """
+    alike = {EXACT, BLANKET}
+    of_reports = isinstance(described.randomizer, DecomposedRandomizer)
+    return described.analysis == slot.analysis or (
+        of_reports and {described.analysis, slot.analysis} == alike
     )
 
 
@@ -93,7 +107,7 @@ def _is_nested(described: ShuffledRound, slot: ShuffledRound) -> bool:
         if here == there or (field.name == "epsilon0" and here <= there):
             continue
         # More categories are a post-processing: the law of every other report is mixed with its mean.
-        if field.name == "k" and slot.analysis == "blanket" and here >= there:
+        if field.name == "k" and slot.analysis == BLANKET and here >= there:
             continue
         return False
     return True

@@ -95,7 +95,9 @@ class ShuffledRound:
             a part of the randomizer is `generic`: a secret uniform order is drawn first, and the device at
             each place of it runs any randomizer with local privacy epsilon0, which may depend on the place
             and on all earlier messages; all messages may be seen in their order. Every other analysis of
-            single reports: every honest device runs the same randomizer, fixed before the round.
+            single reports: every honest device runs the same randomizer, fixed before the round. Where
+            `exact` is one of the randomizer's but not proven for the round, `exact` becomes `blanket`; the
+            attribute is always the analysis that bounds the round.
         reports_per_user: the most reports that one user sends to the round; the collector drops those beyond
             before it counts `reports`. If it is above 1, sampling earns no credit, and `sampled_from` counts
             users. See `charged_as`.
@@ -175,7 +177,10 @@ class ShuffledRound:
             expected = f"0 for {randomizer.kind}: published for generic alone"
             raise InvalidParameter("delta0", self.delta0, expected)
         names = self._possible_analyses()
-        object.__setattr__(self, "analysis", names[0] if self.analysis is None else self.analysis)
+        if self.analysis is None or (
+            self.analysis == EXACT and EXACT in set(randomizer.analyses) - set(names)
+        ):
+            object.__setattr__(self, "analysis", names[0])
         if not isinstance(self.analysis, str) or self.analysis not in names:
             expected = f"one of {', '.join(names)} for {randomizer.kind}"
             if names != randomizer.analyses:
@@ -191,10 +196,16 @@ class ShuffledRound:
             # The tight pair is a bound, not a decomposition: it has no silent component and no published
             # slack.
             names = tuple(name for name in names if name != TIGHT)
-        if isinstance(self.randomizer, DecomposedRandomizer) and (silent or self.sampled_from is not None):
-            # That the ends and what lies between them bound a random set of users is not proven.
+        if isinstance(self.randomizer, DecomposedRandomizer) and (silent or self._is_partly_honest_sample):
+            # The blanket's silent component and its one contour for every number of honest reports have no
+            # counterpart here.
             names = tuple(name for name in names if name != EXACT)
         return names
+
+    @property
+    def _is_partly_honest_sample(self) -> bool:
+        """Returns whether the number of honest reports is random, by sampling."""
+        return self.sampled_from is not None and self.honest_fraction < 1
 
     def _check_honesty(self) -> None:
         least = self.randomizer.minimum_honest

@@ -42,8 +42,11 @@ _LATTICE_DEVIATIONS = 14.0
 _LATTICE_FACTORS = (1.0, 2.0, 4.0, 8.0)
 # Largest number of reports that is checked.
 _MOST_REPORTS = 10**10
-# Largest number of other users whose every dataset is summed.
+# Largest number of other users whose every dataset is summed; of more, this many datasets next to either end,
+# in growing steps, are. And how far the law of a number of ones is summed, in deviations.
 _MOST_OTHERS = 300
+_NUMBERS_NEAR_AN_END = 60
+_TRUSTED_REACH = 9.0
 # Tilted masses further below the tilted mean than this many deviations are round-off and not used.
 _TRUSTED_DEVIATIONS = 6.0
 _LARGEST_TILT = 1e6
@@ -123,19 +126,32 @@ def _divergence(shuffled: ShuffledRound) -> _Divergence | None:
 
 def _largest_of_bits(a: float, b: float, honest: int, excess: float) -> float | None:
     """Returns the largest divergence of bits that are 1 with probability a or b, over the numbers of others
-    with either; None if there are too many."""
+    with either; None if there are too many. Of many others, numbers next to all and to none are tried, where
+    the largest one is or nearly is."""
     others = honest - 1
-    if others > _MOST_OTHERS:
+    if honest > _MOST_REPORTS:
         return None
+    numbers = range(honest)
+    if others > _MOST_OTHERS:
+        near = np.unique(np.geomspace(1, _MOST_OTHERS, _NUMBERS_NEAR_AN_END).astype(int) - 1).tolist()
+        numbers = [*near, *(others - one for one in near)]
     found = 0.0
-    for first in range(others + 1):
-        ones = scipy.stats.binom.pmf(np.arange(first + 1), first, a)
-        rest = others - first
-        hidden = np.convolve(ones, scipy.stats.binom.pmf(np.arange(rest + 1), rest, b))
+    for first in numbers:
+        ones, _ = _binomial(first, a)
+        rest, _ = _binomial(others - first, b)
+        hidden = np.convolve(ones, rest)
         one, other = (np.convolve(hidden, [1 - p, p]) for p in (a, b))
         for p, q in ((one, other), (other, one)):
             found = max(found, float(np.maximum(p - q - excess * q, 0.0).sum()))
     return found
+
+
+def _binomial(trials: int, chance: float) -> _Law:
+    """Returns the masses of a binomial law up to far from its mean."""
+    reach = _TRUSTED_REACH * math.sqrt(trials * chance * (1 - chance)) + _TRUSTED_REACH**2
+    low = max(0, math.floor(trials * chance - reach))
+    high = min(trials, math.ceil(trials * chance + reach))
+    return scipy.stats.binom.pmf(np.arange(low, high + 1), trials, chance), low
 
 
 def _mixed(divergence: _Divergence, law: Any, honest: int, excess: float) -> float | None:

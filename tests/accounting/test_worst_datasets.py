@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.integrate import quad
 
 from shuffle_ledger.accounting import (
     Accountant,
@@ -246,3 +249,106 @@ def test_many_reports_come_next_to_the_limit(written: str) -> None:
     found = attack_epsilon(described, delta=1e-8)
     assert found is not None
     assert above / found == pytest.approx(_share(written), rel=0.01)
+
+
+def _integral(function: Callable[[float], float], cuts: list[float]) -> float:
+    return math.fsum(quad(function, *pair, epsabs=1e-12)[0] for pair in itertools.pairwise(cuts))
+
+
+def _limit_of_laplace(epsilon0: float, *, interval: bool) -> float:
+    """The limit from densities: all others at one value, against the least density of all values."""
+    far = 60 / epsilon0
+
+    def density(y: float) -> float:
+        return epsilon0 / 2 * math.exp(-epsilon0 * abs(y))
+
+    def squared(y: float) -> float:
+        return (density(y) - density(y - 1)) ** 2
+
+    def hidden(y: float) -> float:
+        return (math.exp(min(1.0, 1 - y) * epsilon0) - 1) * (density(y) - density(y - 1))
+
+    def attack(x: float) -> float:
+        return _integral(lambda y: squared(y) / density(y - x), sorted({-far, 0, x, 0.5, 1, 1 + far}))
+
+    if interval:  # the components of "Noise on an interval"
+        return math.sqrt(2 * _integral(hidden, [-far, 0, 0.5]) / max(map(attack, np.linspace(0, 1, 11))))
+    bit = 2 * _integral(lambda y: squared(y) / density(y - 1), [-far, 0, 0.5])
+    return math.sqrt(bit / max(attack(0), attack(1)))
+
+
+def _limit_of_bits(kept: float, stray: float) -> float:
+    """The limit of unary encodings, from the bits of the user's two categories and of a third one."""
+    only, other = kept * (1 - stray), stray * (1 - kept)
+    third = 2 / (stray * (1 - stray)) * (stray**2 / kept + (1 - stray) ** 2 / (1 - kept))
+    return math.sqrt(2 / other / max(third, 1 / only + 1 / other))
+
+
+def _limit_of_subsets(epsilon0: float, domain: int) -> float:
+    """The limit from counts of subsets that have one of the user's categories, with or without a third."""
+    e = math.exp(epsilon0)
+    size = max(1, round(domain / (e + 1)))
+    with_one = math.comb(domain - 2, size - 1)
+    third = (math.comb(domain - 3, size - 2) / e if size > 1 else 0.0) + math.comb(domain - 3, size - 1)
+    return math.sqrt(2 * with_one / max(2 * third, with_one * (1 + 1 / e)))
+
+
+LIMITS: dict[str, Callable[[float], float]] = {
+    "laplace": functools.partial(_limit_of_laplace, interval=False),
+    "bounded_laplace": functools.partial(_limit_of_laplace, interval=True),
+    "rappor": lambda epsilon0: _limit_of_bits(*(1 / (1 + math.exp(one * epsilon0 / 2)) for one in (-1, 1))),
+    "oue": lambda epsilon0: _limit_of_bits(0.5, 1 / (math.exp(epsilon0) + 1)),
+    "subset": lambda epsilon0: _limit_of_subsets(epsilon0, 64),
+}
+
+
+@pytest.mark.parametrize("kind", LIMITS)
+def test_what_users_lose_is_what_densities_and_counts_say(kind: str) -> None:
+    """The table of limits and the paragraph of each kind, from the mechanisms' definitions alone."""
+    published = {name.split("(")[0]: row for name, row in _published()}
+    page = THEORY.read_text("utf-8")
+    said = re.search(
+        rf"^- `{kind}`.*: (\d+) percent at epsilon0 1, (\d+) at 2 and (\d+) at 3", page, re.MULTILINE
+    )
+    assert said is not None
+    for epsilon0, cell, percent in zip((1, 2, 3), published[kind], said.groups(), strict=True):
+        limit = LIMITS[kind](epsilon0)
+        assert cell == pytest.approx(limit, abs=6e-4)
+        assert int(percent) == round(100 * (limit - 1))
+
+
+def test_large_local_epsilons_lose_the_root_of_two_and_half() -> None:
+    assert LIMITS["laplace"](12.0) == pytest.approx(math.sqrt(2), abs=1e-3)
+    assert LIMITS["bounded_laplace"](16.0) == pytest.approx(1.5, abs=1e-3)
+
+
+def _cells(values: tuple[float, ...], epsilon0: float) -> Rows:
+    """Laplace noise on values, seen in six cells of its outputs."""
+
+    def below(z: float) -> float:
+        return math.exp(epsilon0 * z) / 2 if z < 0 else 1 - math.exp(-epsilon0 * z) / 2
+
+    cuts = [-math.inf, *np.linspace(0, 1, 5).tolist(), math.inf]
+    return [[below(high - x) - below(low - x) for low, high in itertools.pairwise(cuts)] for x in values]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("values", [(0.0, 1.0), (0.0, 0.5, 1.0)])
+@pytest.mark.parametrize("users", [2, 3, 4])
+@pytest.mark.parametrize("epsilon0", [1.0, 2.0, 4.0])
+def test_few_users_with_laplace_noise_are_worst_off_beside_one_end(
+    values: tuple[float, ...], users: int, epsilon0: float
+) -> None:
+    """All others at one end are worst at positive epsilons; at 0, by some percent, a mixture may be."""
+    rows, epsilons = _cells(values, epsilon0), (0.0, 0.2 * epsilon0, 0.5 * epsilon0)
+    ends = []
+    for end in (rows[0], rows[-1]):
+        law: Law = defaultdict(float, {(0,) * len(end): 1.0})
+        for _ in range(users - 1):
+            law = _with(law, end)
+        ends.append([_with(law, row) for row in rows])
+    for epsilon, most in zip(epsilons, _supremum(rows, users, epsilons), strict=True):
+        order = math.exp(epsilon)
+        pairs = [pair for laws in ends for pair in itertools.permutations(laws, 2)]
+        found = max(math.fsum(max(p[y] - order * q[y], 0.0) for y in p) for p, q in pairs)
+        assert found >= most * (1 - 1e-9 if epsilon > 0 else 0.95)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections import OrderedDict
 
 import numpy as np
 
-from shuffle_ledger.accounting.amplification.binary_reports.few import EveryDataset
+from shuffle_ledger.accounting.amplification.binary_reports.few import EveryDataset, lines_of
 from shuffle_ledger.accounting.amplification.binary_reports.law import BitLaw
 from shuffle_ledger.accounting.amplification.binary_reports.tilted import crude_log, tilted_bounds
 from shuffle_ledger.accounting.amplification.profiles import MechanismProfile
 from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT, FloatArray, order_less_one
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 
-#: Every dataset of at most this many other users is listed. More: memory and time. The bounds hold for every
-#: value; the tests change it.
-FEW_OTHERS = 96
-# A profile keeps the tables of this many numbers of users.
+#: Every dataset is listed if they have at most this many lines: the first number, or the second one if
+#: the variance of the others' sum is at most the third one, where nodes would be many. More: memory and
+#: time. The bounds hold for all values.
+FEW_LINES, FEW_LINES_OF_RARE, RARE = 7e5, 3e6, 60.0
+# Lines of this many laws and numbers of users are kept.
 _TABLES_KEPT = 4
 # Where the upper bound is more than this many times the lower one, the blanket may be closer.
 _WIDE = 1.01
@@ -42,7 +43,6 @@ class BitProfile(MechanismProfile):
         self._laws = (law,) if law.is_symmetric else (law, law.mirrored)
         self._blanket = blanket
         self._room = room
-        self._tables: OrderedDict[int, list[EveryDataset]] = OrderedDict()
 
     def bounds(self, honest: int, excess: FloatArray) -> ProfileBounds:
         """See `MechanismProfile.bounds`."""
@@ -64,7 +64,9 @@ class BitProfile(MechanismProfile):
 
     def is_listed(self, honest: int) -> bool:
         """See `MechanismProfile.is_listed`."""
-        return honest - 1 <= FEW_OTHERS
+        law, others = self._laws[0], honest - 1
+        is_rare = others * max(law.a * law.not_a, law.b * law.not_b) <= RARE
+        return lines_of(law, others) <= (FEW_LINES_OF_RARE if is_rare else FEW_LINES)
 
     def crude_log(self, honest: int, excess: FloatArray) -> FloatArray:
         """See `MechanismProfile.crude_log`."""
@@ -79,14 +81,13 @@ class BitProfile(MechanismProfile):
     def _largest(self, honest: int, excess: FloatArray) -> ProfileBounds:
         """Returns bounds on the larger one of both directions' divergences."""
         if self.is_listed(honest):
-            each = [table.bounds(excess) for table in self._listed(honest - 1)]
+            each = [every_dataset(law, honest - 1).bounds(excess) for law in self._laws]
         else:
             each = [tilted_bounds(law, honest - 1, excess) for law in self._laws]
         return ProfileBounds(*(np.max(side, axis=0) for side in zip(*each, strict=True)))
 
-    def _listed(self, others: int) -> list[EveryDataset]:
-        if others not in self._tables:
-            while len(self._tables) >= _TABLES_KEPT:
-                self._tables.popitem(last=False)
-            self._tables[others] = [EveryDataset(law, others) for law in self._laws]
-        return self._tables[others]
+
+@functools.lru_cache(maxsize=_TABLES_KEPT)
+def every_dataset(law: BitLaw, others: int) -> EveryDataset:
+    """Returns the lines of every dataset; they do not depend on the precision that is asked for."""
+    return EveryDataset(law, others)
