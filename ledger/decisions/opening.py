@@ -135,8 +135,8 @@ def _as_opened(
     except NotFound:
         return plan
     stored = details["rules"]["slots"] if details["policy"] == POLICY_PLAN else []
-    for meant in (lambda one: one.before_exact, lambda one: one.formerly):
-        former = {meant(one) or one: count for one, count in plan.items()}
+    before_exact = {one.before_exact or one: count for one, count in plan.items()}
+    for former in (before_exact, {one.formerly or one: count for one, count in plan.items()}):
         slots = [{"round": one.to_mapping(), "count": count} for one, count in former.items()]
         if stored == canonical.decode(canonical.encode(slots)):
             return former
