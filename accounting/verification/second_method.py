@@ -131,7 +131,7 @@ def _largest_of_bits(a: float, b: float, honest: int, excess: float) -> float | 
     others = honest - 1
     if honest > _MOST_REPORTS:
         return None
-    numbers = range(honest)
+    numbers: Sequence[int] = range(honest)
     if others > _MOST_OTHERS:
         near = np.unique(np.geomspace(1, _MOST_OTHERS, _NUMBERS_NEAR_AN_END).astype(int) - 1).tolist()
         numbers = [*near, *(others - one for one in near)]

@@ -96,8 +96,8 @@ class EveryDataset:
         """
         rise, fall = self._rise * (1 + self._room), self._fall * (1 - self._room)
         margin = _COMPARED / 4
-        ends = [int(np.argmax(rise - order * fall)) for order in (excess[0], excess[-1])]
-        open_runs = [(0, excess.size - 1, *ends, np.arange(rise.size), rise, fall)]
+        nearest, farthest = (int(np.argmax(rise - order * fall)) for order in (excess[0], excess[-1]))
+        open_runs = [(0, excess.size - 1, nearest, farthest, np.arange(rise.size), rise, fall)]
         while open_runs:
             low, high, one, other, which, up, down = open_runs.pop()
             cross = excess[low]
