@@ -25,7 +25,8 @@ help:
 	@echo "make bench      measure, and print the figures (ARGUMENTS=--write: into docs/benchmarks.md)"
 	@echo "make drill      put a database back under a running deployment, twice from a dump and twice from the log, and check that nothing is spent twice"
 	@echo "make figures    draw docs/figures/ again (minutes)"
-	@echo "make docs       run the notebooks, and build the documentation as a site in build/site/"
+	@echo "make notebooks  run docs/notebooks/ in place, and keep what their cells print"
+	@echo "make docs       build the documentation as a site in build/site/"
 	@echo "make sbom       write dist/shuffle-ledger.cdx.json, a CycloneDX bill of what the lock names"
 	@echo "make release-check  build both archives, check their metadata, use the wheel elsewhere (DIST=FOLDER keeps them)"
 	@echo "make map        write the tree of modules into ARCHITECTURE.md"
@@ -64,11 +65,14 @@ drill: $(READY)
 figures: $(READY)
 	$(BIN)/python -m docs.figures.draw
 
-# Notebooks are kept without what their cells print; the site shows the copies that ran.
+# A test runs copies of them, and compares what they print.
+notebooks: $(READY)
+	$(PYTEST) -o addopts= --quiet --nbmake --overwrite docs/notebooks
+	$(BIN)/python -m docs.site.notebooks
+
 docs: $(READY)
-	rm -rf build/notebooks build/site && mkdir -p build && cp -R docs/notebooks build/notebooks
-	$(PYTEST) -o addopts= --quiet --nbmake --overwrite build/notebooks
-	SHUFFLE_LEDGER_EXECUTED_NOTEBOOKS=build/notebooks NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	rm -rf build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 venv: $(READY)
 

@@ -37,6 +37,7 @@ from shuffle_ledger.accounting.planning.calibration import (
 )
 from shuffle_ledger.accounting.planning.local_gaussian import LocalGaussianRound, best_local_gaussian
 from shuffle_ledger.accounting.planning.plans import largest_common_epsilon0, place
+from shuffle_ledger.accounting.planning.questions import Curve, certify, curve
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
 from shuffle_ledger.accounting.pld.pair_bounds import RoundLoss
 from shuffle_ledger.accounting.printed_numbers import (
@@ -117,6 +118,7 @@ __all__ = [
     "Certificate",
     "Charge",
     "CountMeanSketch",
+    "Curve",
     "DamagedPrivacyLoss",
     "Declared",
     "DeltaAccounts",
@@ -161,9 +163,11 @@ __all__ = [
     "best_local_gaussian",
     "calibrate",
     "calibrate_by",
+    "certify",
     "charged_as",
     "charged_together",
     "checked_share",
+    "curve",
     "exact_text",
     "fits",
     "frequency_error",

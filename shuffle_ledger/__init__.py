@@ -2,8 +2,7 @@
 
     import shuffle_ledger as sl
 
-    year = {sl.ShuffledRound(randomizer=sl.parse_randomizer("krr(k=10, epsilon0=1.15)"), reports=100_000): 52}
-    sl.Accountant().certify(year, delta=1e-9)
+    sl.certify({"krr(k=10, epsilon0=1.15)": 52}, reports=100_000, delta=1e-9)
 
 Names are imported when they are first used. docs/accounting.md describes the library, docs/http.md the
 client.
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
         BinomialSum,
         Calibration,
         Certificate,
+        Curve,
         Declared,
         DistinctElements,
         FilterSet,
@@ -43,10 +43,13 @@ if TYPE_CHECKING:
         attack_delta,
         attack_epsilon,
         calibrate,
+        certify,
+        curve,
         frequency_error,
         largest_common_epsilon0,
         parse_randomizer,
         slot_for,
+        to_dp_accounting,
     )
     from shuffle_ledger.ledger.client import AsyncLedgerClient, LedgerClient
     from shuffle_ledger.ledger.errors import LedgerError
@@ -75,6 +78,7 @@ __all__ = [
     "Calibration",
     "Certificate",
     "Cohort",
+    "Curve",
     "Declared",
     "DistinctElements",
     "FilterSet",
@@ -105,10 +109,13 @@ __all__ = [
     "attack_delta",
     "attack_epsilon",
     "calibrate",
+    "certify",
+    "curve",
     "frequency_error",
     "largest_common_epsilon0",
     "parse_randomizer",
     "slot_for",
+    "to_dp_accounting",
 ]
 _LEDGER = {
     "AsyncLedgerClient": "shuffle_ledger.ledger.client",

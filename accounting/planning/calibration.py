@@ -21,6 +21,7 @@ from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.filters.counts import ROUNDS_MAX
 from shuffle_ledger.accounting.filters.filter_set import FilterSet
 from shuffle_ledger.accounting.numeric.bracketing import least_true
+from shuffle_ledger.accounting.planning.questions import counted, form_of
 from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers import RANDOMIZERS
 from shuffle_ledger.accounting.randomizers.notation import (
@@ -87,28 +88,31 @@ class Calibration:
 
 
 def calibrate(
-    described: Mapping[str, object],
+    described: object,
     *,
     epsilon: float,
     delta: float,
     rounds: int = 1,
     policy: str = CALIBRATION_POLICIES[0],
     precision: float = DEFAULT_PRECISION,
+    **fields: object,
 ) -> Calibration:
     """Returns the largest epsilon0, or the least common noise, with which `rounds` rounds meet a target: with
     a policy, so that a new cohort with this budget admits them.
 
     Args:
-        described: a round's JSON form, with a randomizer without epsilon0, such as `krr(k=10)`; several parts
-            without one all get the same. A protocol with common noise leaves out one parameter of it: `p` or
-            `bits` of `binomial_sum` and `binomial_histogram`, `noise` of `uniformity_tester`, `p` of
-            `distinct_elements`.
+        described: a round's JSON form, or its randomizer, without epsilon0, such as `krr(k=10)`; several
+            parts without one all get the same. A protocol with common noise leaves out one parameter of it:
+            `p` or `bits` of `binomial_sum` and `binomial_histogram`, `noise` of `uniformity_tester`, `p` of
+            `distinct_elements`. Or a list of such rounds that are all alike, or a mapping from one to its
+            number; `rounds` multiplies it.
         epsilon, delta: the target, epsilon at least 1e-100.
         rounds: number of such rounds.
         policy: what decides. `composition`: the composition of the rounds' slots, with parameters fixed in
             advance, without a ledger. A cohort's policies: `plan`: the same, composed before the first round;
             `adaptive`: the filters.
         precision: wanted relative width of the answer, and of privacy losses.
+        **fields: fields of the round, such as `reports`, that `described` does not name.
 
     Guarantee: `epsilon_decided_upper` is at most the target, and a policy admits all rounds, one after the
         other, if it computes with this precision. The rounds' slots together are `(epsilon, delta)`-private.
@@ -120,7 +124,8 @@ def calibrate(
     epsilon, delta = _target(epsilon), validation.probability("delta", delta)
     if policy not in CALIBRATION_POLICIES:
         raise InvalidParameter("policy", policy, f"one of {', '.join(CALIBRATION_POLICIES)}")
-    rounds = _number_of(rounds, policy)
+    form, count = _alike(described, fields)
+    rounds = _number_of(_number_of(rounds, policy) * count, policy)
     accountant = Accountant(precision=precision)
 
     def composed(shuffled: ShuffledRound, count: int) -> float:
@@ -138,7 +143,7 @@ def calibrate(
     rules: dict[str, Decides] = {"composition": listed, "plan": at_once, "adaptive": filtered}
     return calibrate_by(
         rules[policy],
-        described,
+        form,
         epsilon=epsilon,
         delta=delta,
         rounds=rounds,
@@ -146,6 +151,19 @@ def calibrate(
         accountant=accountant,
         width=precision,
     )
+
+
+def _alike(described: object, fields: Mapping[str, object]) -> tuple[dict[str, object], int]:
+    """Returns the JSON form of the rounds of a question, which must all be alike, and their number."""
+    if isinstance(described, ShuffledRound):
+        raise InvalidParameter(
+            "round", described.describe(), "a randomizer without epsilon0, such as krr(k=10)"
+        )
+    found = [(form_of(one, fields), count) for one, count in counted(described)]
+    if not found or any(form != found[0][0] for form, _ in found):
+        expected = "rounds that are all alike; largest_common_epsilon0 answers for a plan of several kinds"
+        raise InvalidParameter("rounds", described, expected)
+    return found[0][0], sum(count for _, count in found)
 
 
 def calibrate_by(

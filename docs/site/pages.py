@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import html
 import json
-import os
 import posixpath
 import re
 from pathlib import Path
@@ -29,8 +28,6 @@ OUTSIDE = {
 }
 DECISIONS = "decisions/index.md"
 NOTEBOOKS = "notebooks"
-# Where `make docs` and a test put notebooks with what their cells print; docs/notebooks/ has none of it.
-EXECUTED = "SHUFFLE_LEDGER_EXECUTED_NOTEBOOKS"
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]*)(#[^)\s]*)?\)")
 _NESTED = re.compile(r"^( +)- ")
 _FENCE = re.compile(r"^( *)(```|~~~)")
@@ -41,8 +38,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for source, page in OUTSIDE.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text("utf-8")))
     files.append(File.generated(config, DECISIONS, content=_decisions()))
-    executed = Path(os.environ.get(EXECUTED, ROOT / "docs" / NOTEBOOKS))
-    for path in sorted(executed.glob("*.ipynb")):
+    for path in sorted((ROOT / "docs" / NOTEBOOKS).glob("*.ipynb")):
         page = f"{NOTEBOOKS}/{path.stem}.md"
         files.append(File.generated(config, page, content=notebook_text(path)))
     return files

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 import shuffle_ledger
+from docs.site.notebooks import kept, text_of
+from tests.docs.test_shell_blocks import normal
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -24,6 +26,8 @@ LOADED = {"script", "img", "iframe", "source", "link", "object", "embed", "video
 # A proxy that does not answer: whatever asked another machine would fail.
 OFFLINE = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
 README_LINES_MAX = 50
+# What differs from run to run in what notebooks print, beside what differs on pages.
+WRITTEN_AT, LEDGER = re.compile(r"\d{4}-\d\d-\d\d [\d:.+]+"), re.compile(r"\b[0-9a-f]{32}\b")
 
 
 def _run(*command: str | Path, **settings: str) -> str:
@@ -44,7 +48,7 @@ def _run(*command: str | Path, **settings: str) -> str:
 
 
 def _execute_notebooks(folder: Path) -> None:
-    """Fills a folder with the notebooks, run as `make docs` runs them."""
+    """Fills a folder with the notebooks, run as `make notebooks` runs them."""
     for notebook in NOTEBOOKS:
         shutil.copy(notebook, folder)
     options = ("-o", "addopts=", "-p", "no:cacheprovider", "--quiet", "--nbmake", "--overwrite", "-n", "2")
@@ -52,10 +56,9 @@ def _execute_notebooks(folder: Path) -> None:
     assert f"{len(NOTEBOOKS)} passed" in said
 
 
-def _build(site: Path, executed: Path) -> None:
+def _build(site: Path) -> None:
     mkdocs = Path(sys.executable).with_name("mkdocs")
-    command = (mkdocs, "build", "--strict", "--site-dir", site)
-    _run(*command, SHUFFLE_LEDGER_EXECUTED_NOTEBOOKS=str(executed))
+    _run(mkdocs, "build", "--strict", "--site-dir", site)
 
 
 class _Loads(HTMLParser):
@@ -86,11 +89,9 @@ def _loads(site: Path) -> Iterator[tuple[Path, str]]:
 
 
 @pytest.mark.system
-def test_notebooks_run_and_the_site_is_whole_and_loads_nothing_from_other_servers(tmp_path: Path) -> None:
-    executed, site = tmp_path / "notebooks", tmp_path / "site"
-    executed.mkdir()
-    _execute_notebooks(executed)
-    _build(site, executed)  # a warning fails it
+def test_the_site_is_whole_and_loads_nothing_from_other_servers(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    _build(site)  # a warning fails it
     loads = list(_loads(site))
     assert len(loads) > 100
     for page, place in loads:
@@ -121,11 +122,37 @@ def _check_what_is_made_of_code(site: Path) -> None:
         assert f'id="shuffle_ledger.{name}"' in reference, name
 
 
+@pytest.mark.system
+def test_notebooks_run_and_print_what_they_are_kept_with(tmp_path: Path) -> None:
+    _execute_notebooks(tmp_path)
+    for notebook in NOTEBOOKS:
+        (text, numbers), (said, given) = (
+            normal("\n".join(_printed(path))) for path in (notebook, tmp_path / notebook.name)
+        )
+        assert said == text, notebook.name
+        assert given == pytest.approx(numbers, rel=1e-3), notebook.name
+
+
+def _printed(notebook: Path) -> Iterator[str]:
+    """Yields what each cell prints, as text, and the kinds of what it shows."""
+    for cell in kept(json.loads(notebook.read_text("utf-8")))["cells"]:
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            text = "".join(output.get("text", data.get("text/plain", "")))
+            yield WRITTEN_AT.sub("MOMENT", LEDGER.sub("LEDGER", text))
+            yield " ".join(sorted({output["output_type"], *data}))
+
+
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_is_kept_without_what_its_cells_print(notebook: Path) -> None:
-    cells = [cell for cell in json.loads(notebook.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
-    assert cells
-    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+def test_a_notebook_is_kept_as_it_ran_without_what_differs_from_run_to_run(notebook: Path) -> None:
+    text = notebook.read_text("utf-8")
+    found = json.loads(text)
+    assert text == text_of(kept(found)), "make notebooks"
+    cells = [cell for cell in found["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert outputs
+    assert all(output["output_type"] != "error" and output.get("name") != "stderr" for output in outputs)
 
 
 def test_the_first_page_has_a_door_for_everybody_and_names_every_page() -> None:
