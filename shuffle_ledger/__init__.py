@@ -42,7 +42,6 @@ if TYPE_CHECKING:
         UniformityTester,
         attack_delta,
         attack_epsilon,
-        calibrate,
         frequency_error,
         largest_common_epsilon0,
         parse_randomizer,
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     )
     from shuffle_ledger.ledger.client import AsyncLedgerClient, LedgerClient
     from shuffle_ledger.ledger.errors import LedgerError
+    from shuffle_ledger.ledger.policies.calibration import calibrate
     from shuffle_ledger.ledger.values import (
         Admitted,
         Cohort,
@@ -114,6 +114,7 @@ _LEDGER = {
     "AsyncLedgerClient": "shuffle_ledger.ledger.client",
     "LedgerClient": "shuffle_ledger.ledger.client",
     "LedgerError": "shuffle_ledger.ledger.errors",
+    "calibrate": "shuffle_ledger.ledger.policies.calibration",
     **dict.fromkeys(
         (
             "Admitted",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping
 
@@ -13,12 +12,10 @@ from shuffle_ledger.accounting import (
     InvalidParameter,
     ShuffledRound,
     calibrate_by,
-    fits,
 )
 from shuffle_ledger.ledger.decisions.windows import views_today
 from shuffle_ledger.ledger.errors import Conflict
-from shuffle_ledger.ledger.policies.base import slot_of
-from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, CohortPolicy, PlanPolicy, policy_of
+from shuffle_ledger.ledger.policies.registry import Books, BudgetPolicy, policy_of
 from shuffle_ledger.ledger.reports.rounds_left import dearest, is_over
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
@@ -86,9 +83,7 @@ def calibrate_for(
             policy=view.cohort.policy,
             accountant=accountant,
             width=width,
-            spent=0.0
-            if isinstance(policy, PlanPolicy) or view.cohort.windows_only
-            else view.spent.epsilon_upper,
+            spent=0.0 if policy.filters is None or view.cohort.windows_only else view.spent.epsilon_upper,
         )
     except InvalidParameter as error:
         if error.field != "epsilon":
@@ -106,7 +101,7 @@ def _refuse_closed(view: CohortView) -> None:
 
 
 def _with_local(
-    view: CohortView, policy: CohortPolicy, rounds: int, decides: Callable[[ShuffledRound], float]
+    view: CohortView, policy: BudgetPolicy, rounds: int, decides: Callable[[ShuffledRound], float]
 ) -> Callable[[ShuffledRound], float]:
     """Return the same function, infinite where the rounds are beyond the cohort's local budget."""
     limit = view.cohort.local_budget
@@ -121,27 +116,4 @@ def _with_local(
 def _decision(books: Books, view: CohortView, rounds: int) -> Callable[[ShuffledRound], float]:
     """Return the function from a round to the epsilon that decides on this number of such rounds."""
     policy = policy_of(books.store, view)
-    if isinstance(policy, PlanPolicy):
-        return functools.partial(_by_free_slots, view, policy, rounds)
-    return functools.partial(_by_filters, books, view, policy, rounds)
-
-
-def _by_filters(
-    books: Books, view: CohortView, policy: AdaptivePolicy, rounds: int, described: ShuffledRound
-) -> float:
-    """Return the filters' reading; nothing, if the cohort's own budget refuses nothing."""
-    if view.cohort.windows_only:
-        return 0.0
-    accounted, epsilon = slot_of(described), view.cohort.epsilon_budget
-    filters, total = policy.filters(view), policy.total(view)
-    return filters.epsilon_of(total, books.charge(accounted, filters), rounds, epsilon=epsilon)
-
-
-def _by_free_slots(view: CohortView, policy: PlanPolicy, rounds: int, described: ShuffledRound) -> float:
-    """Return what the whole plan costs, if it has a free slot for every round."""
-    left = sum(
-        slot.count - slot.claimed
-        for slot in policy.slots(view)
-        if slot.round == described or fits(described, slot.round)
-    )
-    return policy.promised(view) if left >= rounds and not policy.unplaced(view) else math.inf
+    return lambda described: policy.epsilon_after(books, view, described, rounds)
