@@ -20,6 +20,7 @@ from shuffle_ledger.accounting.errors import InvalidParameter
 # Beyond this epsilon the price of slack is above every float: any slack exhausts the account.
 _LARGEST_PRICED_EPSILON = 700.0
 _PRICE_ROUND_OFF = 2.0**-48  # relative round-off of an exponential and a sum
+_LIMIT_ROUND_OFF = Fraction(1, 2**32)  # relative distance of limits of one epsilon, on any computers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,14 +65,27 @@ class DeltaAccounts:
         price = _price(epsilon)
         return Fraction(self.certain_loss), Fraction(0) if price is None else Fraction(self.slack) / price
 
-    def reading(self, certain: Fraction, slack: Fraction, *, epsilon: float) -> AccountsReading:
-        """Returns the part of each account that totals `T` and `U` use at a promise of `epsilon`, rounded
-        up."""
-        price = _price(epsilon)
+    def reading(
+        self, certain: Fraction, slack: Fraction, *, slack_limit: Fraction, epsilon: float
+    ) -> AccountsReading:
+        """Returns the part of each account that totals `T` and `U` use, rounded up.
+
+        Args:
+            certain, slack: the totals.
+            slack_limit: the limit of `U` in force.
+            epsilon: the promise whose price it has, if it was never larger; the reading names the epsilon of
+                the price in force.
+        """
+        used = math.inf if slack else 0.0
+        if slack_limit:
+            used = _float_above(slack * Fraction(self.slack) / slack_limit)
+        if slack_limit * (1 + _LIMIT_ROUND_OFF) < self.limits(epsilon)[1]:  # a larger promise was lowered
+            price = float(Fraction(self.slack) / slack_limit) if slack_limit else math.inf
+            epsilon = float(f"{math.log(price - 1):.9g}")
         return AccountsReading(
             certain_loss_used_upper=_float_above(certain),
             certain_loss_share=self.certain_loss,
-            slack_used_upper=math.inf if price is None and slack else _float_above(slack * (price or 0)),
+            slack_used_upper=used,
             slack_share=self.slack,
             epsilon=epsilon,
         )

@@ -51,8 +51,12 @@ _LEAST_DELTA = 1e-60
 # Relative room for round-off when delta is divided into shares.
 _SHARE_ROUND_OFF = 2.0**-40
 _BISECTIONS = 60
-# Relative distance of a limit below the largest total that fits, so that it fits on every computer.
+# Relative distance of a limit below the largest total that fits, so that it fits on every computer; of a
+# variance, with this number over its root on top, where round-off makes readings of smaller ones jagged.
 _LIMIT_MARGIN = 2.0**-18
+_JAGGED = 2.0**-44
+# Below this epsilon a positive total of an order is not sought: nothing but 0 is certain to fit.
+_LEAST_SOUGHT = 1e-300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,7 +271,7 @@ def _largest_loss(rules: RenyiFilter, epsilon: float) -> Fraction:
 
 def _largest_total(rules: RenyiFilter, epsilon: float) -> Fraction:
     """Returns a divergence slightly below the largest one whose reading is `epsilon`; 0 if there is none."""
-    low, high = 0.0, epsilon
+    low, high = 0.0, epsilon if epsilon > _LEAST_SOUGHT else 0.0
     while high > low * (1 + _LIMIT_MARGIN) and high > epsilon * _LIMIT_MARGIN:
         middle = (low + high) / 2
         within = rules.reading(Fraction(middle)).epsilon_upper <= epsilon
@@ -291,8 +295,8 @@ def _limit(gaussian: GaussianFilter, epsilon: float) -> float:
         middle = (low + high) / 2
         within = gaussian.epsilon(middle).epsilon_upper <= epsilon
         low, high = (middle, high) if within else (low, middle)
-    limit = low * (1 - _LIMIT_MARGIN)
-    while gaussian.epsilon(limit).epsilon_upper > epsilon:  # readings of tiny budgets are not monotone
+    limit = low * (1 - _LIMIT_MARGIN - min(_JAGGED / math.sqrt(low), 1 / 2))
+    while _gaussian_reading(gaussian, Fraction(limit)).epsilon_upper > epsilon:
         limit *= 1 - _LIMIT_MARGIN
     return limit
 

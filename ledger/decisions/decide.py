@@ -94,7 +94,7 @@ def _refused_slot(policy: BudgetPolicy, view: CohortView, described: ShuffledRou
 def _refused(policy: BudgetPolicy, view: CohortView, accounted: ShuffledRound, step: Step) -> _Refusal | None:
     """Return why a round is refused given what the machine says of it, if it is."""
     reasons, cohort = step.posting.reasons, view.cohort
-    if cohort.windows_only or not reasons:
+    if not reasons:
         return None if _has_local_left(view, accounted) else _beyond_local_budget(view, accounted)
     if policy.filters is None:
         return RefusalReason.BUDGET_EXCEEDED, _plan_beyond_budget(policy, view)

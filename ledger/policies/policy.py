@@ -130,8 +130,13 @@ class BudgetPolicy:
                 epsilon=cohort.epsilon_budget, delta=left, approximate_share=approximate_share
             )
         is_quota = cohort.quota is not None or cohort.windows_only
-        promised = cohort.epsilon_budget if cohort.ceiling is None or is_quota else cohort.ceiling
-        refuse, promise = level(filters, cohort.epsilon_budget), level(filters, promised)
+        if cohort.windows_only and filters is not None:
+            limits = _boundless(filters, cohort.epsilon_budget)
+        else:
+            promised = cohort.epsilon_budget if cohort.ceiling is None or is_quota else cohort.ceiling
+            refuse, promise = level(filters, cohort.epsilon_budget), level(filters, promised)
+            is_summed = cohort.rounds_per_user is None
+            limits = _limits(filters, _least(refuse, promise), promise, is_summed=is_summed)
         return cls(
             filters=filters,
             slots_declared=slots,
@@ -140,9 +145,7 @@ class BudgetPolicy:
             kind=BudgetKind.QUOTA if is_quota else BudgetKind.PERIOD if cohort.period else BudgetKind.LIFE,
             rounds_per_user=cohort.rounds_per_user,
             approximate_share=approximate_share,
-            limits=_limits(
-                filters, _least(refuse, promise), promise, is_summed=cohort.rounds_per_user is None
-            ),
+            limits=limits,
         )
 
     @classmethod
@@ -328,8 +331,9 @@ class BudgetPolicy:
             return None
         times = machine.rounds_of_one_user(state.rules, state.total)
         certain, slack = (one * times * DELTA_UNIT for one in (state.total.certain, state.total.slack))
-        promised = state.limits.promise.epsilon * machine.EPSILON_UNIT
-        return self.filters.accounts.reading(certain, slack, epsilon=float(promised))
+        promised = float(state.limits.promise.epsilon * machine.EPSILON_UNIT)
+        limit = state.limits.slack * DELTA_UNIT
+        return self.filters.accounts.reading(certain, slack, slack_limit=limit, epsilon=promised)
 
     def promised(self, view: CohortView) -> float:
         """Returns the epsilon that must stay within the budget: of slots alone, that of all of them."""
@@ -483,8 +487,6 @@ class BudgetPolicy:
     def epsilon_after(self, books: Books, view: CohortView, described: ShuffledRound, rounds: int) -> float:
         """Returns an epsilon within the budget that holds after so many more rounds of one kind; infinite if
         one of them would be refused."""
-        if view.cohort.windows_only:
-            return 0.0
         epsilon = view.cohort.epsilon_budget
         return self.epsilon_of(self.state(view), self.cost(books, described), rounds, epsilon=epsilon)
 
@@ -716,6 +718,13 @@ def _limits(filters: FilterSet | None, refuse: Level, promise: Level, *, is_summ
         slack=units_below(slack, DELTA_UNIT),
         sliding=promise.gaussian if is_summed else None,
     )
+
+
+def _boundless(filters: FilterSet, epsilon: float) -> Limits:
+    """Returns the limits of a budget that refuses nothing: only its cohort's windows do."""
+    most = machine.UNBOUNDED - 1
+    endless = Level(epsilon=epsilon_units(epsilon), gaussian=most, divergences=(most,) * len(filters.renyi))
+    return Limits(refuse=endless, promise=endless, certain=most, slack=most)
 
 
 def _least(one: Level, other: Level) -> Level:

@@ -90,7 +90,7 @@ def room_for(books: Books, view: CohortView, policy: BudgetPolicy, kind: Shuffle
         AccountingError, LedgerError: the numbers cannot be computed.
     """
     local = local_rounds_left(view.cohort.local_budget, view.local, dearest(view, policy, kind))
-    count = ROUNDS_MAX if view.cohort.windows_only else policy.room(books, view, kind).promised
+    count = policy.room(books, view, kind).promised
     if local < count:
         return Room(count=local, is_largest=policy.filters is not None)
     return Room(count=count, is_largest=count < ROUNDS_MAX)

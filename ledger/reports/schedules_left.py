@@ -32,7 +32,7 @@ def periods_for(books: Books, view: CohortView, policy: BudgetPolicy, kinds: Seq
         AccountingError, LedgerError: the numbers cannot be computed.
     """
     accounted = [dearest(view, policy, kind) for kind in kinds]
-    found = PERIODS_MAX if view.cohort.windows_only else _in_budget(books, view, policy, kinds)
+    found = _in_budget(books, view, policy, kinds)
     limit = view.cohort.local_budget
 
     def is_within_local(count: int) -> bool:

@@ -79,12 +79,11 @@ class Trail:
     policy: BudgetPolicy | None = None  # None before the opening
     state: State | None = None
     frozen: bool = False  # the spending is unknown from here on
-    windows_only: bool = False  # the budget refuses nothing: only its cohort's windows do
     _charges: dict[str, Charge] = field(default_factory=dict)  # of rounds that may be restated
     _costs: dict[str, Cost] = field(default_factory=dict)  # that their entries stated last
     _same: dict[Any, Any] = field(default_factory=dict)  # rounds of one kind share their numbers
     _stated: tuple[ShuffledRound, Cost] | None = None  # to be proven, by the last entry followed
-    _limits: tuple[Limits, float] | None = None  # likewise, with the epsilon of the budget
+    _limits: Limits | None = None  # likewise
     _opens: bool = False  # the last entry followed opens the budget
 
     @classmethod
@@ -97,7 +96,6 @@ class Trail:
         return cls(
             policy=policy,
             state=policy.state_in(last.details, overspent=overspent),
-            windows_only=bool(opened.details.get("windows_only")),
         )
 
     def recall(self, body: EntryBody) -> None:
@@ -185,7 +183,7 @@ class Trail:
         if filters is None:
             return
         if self._limits is not None:
-            yield from _unproven_limits(filters, self._limits[0], has_sliding=not self._opens)
+            yield from _unproven_limits(filters, self._limits, has_sliding=not self._opens)
         if self._stated is not None:
             accounted, cost = self._stated
             books.charge(accounted, filters)  # from the stored privacy loss, if there is one
@@ -216,8 +214,9 @@ class Trail:
         details = body.details
         policy = self.policy = policy_from(str(details.get("policy")), body.to_bytes())
         self.state = machine.new_state(policy.machine_rules, policy.limits)
-        self._limits = (policy.limits, body.epsilon_budget)
-        self.windows_only = bool(details.get("windows_only"))
+        self._limits = policy.limits
+        if details.get("windows_only"):
+            self._limits = None  # they refuse and promise nothing
         stated = policy.state_in(details)
         if stated.total != self.state.total or stated.limits != policy.limits:
             yield "it opens a cohort that has already spent something"
@@ -286,7 +285,7 @@ class Trail:
             self._costs[str(body.round_id)] = self._same.setdefault(cost, cost)
             if before.is_overspent or before.is_frozen:
                 yield "it admits a round although the cohort is overspent or frozen"
-            if posting.reasons and not self.windows_only:
+            if posting.reasons:
                 yield "it admits a round beyond the budget, by its own numbers"
             after = machine.added(before.rules, before.total, charge)
             return dataclasses.replace(posting, kind=PostingKind.ADMITTED, total=after)
@@ -344,7 +343,7 @@ class Trail:
     ) -> Generator[str, None, Posting | None]:
         """Change the budget again; yield what the entry says otherwise, and return the posting."""
         stated = policy.state_in(body.details).limits
-        self._limits = (stated, body.epsilon_budget)
+        self._limits = stated
         given, held = epsilon_units(body.epsilon_budget), before.limits.promise
         if stated.refuse.epsilon != given:
             yield "it refuses rounds at another epsilon than its budget's"
