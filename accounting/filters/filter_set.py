@@ -51,11 +51,11 @@ _LEAST_DELTA = 1e-60
 # Relative room for round-off when delta is divided into shares.
 _SHARE_ROUND_OFF = 2.0**-40
 _BISECTIONS = 60
-# Relative distance of a limit below the largest total that fits, so that it fits on every computer; of a
-# variance, with this number over its root on top, where round-off makes readings of smaller ones jagged.
+# Relative distance of a limit below the largest total that fits, so that it fits on every computer. Of a
+# variance, at least the second number over its root: round-off makes readings of small ones jagged.
 _LIMIT_MARGIN = 2.0**-18
-_JAGGED = 2.0**-44
-# Below this epsilon a positive total of an order is not sought: nothing but 0 is certain to fit.
+_JAGGED = 2.0**-43
+# Below this epsilon no positive total of an order is sought.
 _LEAST_SOUGHT = 1e-300
 
 
@@ -271,8 +271,10 @@ def _largest_loss(rules: RenyiFilter, epsilon: float) -> Fraction:
 
 def _largest_total(rules: RenyiFilter, epsilon: float) -> Fraction:
     """Returns a divergence slightly below the largest one whose reading is `epsilon`; 0 if there is none."""
-    low, high = 0.0, epsilon if epsilon > _LEAST_SOUGHT else 0.0
-    while high > low * (1 + _LIMIT_MARGIN) and high > epsilon * _LIMIT_MARGIN:
+    # With more than `most`, leaks alone cost more than delta.
+    most = min(epsilon, rules.delta / rules.leak_rate) if epsilon > _LEAST_SOUGHT else 0.0
+    low, high = 0.0, most
+    while high > low * (1 + _LIMIT_MARGIN) and high > most * _LIMIT_MARGIN:
         middle = (low + high) / 2
         within = rules.reading(Fraction(middle)).epsilon_upper <= epsilon
         low, high = (middle, high) if within else (low, middle)
@@ -295,7 +297,7 @@ def _limit(gaussian: GaussianFilter, epsilon: float) -> float:
         middle = (low + high) / 2
         within = gaussian.epsilon(middle).epsilon_upper <= epsilon
         low, high = (middle, high) if within else (low, middle)
-    limit = low * (1 - _LIMIT_MARGIN - min(_JAGGED / math.sqrt(low), 1 / 2))
+    limit = low * (1 - min(max(_LIMIT_MARGIN, _JAGGED / math.sqrt(low)), 1 / 2))
     while _gaussian_reading(gaussian, Fraction(limit)).epsilon_upper > epsilon:
         limit *= 1 - _LIMIT_MARGIN
     return limit
