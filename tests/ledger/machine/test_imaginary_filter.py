@@ -1,43 +1,63 @@
 """Lemma 4 of docs/adaptivity.md: a filter that follows the order of its proof never stops where a total
-holds, whatever was admitted, released, voided, settled and raised."""
+holds, whatever was admitted, released, voided, restated and raised."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 import pytest
 
-from shuffle_ledger.accounting import Charge, DeltaAccounts, FilterSet
-from shuffle_ledger.accounting.filters.gaussian_and_renyi import GaussianFilter
-from shuffle_ledger.accounting.filters.sliding_reserve import SlidingReserve
+from shuffle_ledger.ledger.machine import (
+    Cause,
+    Charge,
+    Cost,
+    Described,
+    Level,
+    Limits,
+    Posting,
+    Round,
+    Rules,
+    State,
+    change_budget,
+    fold,
+    new_state,
+    restate,
+    standing,
+)
+from tests.ledger.machine.games import admitted
 
-RESERVES = (0.0, 1.0, 8.0, 32.0)
-LIMIT = 64.0
-ACCOUNTS = DeltaAccounts(certain_loss=0.0, slack=0.0, epsilon=1.0)
-Costs = tuple[Fraction, ...]
+UNIT = 2**12  # so that all costs are whole
+RESERVES = tuple(UNIT * one for one in (0, 1, 8, 32))
+LIMIT = 64 * UNIT
+NAME = "a"
+Costs = tuple[int, ...]
 
 
-def filters_of(limit: float) -> FilterSet:
-    gaussian = GaussianFilter(delta=1e-3, leak_rate=0.0, reserves=RESERVES)
-    return FilterSet(gaussian=gaussian, renyi=(), accounts=ACCOUNTS, sliding_limit=limit)
+def level(limit: int) -> Level:
+    return Level(epsilon=limit, gaussian=limit)
 
 
-def charge_of(costs: Costs) -> Charge:
-    return Charge(gaussian=costs, renyi=(), account=(Fraction(0),) * 2)
+def opened() -> State:
+    rules = Rules(name=NAME, cohort=NAME, delta=3, shares=(1, 1, 1), reserves=RESERVES)
+    return new_state(rules, Limits(refuse=level(LIMIT), promise=level(LIMIT), sliding=LIMIT))
 
 
 def some_costs(draw: random.Random) -> Costs:
     """Costs at the reserves, falling."""
-    costs = [Fraction(draw.randint(1, 40), draw.choice([1, 1, 2, 8, 64])) * draw.choice([1, 2, 4, 10])]
+    parts = draw.choice([1, 1, 2, 8, 64])
+    costs = [draw.randint(1, 40) * draw.choice([1, 2, 4, 10]) * UNIT // parts]
     for _ in RESERVES[1:]:
-        costs.append(costs[-1] / draw.choice([1, 1, 2, 4]))
+        costs.append(costs[-1] // draw.choice([1, 1, 2, 4]))
     return tuple(costs)
 
 
 @dataclass(eq=False)
-class Round:
+class Shown:
+    """A round, as the ledger and the proof know it."""
+
     truth: Costs
     charge: Charge
     is_true: bool  # what was declared; whether it is, or seems to be, is known when the round is admitted
@@ -47,74 +67,86 @@ class Round:
 
 @dataclass
 class Path:
-    """The ledger's filters, and the order of the rounds in the proof.
+    """The machine's budget, and the order of the rounds in the proof.
 
     `limit` is the last one that the budget is raised to; `careless` takes every declaration for the truth.
     """
 
-    limit: float = LIMIT
+    limit: int = LIMIT
     careless: bool = False
-    filters: FilterSet = field(default_factory=lambda: filters_of(LIMIT))
-    spent: Charge = field(default_factory=lambda: filters_of(LIMIT).nothing())
-    rounds: list[Round] = field(default_factory=list)
-    order: list[Round] = field(default_factory=list)
+    state: State = field(default_factory=opened)
+    rounds: list[Shown] = field(default_factory=list)
+    order: list[Shown] = field(default_factory=list)
 
-    def holds(self, spent: Charge) -> bool:
-        limit = float(self.filters.sliding_limit or 0.0)
-        charged, returned, late = spent.sliding
-        fixed = any(w + total <= limit for w, total in zip(RESERVES, spent.gaussian, strict=True))
-        return fixed or SlidingReserve(limit=limit, reserves=RESERVES).holds(charged - returned, late)
+    def holds(self) -> bool:
+        state = self.state
+        return bool(standing(state.rules, state.limits, state.total, state.limits.promise).promised)
 
-    def is_intact(self, one: Round, spent: Charge) -> bool:
+    def is_intact(self, one: Shown) -> bool:
         """Whether a round's reserve, with the headroom, was left by all that was ever charged: by its
         definition, not by the code that is to follow it."""
-        (charged, _, _), (charge, _, _) = spent.sliding, one.charge.sliding
-        used = next(w for w, cost in zip(RESERVES, one.charge.gaussian, strict=True) if cost <= charge)
-        return not used or charged + Fraction(used) + Fraction(self.limit) / 32 <= self.limit
+        used = RESERVES[one.charge.reserve]
+        return not used or self.state.total.sliding + used + Fraction(self.limit, 32) <= self.limit
 
-    def show(self, one: Round) -> None:
+    def show(self, one: Shown) -> None:
         if one not in self.order:
             self.order.append(one)
 
-    def become(self, spent: Charge) -> None:
-        """Spends `spent`. Rounds whose reserves this uses come earlier in the order."""
+    def become(self, posting: Posting) -> None:
+        self.state = fold(self.state, posting)
+        self.look()
+
+    def look(self) -> None:
+        """Rounds whose reserves are used now come earlier in the order."""
         for one in self.rounds:
-            if one.is_waiting and one.is_true and not self.is_intact(one, spent):
+            if one.is_waiting and one.is_true and not self.is_intact(one):
                 self.show(one)
-        self.spent = spent
 
     def admit(self, declared: Costs, truth: Costs) -> None:
-        charge = self.filters.taken(self.spent, charge_of(declared))
-        if self.holds(self.spent + charge):
-            self.become(self.spent + charge)
-            self.rounds.append(Round(truth, charge, self.careless or truth == declared))
-            self.become(self.spent)
+        for posting in admitted(self.named(), {NAME: Cost(gaussian=declared)}):
+            self.become(posting)
+            assert posting.charge is not None
+            self.rounds.append(Shown(truth, posting.charge, self.careless or truth == declared))
+            self.look()
 
-    def release(self, one: Round) -> None:
+    def named(self) -> Mapping[str, State]:
+        return {NAME: self.state}
+
+    def release(self, one: Shown) -> None:
         one.is_waiting = False
         self.show(one)
 
-    def void(self, one: Round) -> None:
+    def void(self, one: Shown) -> None:
         one.is_waiting, one.is_closed = False, True
-        after = self.filters.given_back(self.spent, one.charge)
-        assert after.gaussian == self.spent.gaussian or one not in self.order
-        self.spent = after
+        before = self.state.total.gaussian
+        (posting,) = restate(
+            self.named(), Round(charges={NAME: one.charge}), Described.NOTHING, Cause.VOID, {}
+        )
+        assert posting.total.gaussian == before or one not in self.order
+        self.state = fold(self.state, posting)
 
-    def settle(self, one: Round) -> None:
+    def settle(self, one: Shown) -> None:
+        recorded = Round(charges={NAME: one.charge})
+        costs = {NAME: Cost(gaussian=one.truth)}
+        (posting,) = restate(self.named(), recorded, Described.STATED, Cause.SETTLE, costs)
+        assert posting.charge is not None
+        one.charge = posting.charge
         one.is_waiting, one.is_closed = False, True
-        instead = self.filters.taken_instead(self.spent, one.charge, charge_of(one.truth))
-        after = self.spent - one.charge + instead
-        one.charge = instead
-        self.become(after)
+        self.become(posting)
         self.show(one)
 
+    def raise_to(self, limit: int) -> None:
+        posting = change_budget(self.state, level(limit), level(limit), slack=0)
+        if isinstance(posting, Posting):
+            self.state = fold(self.state, posting)
+
     @property
-    def unsettled(self) -> list[Round]:
+    def unsettled(self) -> list[Shown]:
         return [one for one in self.rounds if one in self.order and not one.is_waiting and not one.is_closed]
 
     def is_followed(self) -> bool:
         """Whether the imaginary filter, with the last limit, goes through all that stands."""
-        held = Fraction(0)
+        held = 0
         for one in self.order:
             within = [
                 cost for w, cost in zip(RESERVES, one.truth, strict=True) if w + cost + held <= self.limit
@@ -128,7 +160,7 @@ class Path:
 def walked(seed: int, *, raised: bool = False, careless: bool = False) -> Path:
     # A history that breaks the lemma can be walked again.
     draw = random.Random(seed)  # noqa: S311 - it need not be a secret
-    path = Path(limit=draw.choice([66.0, 80.0, 100.0]) if raised else LIMIT, careless=careless)
+    path = Path(limit=draw.choice([66, 80, 100]) * UNIT if raised else LIMIT, careless=careless)
     for _ in range(draw.randint(4, 24)):
         waiting = [one for one in path.rounds if one.is_waiting]
         match draw.choice(["admit", "admit", "release", "void", "settle", "settle", "raise"]):
@@ -143,10 +175,10 @@ def walked(seed: int, *, raised: bool = False, careless: bool = False) -> Path:
             case "settle" if may_settle := path.unsettled + waiting:
                 path.settle(draw.choice(may_settle))
             case "raise" if raised:
-                path.filters = filters_of(path.limit)
+                path.raise_to(path.limit)
     for one in path.unsettled:
         path.settle(one)
-    path.filters = filters_of(path.limit)
+    path.raise_to(path.limit)
     return path
 
 
@@ -154,7 +186,7 @@ def walked(seed: int, *, raised: bool = False, careless: bool = False) -> Path:
 @pytest.mark.parametrize("raised", [False, True])
 def test_it_never_stops_where_a_total_holds(raised: bool) -> None:
     paths = [walked(seed, raised=raised) for seed in range(3000)]
-    holding = [path for path in paths if path.holds(path.spent)]
+    holding = [path for path in paths if path.holds()]
     assert len(holding) > 1000
     assert sum(len(path.order) for path in holding) > 3000
     assert all(path.is_followed() for path in holding)
@@ -164,4 +196,4 @@ def test_it_never_stops_where_a_total_holds(raised: bool) -> None:
 def test_it_stops_where_rounds_are_shown_before_they_are_released() -> None:
     """A round that cost more, and was voided before that was told: totals keep what was declared."""
     paths = [walked(seed, careless=True) for seed in range(3000)]
-    assert any(path.holds(path.spent) and not path.is_followed() for path in paths)
+    assert any(path.holds() and not path.is_followed() for path in paths)
