@@ -54,7 +54,7 @@ from shuffle_ledger.ledger.values import (
     "--plan",
     type=FILE,
     metavar="FILE",
-    help="Rounds that are declared, as for `compose`: all that policy plan admits; under policy adaptive they have half of delta, beside filters.",
+    help="Declared rounds, as for `compose`: all of policy plan; else with half of delta, beside filters.",
 )
 @click.option(
     "--approximate-share",
