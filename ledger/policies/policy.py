@@ -547,13 +547,13 @@ class BudgetPolicy:
         if cause is Cause.VOID:
             described = Described.NOTHING
         posting = restated(state, round_, described, cause, cost)
-        accounted = truth and self._accounted_truth(posting, truth, before)
+        accounted = truth and self.accounted_truth(posting, truth, before)
         if accounted is not None:
             changes = _merged(changes, {accounted: 1})
         after = dataclasses.replace(state, total=posting.total)
         return self._step(books, view, posting, shown=after, changes=changes, cost=cost, accounted=accounted)
 
-    def _accounted_truth(
+    def accounted_truth(
         self, posting: Posting, truth: ShuffledRound, before: ShuffledRound | None
     ) -> ShuffledRound:
         """Returns what a restated round is accounted as: itself or, of slots alone, the kind in which it

@@ -59,7 +59,13 @@ _CAUSES = {
     EntryKind.VOIDED: Cause.VOID,
     EntryKind.INCIDENT: Cause.INCIDENT,
 }
-_OF_BUDGET = (RefusalReason.BUDGET_EXCEEDED, RefusalReason.UNBOUNDED_LOSS)
+# Reasons to refuse a round that are computed of its cost, and those of slots alone, which need none.
+_OF_NUMBERS = (
+    RefusalReason.BUDGET_EXCEEDED,
+    RefusalReason.UNBOUNDED_LOSS,
+    RefusalReason.DELTA_ACCOUNT_EXHAUSTED,
+)
+_OF_SLOTS = (RefusalReason.NO_FREE_SLOT, RefusalReason.LOCAL_BUDGET_EXCEEDED)
 
 
 class ChargeSource(Protocol):
@@ -226,13 +232,7 @@ class Trail:
             yield "its filters count another number of rounds for each user than it says"
         if policy.kind is not _kind(details):
             yield "its rules are for another kind of budget than it says"
-        promised = body.epsilon_budget
-        if policy.kind is not BudgetKind.QUOTA:
-            promised = details.get("ceiling", promised)
-        if policy.limits.promise.epsilon != epsilon_units(promised):
-            yield "it promises another epsilon than its budget says"
-        if policy.limits.refuse.epsilon != epsilon_units(body.epsilon_budget):
-            yield "it refuses rounds at another epsilon than its budget's"
+        yield from _misplaced(policy, body)
         if policy.filters is not None:
             yield from _misdivided(policy, policy.filters)
         if policy.filters is None and not policy.slots_epsilon[0] <= body.epsilon_budget:
@@ -248,6 +248,7 @@ class Trail:
             posting = yield from self._decide(policy, before, body, truth)
         elif body.kind in _CAUSES and not self.frozen:
             posting = yield from self._restate(policy, before, body, truth)
+            yield from _misaccounted(policy, posting, body, truth)
         elif body.kind is EntryKind.BUDGET_CHANGED:
             posting = yield from self._change(policy, before, body)
         after = before if posting is None else _after(before, posting)
@@ -270,8 +271,8 @@ class Trail:
         if "cost" not in details:
             if body.kind is EntryKind.ADMITTED:
                 yield "it admits a round and does not say what that costs"
-            if details.get("reason") == RefusalReason.NO_FREE_SLOT and truth is not None:
-                yield from _with_free_slot(policy, before, truth)
+            else:
+                yield from _unfounded(policy, before, str(details["reason"]), truth)
             return None
         cost, charge = read(Cost, details["cost"]), read(Charge, details["charge"])
         yield from self._check_fits(policy, cost, truth)
@@ -289,7 +290,7 @@ class Trail:
                 yield "it admits a round beyond the budget, by its own numbers"
             after = machine.added(before.rules, before.total, charge)
             return dataclasses.replace(posting, kind=PostingKind.ADMITTED, total=after)
-        yield from _contradicted(details["reason"], posting)
+        yield from _contradicted(policy, details, posting)
         if details["requested"] is not None and policy.filters is not None:
             total = machine.added(before.rules, before.total, charge)
             asked = dataclasses.replace(before, total=total)
@@ -409,6 +410,19 @@ def _kind(details: Mapping[str, Any]) -> BudgetKind:
     return BudgetKind.PERIOD if "period" in details else BudgetKind.LIFE
 
 
+def _misplaced(policy: BudgetPolicy, body: EntryBody) -> Iterator[str]:
+    """Yield how the epsilons of an opening's limits are not those of its budget."""
+    refuse, promise, promised = policy.limits.refuse, policy.limits.promise, body.epsilon_budget
+    if policy.kind is not BudgetKind.QUOTA:
+        promised = body.details.get("ceiling", promised)
+    if promise.epsilon != epsilon_units(promised):
+        yield "it promises another epsilon than its budget says"
+    if refuse.epsilon != epsilon_units(body.epsilon_budget):
+        yield "it refuses rounds at another epsilon than its budget's"
+    if refuse.epsilon == promise.epsilon and refuse != promise:
+        yield "its limits at one epsilon differ"
+
+
 def _misdivided(policy: BudgetPolicy, filters: FilterSet) -> Iterator[str]:
     """Yield how the shares of delta are not those that the rules say."""
     left = policy.delta * (1 - slots_share("adaptive") if policy.slots_declared else 1.0)
@@ -440,22 +454,46 @@ def _is_within(filters: FilterSet, level: Level) -> bool:
     )
 
 
-def _with_free_slot(policy: BudgetPolicy, state: State, truth: ShuffledRound) -> Iterator[str]:
-    kinds = policy.fitting(truth)
-    if any(state.total.claims[kind] < state.rules.slots[kind] for kind in kinds):
-        yield "it refuses a round for want of a slot, and one is free"
+def _misaccounted(
+    policy: BudgetPolicy, posting: Posting | None, body: EntryBody, truth: ShuffledRound | None
+) -> Iterator[str]:
+    """Yield how a restated round of slots alone is not accounted as the slot in which it stands."""
+    if policy.filters is not None or posting is None or truth is None:
+        return
+    accounted = ShuffledRound.from_mapping(body.details["accounted"])
+    if accounted != policy.accounted_truth(posting, truth, None):
+        yield "what it accounts is not the slot of the plan in which its round stands"
 
 
-def _contradicted(reason: object, posting: Posting) -> Iterator[str]:
+def _unfounded(policy: BudgetPolicy, state: State, reason: str, truth: ShuffledRound | None) -> Iterator[str]:
+    """Yield how the reason of a refusal for which nothing was computed is none: that the cohort was closed
+    and that another one refused are compared elsewhere, and only slots alone refuse a round unseen."""
+    if reason in _OF_NUMBERS or (policy.filters is not None and reason in _OF_SLOTS):
+        yield _wrong_reason(reason)
+    if reason == RefusalReason.NO_FREE_SLOT and truth is not None:
+        kinds = policy.fitting(truth)
+        if any(state.total.claims[kind] < state.rules.slots[kind] for kind in kinds):
+            yield "it refuses a round for want of a slot, and one is free"
+
+
+def _contradicted(policy: BudgetPolicy, details: Mapping[str, Any], posting: Posting) -> Iterator[str]:
     """Yield how a refusal's reason is not that of the machine."""
-    is_of_delta = bool(posting.reasons) and NO_FILTER not in posting.reasons and posting.reasons[0] != "slots"
-    expected = {
-        RefusalReason.DELTA_ACCOUNT_EXHAUSTED: is_of_delta,
-        RefusalReason.LOCAL_BUDGET_EXCEEDED: not posting.reasons,
-    }
-    expected |= dict.fromkeys(_OF_BUDGET, bool(posting.reasons) and not is_of_delta)
-    if not expected.get(RefusalReason(str(reason)), False):
-        yield f"its reason, {reason}, is not the one that its numbers and the budget's state give"
+    if not posting.reasons:
+        expected = RefusalReason.LOCAL_BUDGET_EXCEEDED
+    elif policy.filters is None:
+        expected = RefusalReason.BUDGET_EXCEEDED
+    elif NO_FILTER not in posting.reasons:
+        expected = RefusalReason.DELTA_ACCOUNT_EXHAUSTED
+    elif math.isinf(details["requested"]["epsilon_upper"]):
+        expected = RefusalReason.UNBOUNDED_LOSS
+    else:
+        expected = RefusalReason.BUDGET_EXCEEDED
+    if details["reason"] != expected:
+        yield _wrong_reason(details["reason"])
+
+
+def _wrong_reason(reason: object) -> str:
+    return f"its reason, {reason}, is not the one that its numbers and the budget's state give"
 
 
 def _compare_with_plan(policy: BudgetPolicy, state: State, body: EntryBody) -> Iterator[str]:
