@@ -14,9 +14,9 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from shuffle_ledger.accounting import Accountant, FilterSet, ShuffledRound, slot_for
+from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.decisions import admit, open_cohort, quote, register, settle, void
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
-from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.machine import Charge, Cost, Limits, Total
 from shuffle_ledger.ledger.policies.numbers import cost_of, read, spelled
 from shuffle_ledger.ledger.policies.registry import BudgetPolicy

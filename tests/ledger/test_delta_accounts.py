@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,6 +26,7 @@ from shuffle_ledger.ledger.errors import Conflict, InvalidValue
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
+from shuffle_ledger.ledger.policies.registry import rules_digest
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
 from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
@@ -56,9 +57,9 @@ def watches(store: Store) -> Store:
 
 def test_a_share_is_fixed_by_the_opening(watches: Store, accountant: Accountant) -> None:
     body = watches.entry("watches", 1).content()
-    assert body.details["approximate_share"] == 1 / 8
+    assert body.details["rules"]["approximate_share"] == 1 / 8
     wanted = FilterSet.for_budget(epsilon=EPSILON, delta=DELTA, approximate_share=1 / 8)
-    assert body.details["rules"] == wanted.to_mapping()
+    assert body.details["rules"]["filters"] == wanted.to_mapping()
     window = Window(unit="day", epsilon=1.0, delta=1e-7)
     opened: dict[str, Any] = {"population": 10**6, "epsilon": EPSILON, "delta": DELTA, "policy": "adaptive"}
     by: dict[str, Any] = {"name": "parts", "actor": "tester", **opened, "windows": (window,)}
@@ -81,13 +82,15 @@ def test_a_share_is_fixed_by_the_opening(watches: Store, accountant: Accountant)
     parts = [cohort.name for cohort in watches.cohorts() if cohort.parent == "parts"]
     assert len(parts) == 2, "a day and a quota"
     for name in parts:
-        assert watches.entry(name, 1).content().details["approximate_share"] == 0.25
+        assert watches.entry(name, 1).content().details["rules"]["approximate_share"] == 0.25
     assert verify(watches, accountant, numbers="all").ok
 
 
 def test_a_share_that_the_accounts_do_not_have_is_found(watches: Store, accountant: Accountant) -> None:
     def forge(body: EntryBody) -> EntryBody:
-        return dataclasses.replace(body, details={**body.details, "approximate_share": 0.25})
+        rules = {**body.details["rules"], "approximate_share": 0.25}
+        standing = {**body.details["standing"], "rules": rules_digest(rules)}
+        return dataclasses.replace(body, details={**body.details, "rules": rules, "standing": standing})
 
     rewrite(watches, 1, forge)
     assert "another share of delta than it says" in str(verify(watches, accountant))
@@ -222,9 +225,9 @@ def test_a_budget_raised_before_the_first_round_counts(
 FORGERIES = {
     "slack": "too small",
     "certain loss": "too small",
-    "negative": "too small",
+    "negative": "not written as ledgers write it",
     "total": "does not follow",
-    "judged": "does not follow",
+    "judged": "larger than their shares of delta",
 }
 
 
@@ -239,8 +242,9 @@ def test_forged_accounts_are_found_from_the_bundle_alone(
     ask("a", **LOCAL, delta0=1e-14)
     ask("d", randomizer="declared(epsilon=0.1, delta=1e-9)", reports=1)
     assert not audited(watches)
+    opened = watches.entry("watches", 1).content().details["limits"]
     sequence = {"certain loss": 4, "judged": 2}.get(what, 3)
-    rewrite(watches, sequence, lambda body: forged(body, what))
+    rewrite(watches, sequence, lambda body: forged(body, what, opened))
     found = audited(watches)
     assert any(each.sequence == sequence and FORGERIES[what] in each.what for each in found), found
     assert not verify(watches, accountant, numbers="all").ok
@@ -250,17 +254,20 @@ def audited(store: Store) -> tuple[Any, ...]:
     return verify_bundle(make_bundle(store, ["watches"]).data, AUDITOR, numbers="all").findings
 
 
-def forged(body: EntryBody, what: str) -> EntryBody:
+def forged(body: EntryBody, what: str, at_opening: Mapping[str, Any]) -> EntryBody:
     details: dict[str, Any] = dict(body.details)
     standing = dict(details["standing"])
     if what in ("slack", "certain loss", "negative"):
-        certain, slack = details["charge"]["account"]
-        wanted = {"slack": [certain, "0"], "certain loss": ["0", slack], "negative": [certain, "-" + slack]}
-        details["charge"] = {**details["charge"], "account": wanted[what]}
-        total = list(standing["charged"]["account"])
-        standing["charged"] = {**standing["charged"], "account": total}
+        name = {"certain loss": "certain"}.get(what, "slack")
+        for place in ("cost", "charge"):
+            details[place] = dict(details[place])
+            amount = details[place].pop(name)
+            if what == "negative":
+                details[place][name] = "-" + amount
     if what == "total":
-        standing["charged"] = {**standing["charged"], "account": ["0", "0"]}
+        standing["total"] = {
+            name: value for name, value in standing["total"].items() if name not in ("certain", "slack")
+        }
     if what == "judged":
-        standing["raised"] = {**standing["raised"], "slack_epsilon": EPSILON}
+        standing["limits"] = {**standing["limits"], "slack": at_opening["slack"]}
     return dataclasses.replace(body, details={**details, "standing": standing})

@@ -179,7 +179,17 @@ def change(body: dict[str, Any], path: tuple[Any, ...]) -> None:
     elif path[-1] in ("reports", "k"):
         place[path[-1]] = value // 2
     else:
-        place[path[-1]] = altered(value)
+        place[path[-1]] = more(value) if is_amount(value) else altered(value)
+
+
+def is_amount(value: Any) -> bool:
+    """Whether this is a number of the machine's units."""
+    return isinstance(value, str) and value.isdigit()
+
+
+def more(value: str) -> str:
+    """A larger number of units, by more than what another computer's round-off may be."""
+    return str(int(value) + 1 + (int(value) >> 16))
 
 
 def change_all(body: dict[str, Any], paths: Sequence[tuple[Any, ...]]) -> None:

@@ -23,9 +23,9 @@ from shuffle_ledger.ledger.decisions import (
 from shuffle_ledger.ledger.decisions.truths import restated
 from shuffle_ledger.ledger.errors import Conflict, NotCollectable
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values import canonical, document_of
+from shuffle_ledger.ledger.values import document_of
 from shuffle_ledger.ledger.values.documents import record_document, record_of_document
-from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
+from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
 
 ONE = {"$float": (1.0).hex()}
@@ -170,28 +170,6 @@ def test_what_is_registered_now_declares_its_interaction(store: Store, accountan
         assert record_of_document(json.loads(json.dumps(record_document(record)))) == record
     assert document_of(round_record(store, "a").request.round)["interaction"] == "sequential"  # type: ignore[index,call-overload]
     assert round_record(store, "week1").request == old
-
-
-def test_a_plan_of_before_is_opened_again_with_its_words(store: Store, accountant: Accountant) -> None:
-    words = [ShuffledRound(randomizer=parse_randomizer("generic(epsilon0=1)"), reports=10_000)]
-    words += [ShuffledRound(randomizer=parse_randomizer("krr(k=4, epsilon0=1)"), reports=10_000)]
-    formerly = {dataclasses.replace(one.formerly or one): 3 for one in words}
-    # So large that the plan's words of today would cost more.
-    budget = accountant.certify(formerly, delta=1e-6).epsilon_upper * 1.01
-    content: dict[str, Any] = {"population": 10**6, "epsilon": budget, "delta": 1e-6, "policy": "plan"}
-    content |= {"name": "planned", "actor": "tester", "accountant": accountant}
-    first = open_cohort(store, plan=formerly, **content)
-    assert open_cohort(store, plan=dict.fromkeys(words, 3), **content) == first
-    with pytest.raises(Conflict):
-        open_cohort(store, plan=dict.fromkeys(words, 2), **content)
-    sequential = RoundRequest(round_id="s", cohort="planned", round=words[0])
-    answer, _ = decided(store, accountant, sequential)
-    assert isinstance(answer, Refused)
-    assert answer.reason == "no_free_slot"
-    identical = dataclasses.replace(words[0], analysis=None, interaction="identical")
-    answer, _ = decided(store, accountant, RoundRequest(round_id="i", cohort="planned", round=identical))
-    assert isinstance(answer, Admitted)
-    assert canonical.encode(answer.accounted.to_mapping()) == canonical.encode(words[0].formerly.to_mapping())  # type: ignore[union-attr]
 
 
 def test_a_correction_to_any_randomizer_is_read_as_a_registration_of_it(

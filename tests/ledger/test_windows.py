@@ -319,7 +319,7 @@ def test_a_refusal_that_says_wrongly_that_the_days_have_passed_is_found(
     monkeypatch.setattr(decide, "is_over", lambda _request, _today: True)
     assert isinstance(desk.ask(), Refused)
     monkeypatch.undo()
-    _is_found(desk, "phones", "its reason is not the one that its numbers and the cohort's state give")
+    _is_found(desk, "phones", "its reason is collection_over, and its cohort is open")
 
 
 def _shift(monkeypatch: pytest.MonkeyPatch, store: Store, by: timedelta) -> None:
