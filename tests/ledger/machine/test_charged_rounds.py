@@ -229,6 +229,19 @@ def test_the_least_noise_that_a_new_budget_admits(
     assert budget.room(slot_for(beyond)) < rounds
 
 
+@pytest.mark.slow
+def test_a_calibration_for_several_reports_of_a_user_is_that_of_as_many_rounds() -> None:
+    several = {"randomizer": "krr(k=4)", "reports": 2_000, "reports_per_user": 2}
+    single = {"randomizer": "krr(k=4)", "reports": 1_000}
+    found, other = (
+        calibrate_budget(each, epsilon=1.0, delta=1e-6, rounds=rounds, policy="adaptive", precision=1e-2)
+        for each, rounds in ((several, 3), (single, 6))
+    )
+    assert found.round.reports_per_user == 2
+    assert found.certificate.epsilon_upper <= 1.0
+    assert math.isclose(found.value, other.value, rel_tol=0.02)
+
+
 def test_a_calibration_counts_no_more_rounds_than_a_forecast() -> None:
     described = {"randomizer": "krr(k=10)", "reports": 100}
     with pytest.raises(InvalidParameter) as caught:
