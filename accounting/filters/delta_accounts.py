@@ -20,6 +20,7 @@ from shuffle_ledger.accounting.errors import InvalidParameter
 # Beyond this epsilon the price of slack is above every float: any slack exhausts the account.
 _LARGEST_PRICED_EPSILON = 700.0
 _PRICE_ROUND_OFF = 2.0**-48  # relative round-off of an exponential and a sum
+_PRICED_DENOMINATOR = 10**9  # largest one of the epsilon that a price is told by
 _LIMIT_ROUND_OFF = Fraction(1, 2**32)  # relative distance of limits of one epsilon, on any computers
 
 
@@ -78,10 +79,11 @@ class DeltaAccounts:
         """
         used = math.inf if slack else 0.0
         if slack_limit:
-            used = _float_above(slack * Fraction(self.slack) / slack_limit)
-        if slack_limit * (1 + _LIMIT_ROUND_OFF) < self.limits(epsilon)[1]:  # a larger promise was lowered
-            price = float(Fraction(self.slack) / slack_limit) if slack_limit else math.inf
-            epsilon = float(f"{math.log(price - 1):.9g}")
+            price = Fraction(self.slack) / slack_limit
+            used = _float_above(slack * price)
+            if slack_limit * (1 + _LIMIT_ROUND_OFF) < self.limits(epsilon)[1]:  # a larger promise was lowered
+                priced = Fraction(math.log(price - 1))
+                epsilon = float(priced.limit_denominator(_PRICED_DENOMINATOR))
         return AccountsReading(
             certain_loss_used_upper=_float_above(certain),
             certain_loss_share=self.certain_loss,

@@ -190,7 +190,7 @@ def test_what_uses_accounts_is_read_from_above() -> None:
     assert (nothing.certain_loss_used_upper, nothing.slack_used_upper) == (0, 0)
     beyond = accounts.reading(none, Fraction(1, 10**300), slack_limit=none, epsilon=1e4)
     assert beyond.slack_used_upper == math.inf
-    assert accounts.limits(math.inf) == (Fraction(1e-8), 0)
+    assert accounts.limits(math.inf) == (Fraction(1e-8), none)
     assert DeltaAccounts.from_mapping(accounts.to_mapping()) == accounts
 
 
@@ -202,6 +202,9 @@ def test_a_lowered_promise_is_read_at_the_price_that_it_had() -> None:
     )
     assert before == after
     assert after.epsilon == 2.0
+    # A limit that is rounded down to nothing tells no other price.
+    without = accounts.reading(Fraction(0), Fraction(0), slack_limit=Fraction(0), epsilon=500.0)
+    assert (without.epsilon, without.slack_used_upper) == (500.0, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_limits_of_any_epsilon_are_found_and_certified() -> None:
         assert limits.renyi[-1] <= epsilon
         assert all(math.isfinite(one) for one in limits.renyi)
     assert filters.limits(1e300).gaussian == filters.limits(1e4).gaussian
-    assert filters.limits(5e-324).renyi[:2] == (0, 0)
+    assert not any(filters.limits(5e-324).renyi[:2])
 
 
 @pytest.mark.parametrize(

@@ -247,5 +247,8 @@ def test_a_calibration_counts_no_more_rounds_than_a_forecast() -> None:
     with pytest.raises(InvalidParameter) as caught:
         calibrate_budget(described, epsilon=0.1, delta=1e-6, rounds=ROUNDS_MAX + 1, policy=POLICY_ADAPTIVE)
     assert caught.value.field == "rounds"
-    same = {"epsilon": 0.5, "delta": 1e-6, "precision": 0.01}
-    assert calibrate_budget(described, policy="plan", **same) == calibrate(described, policy="plan", **same)
+    own, other = (
+        one(described, policy="plan", epsilon=0.5, delta=1e-6, precision=0.01)
+        for one in (calibrate_budget, calibrate)
+    )
+    assert own == other
