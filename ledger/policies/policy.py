@@ -38,6 +38,7 @@ from shuffle_ledger.ledger.machine import (
     Level,
     Limits,
     Posting,
+    PostingKind,
     Refusal,
     Request,
     Round,
@@ -76,6 +77,8 @@ from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, POLICY_PLAN, 
 SLOTS_SHARE = 0.5
 # How the machine's reasons to refuse a round are read.
 NO_SLOT, NO_FILTER, NO_DELTA = "slots", "filters", ("certain loss", "slack")
+SLOTS = "slots"  # the name of their reading
+_ENDLESS = machine.UNBOUNDED - 1  # the largest limit
 _NAME = "budget"  # postings of one budget are asked for one by one: its name in them says nothing
 
 
@@ -473,7 +476,7 @@ class BudgetPolicy:
 
     def room(self, books: Books, view: CohortView, described: ShuffledRound) -> Standing:
         """Returns how many more rounds of one kind each limit and filter takes."""
-        return machine.room(self.state(view), self.cost(books, described))
+        return _room(self.state(view), self.cost(books, described))
 
     def spending(self, state: State, *, rounds: int) -> Spending:
         """Returns the smallest epsilon at which a filter, or the slots, hold, as spending."""
@@ -492,7 +495,7 @@ class BudgetPolicy:
 
     def epsilon_of(self, state: State, cost: Cost, rounds: int, *, epsilon: float) -> float:
         """Returns the same of a cost, for a state whose `refuse_at` is `epsilon`."""
-        if machine.room(state, cost).promised < rounds:
+        if _room(state, cost).promised < rounds:
             return math.inf
         if self.filters is None:
             return self.slots_epsilon[0]
@@ -504,7 +507,7 @@ class BudgetPolicy:
     def room_together(self, state: State, costs: Sequence[Cost]) -> int:
         """Returns how many more times rounds of some costs, one of each, are admitted at least: as many as
         the limits take that add costs up."""
-        found = machine.room(state, _together(costs))
+        found = _room(state, _together(costs))
         return min(found.certain, found.slack, max(found.filters[:-1], default=0))
 
     def after_together(self, state: State, costs: Sequence[Cost], count: int) -> State:
@@ -610,9 +613,7 @@ class BudgetPolicy:
         holds = machine.standing(state.rules, state.limits, state.total, _endless(state)).slots
         epsilon = upper if holds else math.inf
         return (
-            FilterReading(
-                name="slots", delta=self.share_of_slots, epsilon_upper=epsilon, epsilon_lower=lower
-            ),
+            FilterReading(name=SLOTS, delta=self.share_of_slots, epsilon_upper=epsilon, epsilon_lower=lower),
         )
 
     def _slack(self, epsilon: float) -> int:
@@ -633,7 +634,26 @@ class BudgetPolicy:
 
 def decided(state: State, cost: Cost) -> Posting:
     """Returns what a budget posts when it decides alone about a round of some cost."""
-    return machine.decide({_NAME: state}, Request(audience=(_NAME,)), {_NAME: cost}).postings[0]
+    posting = machine.decide({_NAME: state}, Request(audience=(_NAME,)), {_NAME: cost}).postings[0]
+    if posting.charge is None or not refuses_nothing(state):
+        return posting
+    total = machine.added(state.rules, state.total, posting.charge)
+    return dataclasses.replace(posting, kind=PostingKind.ADMITTED, total=total, reasons=())
+
+
+def refuses_nothing(state: State) -> bool:
+    """Returns whether only the windows of a budget's cohort refuse rounds."""
+    return state.limits.refuse.gaussian == _ENDLESS and not state.is_frozen
+
+
+def _room(state: State, cost: Cost) -> Standing:
+    """Returns how many more rounds of a cost each limit and filter takes."""
+    if refuses_nothing(state):
+        most = machine.ROUNDS_MAX
+        return Standing(
+            local=most, certain=most, slack=most, filters=(most,) * (len(cost.divergences) + 2), slots=0
+        )
+    return machine.room(state, cost)
 
 
 def restated(state: State, round_: Round, described: Described, cause: Cause, cost: Cost | None) -> Posting:
@@ -721,10 +741,13 @@ def _limits(filters: FilterSet | None, refuse: Level, promise: Level, *, is_summ
 
 
 def _boundless(filters: FilterSet, epsilon: float) -> Limits:
-    """Returns the limits of a budget that refuses nothing: only its cohort's windows do."""
-    most = machine.UNBOUNDED - 1
-    endless = Level(epsilon=epsilon_units(epsilon), gaussian=most, divergences=(most,) * len(filters.renyi))
-    return Limits(refuse=endless, promise=endless, certain=most, slack=most)
+    """Returns the limits of a budget that refuses nothing: only its cohort's windows do. What it reads still
+    rests on its accounts of delta."""
+    endless = Level(
+        epsilon=epsilon_units(epsilon), gaussian=_ENDLESS, divergences=(_ENDLESS,) * len(filters.renyi)
+    )
+    certain, slack = (units_below(one, DELTA_UNIT) for one in filters.accounts.limits(epsilon))
+    return Limits(refuse=endless, promise=endless, certain=certain, slack=slack)
 
 
 def _least(one: Level, other: Level) -> Level:

@@ -44,7 +44,14 @@ from shuffle_ledger.ledger.machine import (
     State,
 )
 from shuffle_ledger.ledger.policies.numbers import epsilon_units, filter_charge, read
-from shuffle_ledger.ledger.policies.policy import NO_FILTER, BudgetPolicy, decided, restated, slots_share
+from shuffle_ledger.ledger.policies.policy import (
+    NO_FILTER,
+    SLOTS,
+    BudgetPolicy,
+    decided,
+    restated,
+    slots_share,
+)
 from shuffle_ledger.ledger.policies.registry import policy_from
 from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, EntryBody, EntryKind, Spending
 from shuffle_ledger.ledger.values.requests import RefusalReason
@@ -59,11 +66,12 @@ _CAUSES = {
     EntryKind.VOIDED: Cause.VOID,
     EntryKind.INCIDENT: Cause.INCIDENT,
 }
-# Reasons to refuse a round that are computed of its cost, and those of slots alone, which need none.
-_OF_NUMBERS = (
-    RefusalReason.BUDGET_EXCEEDED,
-    RefusalReason.UNBOUNDED_LOSS,
-    RefusalReason.DELTA_ACCOUNT_EXHAUSTED,
+# Reasons to refuse a round whose cost nobody computes: of any budget, and of slots alone.
+_UNSEEN = (
+    RefusalReason.COHORT_FROZEN,
+    RefusalReason.COHORT_OVERSPENT,
+    RefusalReason.COLLECTION_OVER,
+    RefusalReason.REFUSED_ELSEWHERE,
 )
 _OF_SLOTS = (RefusalReason.NO_FREE_SLOT, RefusalReason.LOCAL_BUDGET_EXCEEDED)
 
@@ -90,6 +98,7 @@ class Trail:
     _same: dict[Any, Any] = field(default_factory=dict)  # rounds of one kind share their numbers
     _stated: tuple[ShuffledRound, Cost] | None = None  # to be proven, by the last entry followed
     _limits: Limits | None = None  # likewise
+    _is_endless: bool = False  # the budget refuses nothing: its levels prove nothing
     _opens: bool = False  # the last entry followed opens the budget
 
     @classmethod
@@ -189,7 +198,9 @@ class Trail:
         if filters is None:
             return
         if self._limits is not None:
-            yield from _unproven_limits(filters, self._limits, has_sliding=not self._opens)
+            yield from _unproven_limits(filters, self._limits, is_endless=self._is_endless)
+            if self._opens and self._limits.sliding not in (None, self._limits.promise.gaussian):
+                yield "its sliding limit is not the variance that its promise allows"
         if self._stated is not None:
             accounted, cost = self._stated
             books.charge(accounted, filters)  # from the stored privacy loss, if there is one
@@ -213,16 +224,14 @@ class Trail:
         """Return whether a decided round is accounted as this one."""
         if self.policy is None or self.policy.filters is not None or "charge" not in body.details:
             return slot_for(described) == accounted
-        kind = read(Charge, body.details["charge"]).claimed
-        return kind is not None and self.policy.slots_declared[kind][0] == accounted
+        kind, slots = read(Charge, body.details["charge"]).claimed, self.policy.slots_declared
+        return kind is not None and kind < len(slots) and slots[kind][0] == accounted
 
     def _open(self, body: EntryBody) -> Iterator[str]:
         details = body.details
         policy = self.policy = policy_from(str(details.get("policy")), body.to_bytes())
         self.state = machine.new_state(policy.machine_rules, policy.limits)
-        self._limits = policy.limits
-        if details.get("windows_only"):
-            self._limits = None  # they refuse and promise nothing
+        self._limits, self._is_endless = policy.limits, bool(details.get("windows_only"))
         stated = policy.state_in(details)
         if stated.total != self.state.total or stated.limits != policy.limits:
             yield "it opens a cohort that has already spent something"
@@ -235,7 +244,7 @@ class Trail:
         yield from _misplaced(policy, body)
         if policy.filters is not None:
             yield from _misdivided(policy, policy.filters)
-        if policy.filters is None and not policy.slots_epsilon[0] <= body.epsilon_budget:
+        if policy.filters is None and policy.machine_rules.slots_epsilon > policy.limits.promise.epsilon:
             yield "it opens a cohort with a plan beyond its budget"
 
     def _follow(
@@ -373,7 +382,9 @@ class Trail:
         again = policy.spending(state, rounds=stated.rounds)
         # What decides is the filter that reads least; how little another one might is no excuse.
         least = min(readings, key=lambda reading: reading.epsilon_upper)
-        enough = stated.rounds == 0 or least.epsilon_lower <= stated.epsilon_upper
+        # A filter is read again, on another computer; the slots' bound is the number that the rules state.
+        most = least.epsilon_upper if least.name == SLOTS else least.epsilon_lower
+        enough = stated.rounds == 0 or most <= stated.epsilon_upper
         if stated.rounds and math.isinf(least.epsilon_upper):
             enough = math.isinf(stated.epsilon_upper)
         if not enough or again.epsilon_upper < stated.epsilon_lower:
@@ -383,8 +394,13 @@ class Trail:
             )
 
     def _recompute_slots(self, policy: BudgetPolicy, books: ChargeSource) -> Iterator[str]:
-        upper = policy.slots_epsilon[0]
+        upper, lower = policy.slots_epsilon
         again = books.certify(dict(policy.slots_declared), delta=policy.share_of_slots)
+        if lower > again.epsilon_upper:
+            yield (
+                f"it says the whole plan costs at least {exact_text(lower)}; computed again it is up to"
+                f" {exact_text(again.epsilon_upper)}"
+            )
         if upper < again.epsilon_lower:
             yield (
                 f"it says the whole plan costs up to {exact_text(upper)}; computed again it is at least"
@@ -421,6 +437,10 @@ def _misplaced(policy: BudgetPolicy, body: EntryBody) -> Iterator[str]:
         yield "it refuses rounds at another epsilon than its budget's"
     if refuse.epsilon == promise.epsilon and refuse != promise:
         yield "its limits at one epsilon differ"
+    if policy.filters is not None:
+        accounts = policy.filters.accounts.limits(float(promise.epsilon * EPSILON_UNIT))
+        if list(map(bool, accounts)) != [bool(policy.limits.certain), bool(policy.limits.slack)]:
+            yield "it leaves a limit of certain loss or slack out"
 
 
 def _misdivided(policy: BudgetPolicy, filters: FilterSet) -> Iterator[str]:
@@ -431,17 +451,15 @@ def _misdivided(policy: BudgetPolicy, filters: FilterSet) -> Iterator[str]:
         yield "its accounts have another share of delta than it says"
 
 
-def _unproven_limits(filters: FilterSet, limits: Limits, *, has_sliding: bool) -> Iterator[str]:
+def _unproven_limits(filters: FilterSet, limits: Limits, *, is_endless: bool) -> Iterator[str]:
     """Yield which stated limits are larger than what the filters' shares of delta allow."""
-    for one in (limits.refuse, limits.promise):
+    for one in () if is_endless else (limits.refuse, limits.promise):
         if not _is_within(filters, one):
             at = exact_text(float(one.epsilon * EPSILON_UNIT))
             yield f"a limit it states is too large for epsilon {at}"
     certain, slack = filters.accounts.limits(float(limits.promise.epsilon * EPSILON_UNIT))
     if limits.certain * DELTA_UNIT > certain or limits.slack * DELTA_UNIT > slack * (1 + _ROUND_OFF):
         yield "its limits of certain loss or slack are larger than their shares of delta"
-    if not has_sliding and limits.sliding not in (None, limits.promise.gaussian):
-        yield "its sliding limit is not the variance that its promise allows"
 
 
 def _is_within(filters: FilterSet, level: Level) -> bool:
@@ -468,7 +486,7 @@ def _misaccounted(
 def _unfounded(policy: BudgetPolicy, state: State, reason: str, truth: ShuffledRound | None) -> Iterator[str]:
     """Yield how the reason of a refusal for which nothing was computed is none: that the cohort was closed
     and that another one refused are compared elsewhere, and only slots alone refuse a round unseen."""
-    if reason in _OF_NUMBERS or (policy.filters is not None and reason in _OF_SLOTS):
+    if reason not in _UNSEEN and (policy.filters is not None or reason not in _OF_SLOTS):
         yield _wrong_reason(reason)
     if reason == RefusalReason.NO_FREE_SLOT and truth is not None:
         kinds = policy.fitting(truth)

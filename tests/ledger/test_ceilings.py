@@ -142,6 +142,15 @@ def test_plans_have_ceilings(desk: Desk) -> None:
     desk.check()
 
 
+def test_a_plan_within_its_ceiling_waits_until_the_budget_is_raised(desk: Desk) -> None:
+    desk.open("other", epsilon=0.05, ceiling=0.4, policy="plan", plan={KRR: 5})
+    assert desk.admitted("other") == 0
+    desk.check()
+    desk.change(0.4, "other")
+    assert desk.admitted("other") == 5
+    desk.check()
+
+
 def test_a_plan_that_promises_more_than_a_lowered_budget_admits_nothing(desk: Desk) -> None:
     other = dataclasses.replace(KRR, reports=20_000)
     desk.open("other", epsilon=0.2, ceiling=0.4, policy="plan", plan={KRR: 5, other: 1})
