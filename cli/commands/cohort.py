@@ -54,7 +54,7 @@ from shuffle_ledger.ledger.values import (
     "--plan",
     type=FILE,
     metavar="FILE",
-    help="Declared rounds, as for `compose`: all of policy plan; else with half of delta, beside filters.",
+    help="Declared rounds, as for `compose`: all of policy plan; else with 3/4 of delta, beside filters.",
 )
 @click.option(
     "--approximate-share",

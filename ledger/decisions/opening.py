@@ -44,7 +44,7 @@ def open_cohort(
     """Open a cohort, or return it if it was opened with the same parameters; see `Opening` for them.
 
     With `plan`, how many rounds of each kind are declared, and an accountant that composes them. Policy
-    `plan` admits these alone; under policy `adaptive` they have half of delta, and filters the other half.
+    `plan` admits these alone; under policy `adaptive` they have three quarters of delta, and filters the rest.
     Policy `adaptive` may have `approximate_share`, the part of delta that is set aside for rounds that are
     only approximately private, in its windows and quotas too; None: 1/64.
 

@@ -74,7 +74,7 @@ from shuffle_ledger.ledger.values.entries import Spending
 from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, POLICY_PLAN, Cohort
 
 # Part of delta for slots that are declared beside filters.
-SLOTS_SHARE = 0.5
+SLOTS_SHARE = 0.75
 # How the machine's reasons to refuse a round are read.
 NO_SLOT, NO_FILTER, NO_DELTA = "slots", "filters", ("certain loss", "slack")
 SLOTS = "slots"  # the name of their reading

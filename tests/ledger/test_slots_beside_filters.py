@@ -1,4 +1,4 @@
-"""Cohorts of policy `adaptive` that declare slots: slots or a filter hold, at half of delta each."""
+"""Cohorts of policy `adaptive` that declare slots: slots or a filter hold, each at its part of delta."""
 
 from __future__ import annotations
 
@@ -89,10 +89,10 @@ def test_an_opening_divides_delta_and_certifies_the_slots(desk: Desk) -> None:
     desk.open()
     policy = policy_in(desk.store, "watches")
     assert policy.filters is not None
-    assert policy.share_of_slots == DELTA / 2
-    assert 0.49 * DELTA < sum(policy.filters.shares()) <= DELTA / 2
+    assert policy.share_of_slots == 0.75 * DELTA
+    assert 0.24 * DELTA < sum(policy.filters.shares()) <= 0.25 * DELTA
     assert sum(policy.machine_rules.shares) <= policy.machine_rules.delta
-    whole = desk.accountant.certify(PLAN, delta=DELTA / 2)
+    whole = desk.accountant.certify(PLAN, delta=0.75 * DELTA)
     assert policy.slots_epsilon == (whole.epsilon_upper, whole.epsilon_lower)
     shown = budget(desk.store, desk.accountant, "watches")
     assert [(one.round, one.count, one.claimed) for one in shown.slots] == [(RARE, 20, 0), (PLAIN, 2, 0)]
