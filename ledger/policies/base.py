@@ -156,13 +156,6 @@ def told(accounted: ShuffledRound, truth: ShuffledRound) -> ShuffledRound:
     return accounted if fits(truth, accounted) else slot_of(truth)
 
 
-def replaced(before: ShuffledRound, after: ShuffledRound | None) -> dict[ShuffledRound, int]:
-    """Return how what is held changes when a round turned out to be another, or with None to be none."""
-    if after == before:
-        return {}
-    return {before: -1} | ({after: 1} if after else {})
-
-
 def changed(
     held: Mapping[ShuffledRound, int], changes: Mapping[ShuffledRound, int]
 ) -> dict[ShuffledRound, int]:

@@ -99,7 +99,7 @@ def misshapen(body: EntryBody, policy: str) -> Iterator[str]:
             yield f"details.{name} is not written as ledgers write it"
     if isinstance(details.get("requested"), Mapping):
         yield from _spending("details.requested", details["requested"], body.delta_budget)
-    if "rules" in details and not _holds(lambda value: _are_rules(policy, details), details["rules"]):
+    if "rules" in details and not _holds(lambda rules: _are_rules(policy, details, rules), details["rules"]):
         yield "details.rules is not written as ledgers write it"
     if body.kind is EntryKind.CORRECTED and details.get("round", ...) is None:
         yield "it corrects a round and does not say to what"
@@ -238,8 +238,8 @@ def _are_limits(value: Any) -> bool:
     return is_spelled(Limits, value)
 
 
-def _are_rules(policy: str, details: Mapping[str, Any]) -> bool:
-    return is_as_written(details["rules"], BudgetPolicy.from_details(policy, details).rules)
+def _are_rules(policy: str, details: Mapping[str, Any], rules: object) -> bool:
+    return is_as_written(rules, BudgetPolicy.from_details(policy, details).rules)
 
 
 def _is_bound(value: Any) -> bool:

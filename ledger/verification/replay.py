@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -36,7 +37,6 @@ from shuffle_ledger.ledger.values.requests import (
     RefusalReason,
     ReleaseTimes,
     RoundRequest,
-    refused_beyond,
 )
 from shuffle_ledger.ledger.verification.budget_trail import Trail
 from shuffle_ledger.ledger.verification.decision_contradictions import contradictory
@@ -282,7 +282,7 @@ class Replay:
             candidate=candidate if refused else None,
             filtered=self.trail.filtered,
             promised=self.trail.promised_epsilon,
-            limit=refused_beyond(self.joint, body.epsilon_budget),
+            limit=math.inf if self.joint.windows_only else body.epsilon_budget,
         )
 
     def _apply_budget(self, body: EntryBody) -> None:
