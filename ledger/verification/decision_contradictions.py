@@ -11,6 +11,7 @@ from shuffle_ledger.ledger.values.requests import (
     RefusalReason,
     RoundRequest,
 )
+from shuffle_ledger.ledger.verification.entry_shapes import declares_interaction
 
 _OF_CLOSED: Final = (
     RefusalReason.COHORT_FROZEN,
@@ -28,6 +29,8 @@ def contradictory(body: EntryBody, *, frozen: bool, overspent: bool) -> Iterator
         frozen, overspent: the cohort's state before the entry.
     """
     details, requested = body.details, body.details["requested"]
+    if declares_interaction(details["accounted"]) and not declares_interaction(details["request"]["round"]):
+        yield "what it accounts declares an interaction, and what was requested does not"
     if (requested is None) != (details["privacy_loss"] is None):
         yield "it names a privacy loss without what was requested, or the other way round"
     if len({requested is None, "cost" not in details, "charge" not in details}) > 1:

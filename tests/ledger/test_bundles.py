@@ -528,7 +528,7 @@ def charged(factor: Fraction) -> Callable[[int, dict[str, Any]], None]:
     charges: dict[str, Charge] = {}
 
     def scaled(cost: Cost) -> Cost:
-        parts = {
+        parts: dict[str, Any] = {
             name: tuple(min(int(factor * one), UNBOUNDED) for one in getattr(cost, name))
             for name in ("gaussian", "divergences")
         }

@@ -241,6 +241,12 @@ def without(name: str) -> Callable[[EntryBody], EntryBody]:
     return forge
 
 
+def with_twice_the_slack(body: EntryBody) -> EntryBody:
+    """The opening, so that what is read rests on more of delta than its account has."""
+    limits = {**body.details["limits"], "slack": str(2 * int(body.details["limits"]["slack"]))}
+    return dataclasses.replace(body, details={**body.details, "limits": limits})
+
+
 def as_life(body: EntryBody) -> EntryBody:
     """The opening as one of a cohort that promises its budget."""
     rules = {**body.details["rules"], "kind": "life"}
@@ -255,6 +261,7 @@ def as_life(body: EntryBody) -> EntryBody:
     [
         (without("windows_only"), "another kind of budget than it says"),
         (as_life, "a limit it states is too large"),
+        (with_twice_the_slack, "larger than their shares of delta"),
         (without("windows"), "it has none, a plan or a ceiling"),
         (
             lambda body: dataclasses.replace(body, details={**body.details, "windows_only": False}),
