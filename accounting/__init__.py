@@ -21,9 +21,9 @@ from shuffle_ledger.accounting.filters.filter_set import (
     APPROXIMATE_SHARE,
     LARGEST_APPROXIMATE_SHARE,
     Charge,
+    FilterLimits,
     FilterReading,
     FilterSet,
-    RaisedLimits,
     checked_share,
     share_of_budget,
 )
@@ -32,6 +32,7 @@ from shuffle_ledger.accounting.notebooks import html_table, interval_text
 from shuffle_ledger.accounting.planning.calibration import (
     CALIBRATION_POLICIES,
     Calibration,
+    alike_rounds,
     calibrate,
     calibrate_by,
 )
@@ -127,6 +128,7 @@ __all__ = [
     "Duchi",
     "ErrorBudget",
     "Estimate",
+    "FilterLimits",
     "FilterReading",
     "FilterSet",
     "FrequencyError",
@@ -149,7 +151,6 @@ __all__ = [
     "PrivacyLoss",
     "PrivacyLossDistribution",
     "PublishedBound",
-    "RaisedLimits",
     "Rappor",
     "RenyiBound",
     "RoundLoss",
@@ -157,6 +158,7 @@ __all__ = [
     "SubsetSelection",
     "Table",
     "UniformityTester",
+    "alike_rounds",
     "attack_delta",
     "attack_epsilon",
     "attribute_rounds",

@@ -208,12 +208,11 @@ class Accountant:
 
     def remembers_charge(self, shuffled: ShuffledRound, filters: FilterSet) -> bool:
         """Returns whether the round's charge is in memory."""
-        return (charged_as(shuffled)[0], filters.without_totals) in self._charges
+        return (charged_as(shuffled)[0], filters) in self._charges
 
     def charge(self, shuffled: ShuffledRound, filters: FilterSet) -> Charge:
         """Returns the charge of a round in each of a budget's filters, cached; see `charge_of`. With several
         reports of a user, the charges of the rounds that it is charged as are added up."""
-        filters = filters.without_totals
         single, count = charged_as(shuffled)
         key = (single, filters)
         if key not in self._charges:

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
         UniformityTester,
         attack_delta,
         attack_epsilon,
-        calibrate,
         certify,
         curve,
         frequency_error,
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     )
     from shuffle_ledger.ledger.client import AsyncLedgerClient, LedgerClient
     from shuffle_ledger.ledger.errors import LedgerError
+    from shuffle_ledger.ledger.reports import calibrate
     from shuffle_ledger.ledger.values import (
         Admitted,
         Cohort,
@@ -121,6 +121,7 @@ _LEDGER = {
     "AsyncLedgerClient": "shuffle_ledger.ledger.client",
     "LedgerClient": "shuffle_ledger.ledger.client",
     "LedgerError": "shuffle_ledger.ledger.errors",
+    "calibrate": "shuffle_ledger.ledger.reports",
     **dict.fromkeys(
         (
             "Admitted",

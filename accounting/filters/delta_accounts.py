@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -20,6 +20,8 @@ from shuffle_ledger.accounting.errors import InvalidParameter
 # Beyond this epsilon the price of slack is above every float: any slack exhausts the account.
 _LARGEST_PRICED_EPSILON = 700.0
 _PRICE_ROUND_OFF = 2.0**-48  # relative round-off of an exponential and a sum
+_PRICED_DENOMINATOR = 10**9  # largest one of the epsilon that a price is told by
+_LIMIT_ROUND_OFF = Fraction(1, 2**32)  # relative distance of limits of one epsilon, on any computers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,60 +49,57 @@ class DeltaAccounts:
 
     Attributes:
         certain_loss: share of delta for `T`, the sum of the probabilities that a round reveals everything.
-        slack: share of delta for `(1 + exp(epsilon)) U`, with `U` the sum of the total variation distances.
-        epsilon: the largest epsilon at which the filters may be read.
+        slack: share of delta for `(1 + exp(epsilon)) U`, with `U` the sum of the total variation distances,
+            at the largest epsilon that is ever promised.
 
-    Guarantee: if both accounts hold at the end of every path, then approximate rounds together cost at most
-        `certain_loss + slack` of delta more than their pure versions, at any epsilon up to `epsilon`,
-        however rounds were chosen.
+    Guarantee: if `T` and `U` are within the limits of an epsilon at the end of every path, then approximate
+        rounds together cost at most `certain_loss + slack` of delta more than their pure versions, at any
+        epsilon up to that one, however rounds were chosen.
     Source: docs/adaptivity.md, Theorem 9.
     """
 
     certain_loss: float
     slack: float
-    epsilon: float
 
-    def hold(self, spent: Sequence[Fraction]) -> bool:
-        """Returns whether both totals, `T` and `U`, are within their accounts."""
-        certain, slack = spent
-        return certain <= self._certain_limit and slack <= self._slack_limit
+    def limits(self, epsilon: float) -> tuple[Fraction, Fraction]:
+        """Returns the largest `T` and `U` for a promise of `epsilon`, rounded down."""
+        price = _price(epsilon)
+        return Fraction(self.certain_loss), Fraction(0) if price is None else Fraction(self.slack) / price
 
-    def most_more(self, spent: Sequence[Fraction], cost: Sequence[Fraction]) -> int | None:
-        """Returns how many more rounds of one cost fit in both accounts. It is 0 if the totals are already
-        beyond an account, also for a cost of 0; else None for a cost of 0, which has no limit."""
-        if not self.hold(spent):
-            return 0
-        limits = (self._certain_limit, self._slack_limit)
-        parts = [(limit - total) // one for limit, total, one in zip(limits, spent, cost, strict=True) if one]
-        return min(parts) if parts else None
+    def reading(
+        self, certain: Fraction, slack: Fraction, *, slack_limit: Fraction, epsilon: float
+    ) -> AccountsReading:
+        """Returns the part of each account that totals `T` and `U` use, rounded up.
 
-    def at(self, epsilon: float) -> DeltaAccounts:
-        """Returns the accounts for a budget raised to `epsilon`; a smaller epsilon changes nothing."""
-        if epsilon <= self.epsilon:
-            return self
-        return DeltaAccounts(certain_loss=self.certain_loss, slack=self.slack, epsilon=epsilon)
-
-    def reading(self, spent: Sequence[Fraction]) -> AccountsReading:
-        """Returns the used part of each account, rounded up."""
-        certain, slack = spent
-        price = self._price
-        used = math.inf if price is None and slack else _float_above(slack * (price or 0))
+        Args:
+            certain, slack: the totals.
+            slack_limit: the limit of `U` in force.
+            epsilon: the promise whose price it has, if it was never larger; the reading names the epsilon of
+                the price in force.
+        """
+        used = math.inf if slack else 0.0
+        if slack_limit:
+            price = Fraction(self.slack) / slack_limit
+            used = _float_above(slack * price)
+            if slack_limit * (1 + _LIMIT_ROUND_OFF) < self.limits(epsilon)[1]:  # a larger promise was lowered
+                priced = Fraction(math.log(price - 1))
+                epsilon = float(priced.limit_denominator(_PRICED_DENOMINATOR))
         return AccountsReading(
             certain_loss_used_upper=_float_above(certain),
             certain_loss_share=self.certain_loss,
             slack_used_upper=used,
             slack_share=self.slack,
-            epsilon=self.epsilon,
+            epsilon=epsilon,
         )
 
     def to_mapping(self) -> dict[str, object]:
         """Returns the JSON form."""
-        return {"certain_loss": self.certain_loss, "slack": self.slack, "epsilon": self.epsilon}
+        return {"certain_loss": self.certain_loss, "slack": self.slack}
 
     @classmethod
     def from_mapping(cls, mapping: object) -> DeltaAccounts:
         """Reads the JSON form; raises InvalidParameter if it is not one."""
-        names = ("certain_loss", "slack", "epsilon")
+        names = ("certain_loss", "slack")
         if not isinstance(mapping, Mapping) or set(mapping) != set(names):
             raise InvalidParameter("accounts", mapping, f"the fields {', '.join(names)}")
         expected = "a finite number, not negative"
@@ -110,21 +109,14 @@ class DeltaAccounts:
                 raise InvalidParameter(name, value, expected)
         return cls(**numbers)
 
-    @functools.cached_property
-    def _price(self) -> Fraction | None:
-        """Returns an upper bound on `1 + exp(epsilon)`, the cost of a unit of slack; None if it is beyond all
-        floats."""
-        if self.epsilon > _LARGEST_PRICED_EPSILON:
-            return None
-        return Fraction((1 + math.exp(self.epsilon)) * (1 + _PRICE_ROUND_OFF))
 
-    @functools.cached_property
-    def _certain_limit(self) -> Fraction:
-        return Fraction(self.certain_loss)
-
-    @functools.cached_property
-    def _slack_limit(self) -> Fraction:
-        return Fraction(0) if self._price is None else Fraction(self.slack) / self._price
+@functools.lru_cache(maxsize=256)
+def _price(epsilon: float) -> Fraction | None:
+    """Returns an upper bound on `1 + exp(epsilon)`, the cost of a unit of slack; None if it is beyond all
+    floats."""
+    if epsilon > _LARGEST_PRICED_EPSILON:
+        return None
+    return Fraction((1 + math.exp(epsilon)) * (1 + _PRICE_ROUND_OFF))
 
 
 def _float_above(value: Fraction) -> float:

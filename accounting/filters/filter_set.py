@@ -1,17 +1,16 @@
-"""The filters of a budget, and the total of rounds' charges in them.
+"""The filters of a budget, what a round costs in each, how much each allows at an epsilon, and what totals
+read.
 
 A round is charged before it is released: one number for every filter, about the smallest certified one (see
-`charges.py`). Charges add up exactly. Rounds may go on while at least one filter holds.
+`charges.py`). Who adds charges up compares totals with the limits of an epsilon, exactly; rounds may go on
+while at least one filter holds.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
-import operator
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -20,10 +19,8 @@ import numpy as np
 
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.errors import InvalidParameter
-from shuffle_ledger.accounting.filters.counts import ROUNDS_MAX, largest_count
-from shuffle_ledger.accounting.filters.delta_accounts import AccountsReading, DeltaAccounts
+from shuffle_ledger.accounting.filters.delta_accounts import DeltaAccounts
 from shuffle_ledger.accounting.filters.gaussian_and_renyi import GaussianFilter, Reading, RenyiFilter
-from shuffle_ledger.accounting.filters.sliding_reserve import SlidingReserve
 from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence
 from shuffle_ledger.accounting.printed_numbers import exact_text
 
@@ -54,100 +51,49 @@ _LEAST_DELTA = 1e-60
 # Relative room for round-off when delta is divided into shares.
 _SHARE_ROUND_OFF = 2.0**-40
 _BISECTIONS = 60
-_EXACT_NUMBER = re.compile(r"-?[0-9]+(/[0-9]+)?")
-# Parts of charges that some sets of filters do not have.
-_OPTIONAL_PARTS = ("sliding", "rounds")
-# Relative distance of the sliding reserve's limit below the largest variance that fits the budget, so that it
-# fits on every computer.
+# Relative distance of a limit below the largest total that fits, so that it fits on every computer. Of a
+# variance, at least the second number over its root: round-off makes readings of small ones jagged.
 _LIMIT_MARGIN = 2.0**-18
+_JAGGED = 2.0**-43
+# Below this epsilon no positive total of an order is sought.
+_LEAST_SOUGHT = 1e-300
 
 
 @dataclass(frozen=True, kw_only=True)
 class Charge:
-    """The charge of one round, or the total of several, in each filter; exact fractions.
+    """The cost of one round in each filter; exact fractions.
 
     Attributes:
         gaussian: variances, one for each reserve.
         renyi: Renyi divergences, one for each order.
-        sliding: if there is a sliding reserve: the charged variance, the part of it that was given back, and
-            the part that settlements added. It depends on the remaining budget, not only on the round.
         account: the round's probability of revealing everything, and its total variation distance to the
             round that the filters charge.
-        rounds: if a user joins a limited number of rounds: how many rounds these are, and how many of them
-            nothing admitted, if the limit does not cover those. The other parts of a total are then the
-            largest charges, not sums.
     """
 
     gaussian: tuple[Fraction, ...]
     renyi: tuple[Fraction, ...]
     account: tuple[Fraction, ...]
-    sliding: tuple[Fraction, ...] = ()
-    rounds: tuple[Fraction, ...] = ()
-
-    def __add__(self, other: Charge) -> Charge:
-        return self._combined(operator.add, other)
-
-    def __sub__(self, other: Charge) -> Charge:
-        return self._combined(operator.sub, other)
 
     def __mul__(self, count: int | Fraction) -> Charge:
         return Charge(**{name: tuple(count * one for one in part) for name, part in vars(self).items()})
 
-    @property
-    def cost(self) -> Charge:
-        """Returns the part that depends on the round alone, not on the remaining budget."""
-        return dataclasses.replace(self, sliding=(), rounds=())
-
-    @property
-    def pure(self) -> Charge:
-        """Returns the charge without what it uses of the accounts of delta."""
-        return dataclasses.replace(self, account=(Fraction(0),) * 2)
-
     def at_least(self, other: Charge) -> Charge:
         """Returns the larger of two charges, filter by filter."""
-        return self._combined(max, other)
-
-    def _combined(self, combine: Callable[[Fraction, Fraction], Fraction], other: Charge) -> Charge:
         pairs = {name: zip(part, vars(other)[name], strict=True) for name, part in vars(self).items()}
-        return Charge(**{name: tuple(combine(a, b) for a, b in pair) for name, pair in pairs.items()})
-
-    def to_mapping(self) -> dict[str, object]:
-        """Returns the JSON form: exact numbers, written `numerator/denominator`."""
-        parts = {name: [str(value) for value in part] for name, part in vars(self).items()}
-        return {name: part for name, part in parts.items() if part or name not in _OPTIONAL_PARTS}
-
-    @classmethod
-    def from_mapping(cls, mapping: Mapping[str, object]) -> Charge:
-        """Reads the JSON form; raises InvalidParameter if it is not one."""
-        kept = {name: _exact(mapping, name) for name in _OPTIONAL_PARTS if name in mapping}
-        stated = {name: _exact(mapping, name) for name in ("gaussian", "renyi", "account")}
-        return cls(**stated, **kept)
+        return Charge(**{name: tuple(max(a, b) for a, b in pair) for name, pair in pairs.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
-class RaisedLimits:
-    """The limits that a raised budget gives a set of filters, which otherwise never changes.
+class FilterLimits:
+    """The largest totals with which filters hold at an epsilon; exact, and rounded down.
 
     Attributes:
-        sliding_limit: limit of the sliding reserve; None without one.
-        slack_epsilon: the largest epsilon that the budget has had, for the price of slack.
+        gaussian: the largest variance, reserves included.
+        renyi: the largest divergence for each order.
     """
 
-    sliding_limit: float | None
-    slack_epsilon: float
-
-    def to_mapping(self) -> dict[str, object]:
-        """Returns the JSON form."""
-        return dict(vars(self))
-
-    @classmethod
-    def from_mapping(cls, mapping: object) -> RaisedLimits:
-        """Reads the JSON form; raises InvalidParameter if it is not one."""
-        match mapping:
-            case {"sliding_limit": None | float() as limit, "slack_epsilon": float(priced)}:
-                if all(value is None or 0 < value < math.inf for value in (limit, priced)):
-                    return cls(sliding_limit=limit, slack_epsilon=priced)
-        raise InvalidParameter("raised", mapping, "a sliding_limit or null, and a slack_epsilon")
+    gaussian: Fraction
+    renyi: tuple[Fraction, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,36 +115,22 @@ class FilterSet:
 
     Guarantee: if the set was fixed before the first output, and on every path one filter, which may depend on
     the path, and both accounts hold at epsilon at the end, all released outputs together are `(epsilon, sum
-    of the shares)`-DP. With `rounds_per_user`: if no user takes part in more admitted rounds than that, by a
-    rule that does not depend on the user's data.
-    Source: docs/adaptivity.md, Lemma 6, Theorem 9 and Theorem 14.
+    of the shares)`-DP.
+    Source: docs/adaptivity.md, Lemma 6 and Theorem 9.
     """
 
     gaussian: GaussianFilter
     renyi: tuple[RenyiFilter, ...]
     accounts: DeltaAccounts
-    sliding_limit: float | None = None  # of the Gaussian filter's sliding reserve
-    # In how many admitted rounds a user takes part at most; then there is no sliding reserve. Incidents count
-    # beside these rounds: a user may have joined them, too.
-    rounds_per_user: int | None = None
 
     @classmethod
     def for_budget(
-        cls,
-        *,
-        epsilon: float,
-        delta: float,
-        ceiling: float | None = None,
-        rounds_per_user: int | None = None,
-        approximate_share: float = APPROXIMATE_SHARE,
+        cls, *, epsilon: float, delta: float, approximate_share: float = APPROXIMATE_SHARE
     ) -> FilterSet:
         """Makes the filters for a budget. Their shares of delta add up to at most delta, and never change.
 
         Args:
-            epsilon, delta: the budget.
-            ceiling: the largest epsilon that it may be raised to, also for reasons that depend on data. Slack
-                is priced at it from the beginning. None: for no such reason.
-            rounds_per_user: in how many admitted rounds one user takes part at most; None: in any number.
+            epsilon, delta: the budget, delta without what other parts of it have.
             approximate_share: part of delta for approximate rounds: half of it for certain loss, half for
                 slack.
 
@@ -215,21 +147,13 @@ class FilterSet:
             raise InvalidParameter(
                 "delta", delta, f"at least {exact_text(_LEAST_DELTA)}, which filters share"
             )
-        made = _for_budget(given, delta, checked_share(approximate_share))
-        if ceiling is not None:
-            made = dataclasses.replace(made, accounts=made.accounts.at(ceiling))
-        if rounds_per_user is not None:
-            made = dataclasses.replace(made, sliding_limit=None, rounds_per_user=rounds_per_user)
-        return made
+        return _for_budget(given, delta, checked_share(approximate_share))
 
     def to_mapping(self) -> dict[str, object]:
         """Returns the JSON form."""
         gaussian = {**vars(self.gaussian), "reserves": list(self.gaussian.reserves)}
         renyi = [{**vars(one), "order": None if math.isinf(one.order) else one.order} for one in self.renyi]
-        limited = {} if self.sliding_limit is None else {"sliding_limit": self.sliding_limit}
-        capped = {} if self.rounds_per_user is None else {"rounds_per_user": self.rounds_per_user}
-        accounts = self.accounts.to_mapping()
-        return {"gaussian": gaussian, "renyi": renyi, "accounts": accounts, **limited, **capped}
+        return {"gaussian": gaussian, "renyi": renyi, "accounts": self.accounts.to_mapping()}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> FilterSet:
@@ -242,34 +166,15 @@ class FilterSet:
             case {"gaussian": Mapping() as gaussian, "renyi": [*orders]}:
                 reserves = _numbers(dict(enumerate(gaussian.get("reserves", []))))
                 rest = _numbers({name: value for name, value in gaussian.items() if name != "reserves"})
-                limited = {name: value for name, value in mapping.items() if name == "sliding_limit"}
-                cap = mapping.get("rounds_per_user")
-                if cap is not None and (type(cap) is not int or cap < 1 or limited):
-                    raise InvalidParameter(
-                        "rounds_per_user", cap, "a whole number, without a sliding reserve"
-                    )
                 try:
                     return cls(
                         gaussian=GaussianFilter(reserves=tuple(reserves.values()), **rest),
                         renyi=tuple(_renyi(one) for one in orders),
-                        sliding_limit=_numbers(limited).get("sliding_limit"),
                         accounts=DeltaAccounts.from_mapping(mapping.get("accounts")),
-                        rounds_per_user=cap,
                     )
                 except TypeError:
                     pass
         raise InvalidParameter("filters", mapping, "a Gaussian filter and Renyi filters")
-
-    def nothing(self) -> Charge:
-        """Returns the total of an empty cohort: 0 in every filter."""
-        zero = Fraction(0)
-        return Charge(
-            gaussian=(zero,) * len(self.gaussian.reserves),
-            renyi=(zero,) * len(self.renyi),
-            account=(zero,) * 2,
-            sliding=(zero,) * 3 if self._sliding else (),
-            rounds=self._counted(),
-        )
 
     def __hash__(self) -> int:
         return self._hash
@@ -277,192 +182,41 @@ class FilterSet:
     @functools.cached_property
     def _hash(self) -> int:
         # Every decision looks charges up by their filters: the hash is computed once.
-        return hash((self.gaussian, self.renyi, self.accounts, self.sliding_limit, self.rounds_per_user))
+        return hash((self.gaussian, self.renyi, self.accounts))
 
-    @functools.cached_property
-    def without_totals(self) -> FilterSet:
-        """Returns the filters without the parts that do not affect a round's cost."""
-        return dataclasses.replace(self, sliding_limit=None, rounds_per_user=None)
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Returns the names of the filters for people, the Gaussian one first."""
+        return ("gaussian", *(one.name for one in self.renyi))
 
-    def under(self, raised: RaisedLimits | None) -> FilterSet:
-        """Returns the filters in force after changes of the budget; None: with the limits they were opened
-        with."""
-        return self if raised is None else _under(self, raised)
+    def limits(self, epsilon: float) -> FilterLimits:
+        """Returns the largest totals that hold at an epsilon.
 
-    def raised(self, before: RaisedLimits | None, epsilon: float) -> RaisedLimits | None:
-        """Returns the limits in force for a budget changed to `epsilon`, never less than `before`; None for
-        those that the filters were opened with."""
-        now = self.under(before)
-        limit = now.sliding_limit
-        if limit is not None:
-            limit = max(limit, _limit(self.gaussian, min(epsilon, _LARGEST_EPSILON)))
-        priced = now.accounts.at(epsilon).epsilon
-        if (limit, priced) == (self.sliding_limit, self.accounts.epsilon):
-            return None
-        return RaisedLimits(sliding_limit=limit, slack_epsilon=priced)
-
-    @functools.cached_property
-    def _sliding(self) -> SlidingReserve | None:
-        limit = self.sliding_limit
-        return None if limit is None else SlidingReserve(limit=limit, reserves=self.gaussian.reserves)
-
-    def taken(self, spent: Charge, cost: Charge) -> Charge:
-        """Returns the charge of a round with this cost in each filter, after a total of `spent`."""
-        if self.rounds_per_user is not None:
-            return dataclasses.replace(cost, rounds=self._counted(1))
-        if self._sliding is None:
-            return cost
-        charge = self._sliding.charge(_held(spent), cost.gaussian)
-        return dataclasses.replace(cost, sliding=(charge, Fraction(0), Fraction(0)))
-
-    def taken_instead(self, spent: Charge, before: Charge, cost: Charge) -> Charge:
-        """Returns the new charge of a round whose settlement gave the cost `cost`, in place of the charge
-        `before`: never less than before, filter by filter. Of an incident, `before` is `nothing()`."""
-        if self.rounds_per_user is not None:
-            counted = before.rounds if before.rounds[0] else self._counted(1, incidents=1)
-            least = before.at_least(dataclasses.replace(cost, rounds=before.rounds))
-            return dataclasses.replace(least, rounds=counted)
-        least = before.cost.at_least(cost)
-        if self._sliding is None:
-            return least
-        taken = before.sliding[0]
-        charge = self._sliding.charge(_held(spent - before), [max(cost, taken) for cost in least.gaussian])
-        return dataclasses.replace(least, sliding=(charge, Fraction(0), before.sliding[2] + charge - taken))
-
-    def after(self, spent: Charge, charge: Charge) -> Charge:
-        """Returns the total after one more round, which is charged this."""
-        if self.rounds_per_user is None:
-            return spent + charge
-        counted = tuple(map(operator.add, spent.rounds, charge.rounds))
-        return dataclasses.replace(spent.at_least(charge), rounds=counted)
-
-    def after_instead(self, spent: Charge, before: Charge, charge: Charge) -> Charge:
-        """Returns the total after a round turned out to be charged this, and not `before`."""
-        if self.rounds_per_user is None:
-            return spent - before + charge
-        return dataclasses.replace(spent.at_least(charge), rounds=spent.rounds)
-
-    def after_more(self, spent: Charge, cost: Charge, count: int) -> Charge:
-        """Returns the total after some more rounds of one cost, without the sliding reserve."""
-        if self.rounds_per_user is None:
-            return spent.cost + cost * count
-        if count == 0:
-            return spent
-        most = spent.at_least(dataclasses.replace(cost, rounds=spent.rounds))
-        return dataclasses.replace(most, rounds=(spent.rounds[0] + count, *spent.rounds[1:]))
-
-    def rounds_of_one_user(self, spent: Charge) -> int | None:
-        """Returns in how many of the rounds of a total one user takes part at most; None without a limit."""
-        if self.rounds_per_user is None:
-            return None
-        return int(min(spent.rounds[0], self.rounds_per_user + spent.rounds[1]))
-
-    def _of_one_user(self, spent: Charge) -> Charge:
-        """Returns a bound on the sum of the charges of the rounds that one user takes part in."""
-        most = self.rounds_of_one_user(spent)
-        return spent if most is None else spent * most
-
-    def _counted(self, rounds: int = 0, *, incidents: int = 0) -> tuple[Fraction, ...]:
-        """Returns numbers of rounds, as these filters keep them."""
-        return tuple(map(Fraction, (rounds, incidents))) if self.rounds_per_user else ()
-
-    def given_back(self, spent: Charge, charge: Charge) -> Charge:
-        """Returns the total after a round with this charge turned out to have released nothing.
-
-        The Gaussian filter gets its part back if the round's reserve is intact. Otherwise the decision not to
-        release may have been made when too little noise remained to hide it.
+        Guarantee: with totals up to these, each filter's reading is at most epsilon, on every computer.
         """
-        if self.rounds_per_user is not None:
-            return spent  # the largest charges say nothing of the second largest
-        rest = spent - charge
-        if self._sliding is None:
-            return rest
-        taken, returned, late = spent.sliding
-        if self._sliding.is_intact(taken, charge.gaussian, charge.sliding[0]):
-            return dataclasses.replace(rest, sliding=(taken, returned + charge.sliding[0], late))
-        return dataclasses.replace(rest, gaussian=spent.gaussian, sliding=spent.sliding)
+        return _limits(self, min(epsilon, _LARGEST_EPSILON), epsilon)
 
-    def readings(self, spent: Charge) -> tuple[FilterReading, ...]:
-        """Returns the answer of each filter to a total of `spent`, the Gaussian one first."""
-        spent = self._of_one_user(spent)
-        found = [_named("gaussian", self.gaussian.delta, self._gaussian_reading(spent))]
-        found += [
+    def readings(self, variance: Fraction, divergences: Sequence[Fraction]) -> tuple[FilterReading, ...]:
+        """Returns the answer of each filter, the Gaussian one first.
+
+        Args:
+            variance: the total of the Gaussian filter, its reserve included; 0 of an empty budget.
+            divergences: the total for each order.
+        """
+        found = (
             _named(one.name, one.delta, one.reading(total))
-            for one, total in zip(self.renyi, spent.renyi, strict=True)
-        ]
-        if not self.accounts.hold(spent.account):
-            found = [dataclasses.replace(one, epsilon_upper=math.inf) for one in found]
-        return tuple(found)
-
-    def epsilon_upper(self, spent: Charge) -> float:
-        """Returns an upper bound on the smallest epsilon at which one of the filters holds."""
-        return min(reading.epsilon_upper for reading in self.readings(spent))
-
-    def accounts_reading(self, spent: Charge) -> AccountsReading:
-        """Returns the use of the accounts of delta."""
-        return self.accounts.reading(self._of_one_user(spent).account)
-
-    def lacks_delta(self, spent: Charge, *, epsilon: float) -> bool:
-        """Returns whether an account of delta is exhausted and a filter would otherwise hold at `epsilon`."""
-        if self.accounts.hold(self._of_one_user(spent).account):
-            return False
-        return self.epsilon_upper(spent.pure) <= epsilon
-
-    def most_more(self, spent: Charge, cost: Charge, *, epsilon: float) -> int:
-        """Returns how many more rounds of one cost the filters admit at `epsilon`, one after the other, up to
-        `ROUNDS_MAX`.
-
-        Proof: a round is admitted if after it the accounts of delta hold, and beside them a fixed reserve, a
-        Renyi filter or the sliding reserve. Totals never shrink from round to round, so each of these
-        conditions holds for the first rounds up to a number, and for none beyond. The result is the larger of
-        two such numbers: the one of everything that adds costs up, with the accounts, and the smaller one of
-        the sliding reserve's and the accounts'.
-        """
-        budget = 2 * self.gaussian.reserves[-1]
-        about = budget / max(float(cost.gaussian[0]), budget / ROUNDS_MAX)
-        most = largest_count(
-            lambda n: self.epsilon_upper(self.after_more(spent, cost, n)) <= epsilon, math.floor(about)
+            for one, total in zip(self.renyi, divergences, strict=True)
         )
-        if self._sliding is None or self._at_limit.epsilon_upper > epsilon:
-            return most
-        if not self._sliding.holds(_held(spent), spent.sliding[2]):  # settlements used up its headroom
-            return most
-        sliding = self._sliding.most_more(_held(spent), cost.gaussian)
-        accounts = self.accounts.most_more(spent.account, cost.account)
-        return min(max(most, sliding if accounts is None else min(sliding, accounts)), ROUNDS_MAX)
+        return (self.gaussian_reading(variance), *found)
 
-    def epsilon_of(self, spent: Charge, cost: Charge, count: int, *, epsilon: float) -> float:
-        """Returns the smallest epsilon at which one filter holds after `count` more rounds of one cost;
-        infinite if one of these rounds would be refused at `epsilon`."""
-        if self.most_more(spent, cost, epsilon=epsilon) < count:
-            return math.inf
-        # If the sliding reserve decides, it holds at the budget's epsilon or below.
-        return min(self.epsilon_upper(self.after_more(spent, cost, count)), epsilon)
-
-    def most_alike(self, cost: Charge, *, epsilon: float) -> int:
-        """Returns how many rounds of one cost the filters of an empty cohort admit, up to `ROUNDS_MAX`."""
-        return self.most_more(self.nothing(), cost, epsilon=epsilon)
+    def gaussian_reading(self, variance: Fraction) -> FilterReading:
+        """Returns the answer of the Gaussian filter to a total, its reserve included."""
+        return _named("gaussian", self.gaussian.delta, _gaussian_reading(self.gaussian, variance))
 
     def shares(self) -> tuple[float, ...]:
         """Returns the shares of delta: of the filters, then of the accounts."""
         accounts = (self.accounts.certain_loss, self.accounts.slack)
         return (self.gaussian.delta, *(one.delta for one in self.renyi), *accounts)
-
-    def _gaussian_reading(self, spent: Charge) -> Reading:
-        """Returns the Gaussian filter's reading: from the fixed reserves, or from the sliding one if that is
-        smaller. A total without a sliding part uses the fixed ones alone."""
-        reading = self.gaussian.reading(spent.gaussian)
-        if self._sliding is None or not spent.sliding or _held(spent) <= 0:
-            return reading
-        if not self._sliding.holds(_held(spent), spent.sliding[2]):
-            return reading
-        return min(reading, self._at_limit)
-
-    @functools.cached_property
-    def _at_limit(self) -> Reading:
-        """Returns the Gaussian filter's reading at the sliding reserve's limit, valid while that reserve
-        holds."""
-        return self.gaussian.epsilon(self.sliding_limit or 0.0)
 
 
 def checked_share(value: object) -> float:
@@ -495,23 +249,41 @@ def _for_budget(given: float, whole: float, approximate: float) -> FilterSet:
     pure = _PURE_SHARE * delta
     renyi.append(RenyiFilter(order=math.inf, delta=pure, leak_rate=pure / (_PURE_REACH * epsilon)))
     half = approximate / 2 * whole * (1 - _SHARE_ROUND_OFF)
-    accounts = DeltaAccounts(certain_loss=half, slack=half, epsilon=given)
-    limit = _limit(gaussian, epsilon)
-    return FilterSet(gaussian=gaussian, renyi=tuple(renyi), accounts=accounts, sliding_limit=limit)
+    accounts = DeltaAccounts(certain_loss=half, slack=half)
+    return FilterSet(gaussian=gaussian, renyi=tuple(renyi), accounts=accounts)
 
 
-# Equal cohorts share one object, which caches its reading at the limit.
-@functools.lru_cache(maxsize=256)
-def _under(filters: FilterSet, raised: RaisedLimits) -> FilterSet:
-    accounts = filters.accounts.at(raised.slack_epsilon)
-    return dataclasses.replace(filters, sliding_limit=raised.sliding_limit, accounts=accounts)
+@functools.lru_cache(maxsize=1024)
+def _limits(filters: FilterSet, epsilon: float, given: float) -> FilterLimits:
+    divergences = tuple(
+        _largest_loss(one, given) if math.isinf(one.order) else _largest_total(one, epsilon)
+        for one in filters.renyi
+    )
+    return FilterLimits(gaussian=Fraction(_limit(filters.gaussian, epsilon)), renyi=divergences)
 
 
-def _held(spent: Charge) -> Fraction:
-    """Returns the charged variance minus the part given back: the sliding reserve compares it with its
-    limit."""
-    charged, returned, _ = spent.sliding
-    return charged - returned
+def _largest_loss(rules: RenyiFilter, epsilon: float) -> Fraction:
+    """Returns the largest total of largest losses that holds at an epsilon: epsilon itself, up to where leaks
+    have used up delta."""
+    covered = Fraction(rules.delta) / Fraction(rules.leak_rate) * (1 - Fraction(_LIMIT_MARGIN))
+    return min(Fraction(epsilon), covered)
+
+
+def _largest_total(rules: RenyiFilter, epsilon: float) -> Fraction:
+    """Returns a divergence slightly below the largest one whose reading is `epsilon`; 0 if there is none."""
+    # With more than `most`, leaks alone cost more than delta.
+    most = min(epsilon, rules.delta / rules.leak_rate) if epsilon > _LEAST_SOUGHT else 0.0
+    low, high = 0.0, most
+    while high > low * (1 + _LIMIT_MARGIN) and high > most * _LIMIT_MARGIN:
+        middle = (low + high) / 2
+        within = rules.reading(Fraction(middle)).epsilon_upper <= epsilon
+        low, high = (middle, high) if within else (low, middle)
+    return Fraction(low * (1 - _LIMIT_MARGIN))
+
+
+@functools.lru_cache(maxsize=4096)
+def _gaussian_reading(rules: GaussianFilter, variance: Fraction) -> Reading:
+    return rules.epsilon(math.nextafter(float(variance), math.inf) if variance else 0.0)
 
 
 def _limit(gaussian: GaussianFilter, epsilon: float) -> float:
@@ -525,8 +297,8 @@ def _limit(gaussian: GaussianFilter, epsilon: float) -> float:
         middle = (low + high) / 2
         within = gaussian.epsilon(middle).epsilon_upper <= epsilon
         low, high = (middle, high) if within else (low, middle)
-    limit = low * (1 - _LIMIT_MARGIN)
-    while gaussian.epsilon(limit).epsilon_upper > epsilon:  # readings of tiny budgets are not monotone
+    limit = low * (1 - min(max(_LIMIT_MARGIN, _JAGGED / math.sqrt(low)), 1 / 2))
+    while _gaussian_reading(gaussian, Fraction(limit)).epsilon_upper > epsilon:
         limit *= 1 - _LIMIT_MARGIN
     return limit
 
@@ -579,22 +351,3 @@ def _gaussian_budget(epsilon: float, delta: float) -> float:
         within = float(gaussian_divergence(math.sqrt(middle), np.array([epsilon]))[1][0]) <= delta
         low, high = (middle, high) if within else (low, middle)
     return low
-
-
-def _exact(mapping: Mapping[str, object], field: str) -> tuple[Fraction, ...]:
-    values = mapping.get(field)
-    if not isinstance(values, list | tuple):
-        raise InvalidParameter(field, values, "a list of exact numbers")
-    try:
-        return tuple(map(_fraction, values))
-    except (ValueError, ZeroDivisionError):
-        raise InvalidParameter(field, values, "exact numbers such as 3/4") from None
-
-
-def _fraction(value: object) -> Fraction:
-    # `Fraction` also accepts exponents such as 1e999999999, which would exhaust the memory: they are refused.
-    text = str(value)
-    if not _EXACT_NUMBER.fullmatch(text):
-        raise ValueError(value)
-    numerator, _, denominator = text.partition("/")
-    return Fraction(int(numerator), int(denominator or 1))

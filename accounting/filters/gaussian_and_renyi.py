@@ -8,7 +8,7 @@ is the smallest epsilon at which it holds. `docs/adaptivity.md` has theorems, so
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
@@ -62,15 +62,6 @@ class GaussianFilter:
     delta: float
     leak_rate: float
     reserves: tuple[float, ...]
-
-    def reading(self, spent: Sequence[Fraction]) -> Reading:
-        """Returns the smallest epsilon at which the filter holds, given the total of charges for each
-        reserve."""
-        variances = [
-            math.nextafter(reserve + _float_above(total), math.inf) if total else 0.0
-            for reserve, total in zip(self.reserves, spent, strict=True)
-        ]
-        return self.epsilon(min(variances))
 
     def epsilon(self, variance: float) -> Reading:
         """Returns the smallest epsilon at which charges of `variance` altogether cost at most the filter's

@@ -18,8 +18,6 @@ from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.accountant import DEFAULT_PRECISION, Accountant
 from shuffle_ledger.accounting.certificate import Certificate
 from shuffle_ledger.accounting.errors import InvalidParameter
-from shuffle_ledger.accounting.filters.counts import ROUNDS_MAX
-from shuffle_ledger.accounting.filters.filter_set import FilterSet
 from shuffle_ledger.accounting.numeric.bracketing import least_true
 from shuffle_ledger.accounting.planning.questions import counted, form_of
 from shuffle_ledger.accounting.printed_numbers import exact_text
@@ -46,6 +44,8 @@ _LEAST_COST = 1e-9
 _LEAST_TARGET = 1e-100
 # The rules of a calibration: the composition of rounds fixed in advance, and policies of ledgers.
 CALIBRATION_POLICIES = ("composition", "plan", "adaptive")  # the default one first
+_COMPOSED = CALIBRATION_POLICIES[:2]
+_ADAPTIVE_ROUNDS_MAX = 10**6  # more are not counted
 # Up to this number of rounds, every smaller number whose bound may be larger is composed too. More rounds
 # must stay so far below the budget that no smaller number can have a bound above it.
 _MOST_CHECKED_ROUNDS = 1000
@@ -109,8 +109,7 @@ def calibrate(
         epsilon, delta: the target, epsilon at least 1e-100.
         rounds: number of such rounds.
         policy: what decides. `composition`: the composition of the rounds' slots, with parameters fixed in
-            advance, without a ledger. A cohort's policies: `plan`: the same, composed before the first round;
-            `adaptive`: the filters.
+            advance, without a ledger. `plan`: the same, composed before the first round.
         precision: wanted relative width of the answer, and of privacy losses.
         **fields: fields of the round, such as `reports`, that `described` does not name.
 
@@ -122,25 +121,20 @@ def calibrate(
             target.
     """
     epsilon, delta = _target(epsilon), validation.probability("delta", delta)
-    if policy not in CALIBRATION_POLICIES:
-        raise InvalidParameter("policy", policy, f"one of {', '.join(CALIBRATION_POLICIES)}")
-    form, count = _alike(described, fields)
+    if policy not in _COMPOSED:
+        raise InvalidParameter("policy", policy, f"one of {', '.join(_COMPOSED)}")
+    form, count = alike_rounds(described, fields)
     rounds = _number_of(_number_of(rounds, policy) * count, policy)
     accountant = Accountant(precision=precision)
 
     def composed(shuffled: ShuffledRound, count: int) -> float:
         return accountant.certify({slot_for(shuffled): count}, delta=delta).epsilon_upper
 
-    def filtered(shuffled: ShuffledRound) -> float:
-        filters = FilterSet.for_budget(epsilon=epsilon, delta=delta)
-        charge = accountant.charge(slot_for(shuffled), filters)
-        return filters.epsilon_of(filters.nothing(), charge, rounds, epsilon=epsilon)
-
     listed = functools.partial(
         decided_by_composition, composed, rounds=rounds, epsilon=epsilon, precision=precision
     )
     at_once = functools.partial(composed, count=rounds)
-    rules: dict[str, Decides] = {"composition": listed, "plan": at_once, "adaptive": filtered}
+    rules: dict[str, Decides] = {"composition": listed, "plan": at_once}
     return calibrate_by(
         rules[policy],
         form,
@@ -153,7 +147,7 @@ def calibrate(
     )
 
 
-def _alike(described: object, fields: Mapping[str, object]) -> tuple[dict[str, object], int]:
+def alike_rounds(described: object, fields: Mapping[str, object]) -> tuple[dict[str, object], int]:
     """Returns the JSON form of the rounds of a question, which must all be alike, and their number."""
     if isinstance(described, ShuffledRound):
         raise InvalidParameter(
@@ -372,7 +366,7 @@ def _completed(described: Mapping[str, object], name: str | None, value: float) 
 
 
 def _number_of(rounds: object, policy: str) -> int:
-    most = ROUNDS_MAX if policy == "adaptive" else validation.MAXIMUM_ROUNDS
+    most = _ADAPTIVE_ROUNDS_MAX if policy == "adaptive" else validation.MAXIMUM_ROUNDS
     return validation.whole("rounds", rounds, 1, most)
 
 

@@ -338,7 +338,7 @@ class DatabaseLedger:
         """See `Ledger`."""
         session = self.session
         said = {"reason": reason, "actor": session.settings.actor}
-        return set_quota(session.store, session.accountant, cohort, team=team, epsilon=epsilon, **said)
+        return set_quota(session.store, cohort, team=team, epsilon=epsilon, **said)
 
     def _one(self, request: RoundRequest) -> tuple[Outcome | Pending, bool]:
         session, request = self.session, self._of_team(request)

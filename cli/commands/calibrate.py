@@ -6,7 +6,7 @@ import math
 
 import click
 
-from shuffle_ledger.accounting import CALIBRATION_POLICIES, Calibration, FrequencyError, calibrate, exact_text
+from shuffle_ledger.accounting import CALIBRATION_POLICIES, Calibration, FrequencyError, exact_text
 from shuffle_ledger.cli.commands.amplify import certificate_facts, per_user_facts
 from shuffle_ledger.cli.options import (
     REAL,
@@ -23,6 +23,7 @@ from shuffle_ledger.cli.rendering.present import (
     present,
     upper,
 )
+from shuffle_ledger.ledger.reports import calibrate
 from shuffle_ledger.ledger.values import calibrated_error, calibration_document
 
 _DATABASE = "--cohort works on a database only, for its filters and slots; without it no ledger is asked"

@@ -50,7 +50,12 @@ from shuffle_ledger.ledger.values import (
     show_default=True,
     help=f"One of: {', '.join(POLICIES)}.",
 )
-@click.option("--plan", type=FILE, metavar="FILE", help="The rounds of policy plan, as for `compose`.")
+@click.option(
+    "--plan",
+    type=FILE,
+    metavar="FILE",
+    help="Declared rounds, as for `compose`: all of policy plan; else with 3/4 of delta, beside filters.",
+)
 @click.option(
     "--approximate-share",
     type=REAL,
@@ -207,12 +212,9 @@ def _ask(refused: UnacceptedWarnings, *, may_ask: bool) -> None:
 
 
 def _check_plan(policy: str, plan: Path | None) -> None:
-    """Raise BadValue unless a plan is given to policy plan, and to no other."""
+    """Raise BadValue if policy plan has no plan."""
     if policy == POLICY_PLAN and plan is None:
         raise BadValue("plan", "", "a file of the plan's rounds", "policy plan needs --plan FILE")
-    if policy in POLICIES and policy != POLICY_PLAN and plan is not None:
-        message = f"policy {policy} has no plan: leave --plan out, or say --policy plan"
-        raise BadValue("plan", str(plan), "nothing: only policy plan has a plan", message)
 
 
 def _labels(given: Sequence[str]) -> dict[str, str]:

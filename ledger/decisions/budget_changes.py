@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, exact_text
+from shuffle_ledger.accounting import NUMERICAL_POLICY, exact_text
 from shuffle_ledger.ledger.decisions import optimistic_append
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue
 from shuffle_ledger.ledger.policies import registry
-from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry
@@ -14,14 +13,12 @@ from shuffle_ledger.ledger.values.requests import (
     REASON_LENGTH_MAX,
     Cohort,
     checked_epsilon,
-    promised_epsilon,
 )
 from shuffle_ledger.ledger.values.texts import checked_text
 
 
 def change_budget(
     store: Store,
-    accountant: Accountant,
     name: str,
     *,
     epsilon: float,
@@ -32,17 +29,15 @@ def change_budget(
     """Give a cohort another epsilon from now on; return the cohort.
 
     Raised: the larger epsilon is what is promised, for the outputs of before too. Filters keep their shares
-    of delta and their rules, and hold up to the new epsilon; how many repetitions that allows is certified
-    now. Lowered: the smaller one is promised if what is spent, or the plan, is within it; otherwise the
-    cohort is overspent from now on. With a ceiling, that is what is promised, and a lowered budget only
-    refuses more. An overspent cohort stays overspent whatever is raised: it broke its
-    promise. Delta never changes, because filters divided it when the cohort was opened.
+    of delta and their rules, and hold up to the new epsilon. Lowered: the smaller one is promised if what is
+    held, or the plan, is within it; otherwise it only refuses more, and the promise stays. With a ceiling,
+    that is what is promised. An overspent cohort stays overspent whatever is raised: it broke its promise.
+    Delta never changes, because filters divided it when the cohort was opened.
 
     A cohort with a ceiling is never raised beyond it. A quota is at most its cohort's budget: see `quotas`.
 
     Args:
         store: the ledger.
-        accountant: what computes.
         name: the cohort.
         epsilon: its budget's from now on.
         reason: why, for the record.
@@ -64,7 +59,7 @@ def change_budget(
         cohort = view.cohort
         _check(store, cohort, epsilon=epsilon, delta=delta)
         policy = registry.policy_of(store, view)
-        step = policy.rebudgeted(Books(store=store, accountant=accountant), view, epsilon)
+        step = policy.rebudgeted(view, epsilon)
         return EntryDraft(
             kind=EntryKind.BUDGET_CHANGED,
             round_id=None,
@@ -76,7 +71,7 @@ def change_budget(
                 "epsilon_before": cohort.epsilon_budget,
                 **step.details,
             },
-            status=None if step.is_within(promised_epsilon(cohort, epsilon)) else "overspent",
+            status="overspent" if step.posting.is_overspent else None,
             epsilon_budget=epsilon,
         )
 

@@ -31,12 +31,11 @@ from shuffle_ledger.ledger.decisions.previews import Telling
 from shuffle_ledger.ledger.decisions.truths import local_kind, restated
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
-from shuffle_ledger.ledger.policies.base import overspends
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry
-from shuffle_ledger.ledger.values.requests import POLICY_PLAN, REASON_LENGTH_MAX, Corrected, RoundRecord
+from shuffle_ledger.ledger.values.requests import REASON_LENGTH_MAX, Corrected, RoundRecord
 from shuffle_ledger.ledger.values.texts import checked_text
 
 CORRECTABLE = ("admitted", "settled", "incident")
@@ -145,10 +144,9 @@ def _draft(
     changes: tuple[HoldingChange, ...] = ()
     details, loss = policy.unchanged(view), None
     if view.cohort.status != "frozen":
-        after = truth if view.cohort.policy == POLICY_PLAN else registry.told(before, truth)
-        step = policy.replacing(books, view, course, after)
-        accounted, spent, details = step.accounted or after, step.spent, dict(step.details)
-        overspent = overspent or overspends(view, step)
+        step = policy.replacing(books, view, course, truth)
+        accounted, spent, details = step.accounted or before, step.spent, dict(step.details)
+        overspent = step.posting.is_overspent
         changes = (*changes_of(step), *_moved(record, accounted))
         loss = loss_cache.digest_of(store, accountant, accounted).hex()
     return EntryDraft(

@@ -20,6 +20,7 @@ from shuffle_ledger.ledger.decisions.windows import is_over, period_names
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.base import Step, slot_of
+from shuffle_ledger.ledger.policies.policy import NO_FILTER, BudgetPolicy
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
@@ -27,12 +28,10 @@ from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import EntryKind, Spending
 from shuffle_ledger.ledger.values.local_budget import local_bounds, local_rounds_left
 from shuffle_ledger.ledger.values.requests import (
-    POLICY_PLAN,
     Cohort,
     RefusalReason,
     RoundRequest,
     checked_reports,
-    refused_beyond,
 )
 
 _Refusal: TypeAlias = tuple[RefusalReason, str]  # and the sentence that says why
@@ -56,16 +55,15 @@ def decide(books: Books, view: CohortView, request: RoundRequest) -> Decision:
         AccountingError, LedgerError: the numbers cannot be computed.
     """
     policy = registry.policy_of(books.store, view)
-    refused = _refused_unseen(view, request)
-    slot = policy.accounted(view, request.round) if refused is None else None
-    refused = refused or _refused_slot(view, slot)
-    if refused is not None or slot is None:
+    refused = _refused_unseen(view, request) or _refused_slot(policy, view, request.round)
+    if refused is not None:
         return _decision(slot_of(request.round), refused, None, policy.unchanged(view))
-    step = policy.admitting(books, view, slot)
-    refused = _refused(view, slot, step)
+    step = policy.admitting(books, view, request.round)
+    accounted = step.accounted or slot_of(request.round)
+    refused = _refused(policy, view, accounted, step)
     # Of a refusal: the charge it would have had, beside the standing that it leaves as it was.
     details = step.details if refused is None else {**step.details, **policy.unchanged(view)}
-    return _decision(slot, refused, step.spent, details)
+    return _decision(accounted, refused, step.spent, details)
 
 
 def _decision(
@@ -82,25 +80,26 @@ def _refused_unseen(view: CohortView, request: RoundRequest) -> _Refusal | None:
     return _over(request) if is_over(request, view.now.date()) else None
 
 
-def _refused_slot(view: CohortView, slot: ShuffledRound | None) -> _Refusal | None:
-    """Return why a round is refused given the slot that the policy found for it, if it is."""
+def _refused_slot(policy: BudgetPolicy, view: CohortView, described: ShuffledRound) -> _Refusal | None:
+    """Return why slots alone refuse a round whatever else it costs, if they do."""
+    if policy.filters is not None:
+        return None
+    slot = policy.accounted(view, described)
     if slot is None:
         message = "The cohort's plan has no free slot whose cost is known to cover this round."
         return RefusalReason.NO_FREE_SLOT, message
-    if view.cohort.policy == POLICY_PLAN and not _has_local_left(view, slot):
-        return RefusalReason.LOCAL_BUDGET_EXCEEDED, _beyond_local(view, slot)
-    return None
+    return None if _has_local_left(view, slot) else _beyond_local_budget(view, slot)
 
 
-def _refused(view: CohortView, accounted: ShuffledRound, step: Step) -> _Refusal | None:
-    """Return why a round is refused given what it costs, if it is."""
-    cohort = view.cohort
-    if step.is_within(refused_beyond(cohort, cohort.epsilon_budget)):
-        if _has_local_left(view, accounted):
-            return None
-        return RefusalReason.LOCAL_BUDGET_EXCEEDED, _beyond_local(view, accounted)
-    if step.lacks_delta is not None:
-        return RefusalReason.DELTA_ACCOUNT_EXHAUSTED, _lacks_delta(step.lacks_delta)
+def _refused(policy: BudgetPolicy, view: CohortView, accounted: ShuffledRound, step: Step) -> _Refusal | None:
+    """Return why a round is refused given what the machine says of it, if it is."""
+    reasons, cohort = step.posting.reasons, view.cohort
+    if not reasons:
+        return None if _has_local_left(view, accounted) else _beyond_local_budget(view, accounted)
+    if policy.filters is None:
+        return RefusalReason.BUDGET_EXCEEDED, _plan_beyond_budget(policy, view)
+    if NO_FILTER not in reasons:
+        return RefusalReason.DELTA_ACCOUNT_EXHAUSTED, _lacks_delta(policy.accounts_with(view, step.posting))
     if step.spent.epsilon_upper_or_none is None:
         at, budget = exact_text(cohort.delta_budget), exact_text(cohort.epsilon_budget)
         message = f"With this round no finite epsilon holds at delta {at}; the budget is {budget}."
@@ -117,7 +116,7 @@ def is_quick(store: Store, accountant: Accountant, view: CohortView, request: Ro
     if accounted is None:
         return True
     books = Books(store=store, accountant=accountant)
-    return policy.is_quick(books, view, accounted) and loss_cache.is_stored(store, accounted)
+    return policy.is_quick(books, accounted) and loss_cache.is_stored(store, accounted)
 
 
 def prepare(store: Store, accountant: Accountant, view: CohortView, request: RoundRequest) -> bool:
@@ -130,7 +129,7 @@ def prepare(store: Store, accountant: Accountant, view: CohortView, request: Rou
     accounted = policy.accounted(view, request.round)
     if accounted is None or not loss_cache.is_stored(store, accounted):
         return False
-    return policy.prepare(Books(store=store, accountant=accountant), view, accounted)
+    return policy.prepare(Books(store=store, accountant=accountant), accounted)
 
 
 def drafts(
@@ -292,19 +291,24 @@ def _entry_draft(
 
 
 def _beyond_budget(view: CohortView, step: Step) -> str:
-    at = f"at delta {exact_text(view.cohort.delta_budget)}"
-    budget, spent = exact_text(view.cohort.epsilon_budget), upper_text(view.spent.epsilon_upper)
-    if step.promised_epsilon_upper is not None:
-        promised = upper_text(step.promised_epsilon_upper)
-        return (
-            f"The promise of the cohort's plan, at most epsilon {promised} {at} for all of its rounds,"
-            f" is above the budget of {budget}, so no round is admitted;"
-            f" the cohort has spent at most {spent}."
-        )
+    cohort, after = view.cohort, step.spent.epsilon_upper
+    at, spent = f"at delta {exact_text(cohort.delta_budget)}", upper_text(view.spent.epsilon_upper)
+    budget = exact_text(cohort.epsilon_budget)
+    is_above = after > cohort.epsilon_budget
+    beyond = "which is above" if is_above else "which leaves no room for round-off within"
     return (
-        f"With this round {_whose(view.cohort)} would have spent at most epsilon"
-        f" {upper_text(step.spent.epsilon_upper)} {at}, which is above the budget of {budget};"
-        f" it has spent at most {spent}."
+        f"With this round {_whose(cohort)} would have spent at most epsilon {upper_text(after)} {at},"
+        f" {beyond} the budget of {budget}; it has spent at most {spent}."
+    )
+
+
+def _plan_beyond_budget(policy: BudgetPolicy, view: CohortView) -> str:
+    at, promised = exact_text(view.cohort.delta_budget), upper_text(policy.slots_epsilon[0])
+    budget, spent = exact_text(view.cohort.epsilon_budget), upper_text(view.spent.epsilon_upper)
+    return (
+        f"The promise of the cohort's plan, at most epsilon {promised} at delta {at} for all of its rounds,"
+        f" is above the budget of {budget}, so no round is admitted;"
+        f" the cohort has spent at most {spent}."
     )
 
 
@@ -331,10 +335,10 @@ def _has_local_left(view: CohortView, accounted: ShuffledRound) -> bool:
     return local_rounds_left(view.cohort.local_budget, view.local, accounted) >= 1
 
 
-def _beyond_local(view: CohortView, accounted: ShuffledRound) -> str:
+def _beyond_local_budget(view: CohortView, accounted: ShuffledRound) -> _Refusal:
     spent, _ = local_bounds(view.local.items())
     after, _ = local_bounds([*view.local.items(), (accounted, 1)])
-    return (
+    return RefusalReason.LOCAL_BUDGET_EXCEEDED, (
         "With this round the epsilon0 of a user's rounds would add up to at most"
         f" {upper_text(after)}, which is above the local budget of"
         f" {exact_text(view.cohort.local_budget or 0.0)}; they add up to at most {upper_text(spent)}."

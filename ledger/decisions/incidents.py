@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date, datetime
@@ -25,7 +24,7 @@ from shuffle_ledger.ledger.decisions.steps import NewRoundRequest
 from shuffle_ledger.ledger.decisions.windows import open_periods, placed
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
-from shuffle_ledger.ledger.policies.base import IN_CLEAR, overspends, slot_of
+from shuffle_ledger.ledger.policies.base import IN_CLEAR, slot_of
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange, NewRound, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
@@ -39,7 +38,6 @@ from shuffle_ledger.ledger.values.requests import (
     ReleaseTimes,
     RoundRequest,
     checked_new_name,
-    promised_epsilon,
 )
 from shuffle_ledger.ledger.values.texts import checked_text
 
@@ -292,10 +290,9 @@ def _drafted(
         # A quota may be set by anything: its numbers bound nothing.
         if view.cohort.quota is None:
             chosen_after = not is_later(told.released, than=chosen_at(store, view.cohort))
-        promises = math.isfinite(promised_epsilon(view.cohort, view.cohort.epsilon_budget))
         step = policy.telling(books, view, told.truth, chosen_after=chosen_after)
         accounted, spent, details = step.accounted or accounted, step.spent, dict(step.details)
-        overspent = overspent or (chosen_after and promises) or overspends(view, step)
+        overspent = step.posting.is_overspent
         changes = (HoldingChange(accounted=accounted, count=1, local_count=1),)
         loss = loss_cache.digest_of(store, accountant, accounted).hex()
     return EntryDraft(

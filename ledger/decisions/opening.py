@@ -12,8 +12,9 @@ from shuffle_ledger.accounting import (
     ShuffledRound,
 )
 from shuffle_ledger.ledger.decisions.decide import check_sizes
-from shuffle_ledger.ledger.errors import BeyondBudget, InvalidValue, UnacceptedWarnings
+from shuffle_ledger.ledger.errors import InvalidValue, UnacceptedWarnings
 from shuffle_ledger.ledger.policies import registry
+from shuffle_ledger.ledger.policies.policy import BudgetPolicy
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
@@ -21,7 +22,6 @@ from shuffle_ledger.ledger.values.audiences import check_selectable
 from shuffle_ledger.ledger.values.differences import other_content
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE
 from shuffle_ledger.ledger.values.requests import (
-    POLICY_ADAPTIVE,
     POLICY_PLAN,
     Cohort,
     Opening,
@@ -43,9 +43,10 @@ def open_cohort(
 ) -> Cohort:
     """Open a cohort, or return it if it was opened with the same parameters; see `Opening` for them.
 
-    Policy `plan` needs `plan`, how many rounds of each kind there will be at most, and an accountant that
-    composes them. Policy `adaptive` may have `approximate_share`, the part of delta that is set aside for
-    rounds that are only approximately private, in its windows and quotas too; None: 1/64.
+    With `plan`, how many rounds of each kind are declared, and an accountant that composes them. Policy
+    `plan` admits these alone; under policy `adaptive` they have 3/4 of delta, and filters the rest.
+    Policy `adaptive` may have `approximate_share`, the part of delta that is set aside for rounds that are
+    only approximately private, in its windows and quotas too; None: 1/64.
 
     Raises:
         InvalidValue, InvalidParameter: a parameter cannot be one; names the field.
@@ -58,16 +59,11 @@ def open_cohort(
     actor = checked_text("actor", actor)
     if not store.cohorts(only=[cohort.name]):
         check_new_cohort(cohort)
-    rules = _rules(store, cohort, plan, accountant, approximate_share=approximate_share)
+    policy = _policy(store, cohort, plan, accountant, approximate_share=approximate_share)
+    rules = policy.opening()
     opened = store.open_cohort(cohort, actor=actor, numerical_policy=NUMERICAL_POLICY, rules=rules)
-    if cohort.policy == POLICY_PLAN:
-        stored = store.entry(opened.name, FIRST_SEQUENCE).content().details
-        slots = canonical.decode(canonical.encode(rules["rules"]["slots"]))
-        if stored["rules"]["slots"] != slots:
-            what = f"cohort {opened.name!r} exists with another plan"
-            raise other_content(what, _counts_of(stored["rules"]["slots"]), _counts_of(slots))
-    if cohort.policy == POLICY_ADAPTIVE:
-        _check_share(store, opened.name, rules)
+    stored = store.entry(opened.name, FIRST_SEQUENCE).content().details["rules"]
+    _check_rules(opened.name, stored, canonical.decode(canonical.encode(rules["rules"])))
     return opened
 
 
@@ -106,13 +102,15 @@ def _counts_of(slots: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     return {f"{one.describe()}, {one.reports:,} reports": count for one, count in kinds}
 
 
-def _check_share(store: Store, name: str, rules: Mapping[str, Any]) -> None:
-    """Raise Conflict if a cohort was opened with another share of delta for approximate rounds."""
-    stored = registry.approximate_share_of(store.first_body(name)) or APPROXIMATE_SHARE
-    given = rules.get("approximate_share", APPROXIMATE_SHARE)
-    if stored != given:
+def _check_rules(name: str, stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Raise Conflict if a cohort was opened with another plan or another share for approximate rounds."""
+    slots = [rules.get("slots", {}).get("kinds", []) for rules in (stored, given)]
+    if slots[0] != slots[1]:
+        raise other_content(f"cohort {name!r} exists with another plan", *map(_counts_of, slots))
+    shares = [rules.get("approximate_share", APPROXIMATE_SHARE) for rules in (stored, given)]
+    if shares[0] != shares[1]:
         what = f"cohort {name!r} exists with another share of delta for approximate rounds"
-        raise other_content(what, {"approximate_share": stored}, {"approximate_share": given})
+        raise other_content(what, *({"approximate_share": share} for share in shares))
 
 
 def check_opening(store: Store, cohort: Cohort) -> None:
@@ -124,38 +122,31 @@ def check_opening(store: Store, cohort: Cohort) -> None:
         raise UnacceptedWarnings(cohort.name, warnings)
 
 
-def _rules(
+def _policy(
     store: Store,
     cohort: Cohort,
     plan: Mapping[ShuffledRound, int] | None,
     accountant: Accountant | None,
     *,
     approximate_share: float | None,
-) -> dict[str, Any]:
-    """Return what a cohort's policy writes into the first entry."""
-    if (cohort.policy == POLICY_PLAN) != (plan is not None):
-        if plan is None:
-            expected = "the rounds of the plan"
-            message = f"policy {POLICY_PLAN} needs the field plan: {expected}"
-        else:
-            expected = "nothing: only policy plan has a plan"
-            message = (
-                f"policy {cohort.policy} has no plan: leave the field plan out, or open with policy plan"
-            )
-        raise InvalidValue(field="plan", value=plan and len(plan), expected=expected, message=message)
+) -> BudgetPolicy:
+    """Return the rules that a cohort is opened with."""
+    if plan is None and cohort.policy == POLICY_PLAN:
+        expected = "the rounds of the plan"
+        message = f"policy {POLICY_PLAN} needs the field plan: {expected}"
+        raise InvalidValue(field="plan", value=None, expected=expected, message=message)
     if plan is None:
-        return registry.policy_for(cohort, approximate_share=approximate_share).opening()
-    if approximate_share is not None:
+        return registry.policy_for(cohort, approximate_share=approximate_share)
+    if approximate_share is not None and cohort.policy == POLICY_PLAN:
         expected = f"none for policy {cohort.policy}: only filters set a part of delta aside"
         raise InvalidValue(field="approximate_share", value=approximate_share, expected=expected)
+    if cohort.rounds_per_user is not None or cohort.windows_only:
+        expected = "none with rounds_per_user, whose totals are largest charges, and none with windows alone"
+        raise InvalidValue(field="plan", value=len(plan), expected=expected)
     if accountant is None:
         raise InvalidValue(field="accountant", value=None, expected="an accountant that composes the plan")
     for one in plan:
         check_sizes(one, cohort.population)
-    books = Books(store=store, accountant=accountant)
-    planned = registry.PlanPolicy.composed(
-        books, plan, delta=cohort.delta_budget, budget=cohort.epsilon_budget
+    return registry.policy_with_slots(
+        Books(store=store, accountant=accountant), cohort, plan, approximate_share=approximate_share
     )
-    if not planned.epsilon_upper <= cohort.epsilon_budget:
-        raise BeyondBudget(planned.epsilon_upper, epsilon=cohort.epsilon_budget, delta=cohort.delta_budget)
-    return planned.opening()

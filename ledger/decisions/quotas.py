@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 from dataclasses import dataclass
 
-from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, share_of_budget
+from shuffle_ledger.accounting import NUMERICAL_POLICY, share_of_budget
 from shuffle_ledger.ledger.decisions.budget_changes import change_budget, check_quota
 from shuffle_ledger.ledger.decisions.windows import with_windows
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
@@ -57,7 +57,7 @@ def with_budgets(store: Store, request: RoundRequest, *, is_new: bool = False) -
 
 
 def set_quota(
-    store: Store, accountant: Accountant, cohort: str, *, team: str, epsilon: float, reason: str, actor: str
+    store: Store, cohort: str, *, team: str, epsilon: float, reason: str, actor: str
 ) -> QuotaReading:
     """Set what a team's rounds may use of a cohort's budget from now on; return what of it is used.
 
@@ -86,7 +86,7 @@ def set_quota(
         _open(store, parent, quota, epsilon, reason=reason, actor=actor)
         return _reading(store, parent, quota)
     if now.epsilon_budget != epsilon:
-        change_budget(store, accountant, quota.name, epsilon=epsilon, reason=reason, actor=actor)
+        change_budget(store, quota.name, epsilon=epsilon, reason=reason, actor=actor)
     return _reading(store, parent, quota)
 
 

@@ -17,17 +17,14 @@ from shuffle_ledger.ledger.decisions.outcomes import (
     without_lost,
 )
 from shuffle_ledger.ledger.decisions.previews import Telling
-from shuffle_ledger.ledger.decisions.settled_rounds import really_shuffled
 from shuffle_ledger.ledger.decisions.truths import truth_of
 from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.policies import registry
-from shuffle_ledger.ledger.policies.base import overspends
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.requests import (
-    POLICY_PLAN,
     REASON_LENGTH_MAX,
     VOID_ATTESTATION,
     RoundRecord,
@@ -88,11 +85,10 @@ def settling(store: Store, accountant: Accountant, round_id: str, *, reports: in
         before = _reserved(stored.round_id, record.state, record.accounted, "settled")
         _refuse_before_collection(view, record)
         refuse_larger_sample(record, reports)
-        after = _turned_out(view, before, described, reports)
         policy, books = registry.policy_of(store, view), Books(store=store, accountant=accountant)
-        step = policy.replacing(books, view, course_of(store, record), after)
-        accounted = step.accounted or after
-        overspent = view.cohort.status == "overspent" or overspends(view, step)
+        step = policy.replacing(books, view, course_of(store, record), truth_of(described, reports))
+        accounted = step.accounted or before
+        overspent = step.posting.is_overspent
         details = {
             "reports": reports,
             "accounted_before": before.to_mapping(),
@@ -211,12 +207,3 @@ def _reserved(
         how = " differently" if state == wanted else ""
         raise Conflict(f"round {round_id!r} is {state}{how}: only an admitted round can be {wanted}")
     return accounted
-
-
-def _turned_out(
-    view: CohortView, accounted: ShuffledRound, declared: ShuffledRound, reports: int
-) -> ShuffledRound:
-    """Return what the policy has to charge or, where the plan's slots are what is charged, to place."""
-    if view.cohort.policy == POLICY_PLAN:
-        return truth_of(declared, reports)
-    return really_shuffled(accounted, declared, reports)

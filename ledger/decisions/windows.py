@@ -221,7 +221,7 @@ def _as_cohort(cohort: Cohort, period: Period) -> Cohort:
     )
 
 
-def _policy_for(store: Store, period: Cohort) -> registry.Policy:
+def _policy_for(store: Store, period: Cohort) -> registry.BudgetPolicy:
     """Return the policy that a period is opened with: with the share for approximate rounds of its cohort."""
     opening = store.first_body(str(period.parent))
     return registry.policy_for(period, approximate_share=registry.approximate_share_of(opening))

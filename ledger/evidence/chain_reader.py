@@ -233,8 +233,6 @@ def _told(body: EntryBody) -> StatedTold:
 
 def _broken_because(body: EntryBody) -> str:
     match body.kind:
-        case EntryKind.BUDGET_CHANGED:
-            return "the budget was lowered below what had been promised"
         case EntryKind.INCIDENT if body.details["round"] is None:
             return "something was released that nothing admitted, and nothing is known of it"
         case EntryKind.INCIDENT if body.details["chosen_after"]:

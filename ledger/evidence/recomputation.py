@@ -20,7 +20,7 @@ from shuffle_ledger.ledger.evidence.compositions import Answer, Bounds, Question
 from shuffle_ledger.ledger.evidence.findings import NumberCheck, Numbers, SecondOpinion, Subject
 from shuffle_ledger.ledger.evidence.second_opinions import SecondOpinions
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, Spending
-from shuffle_ledger.ledger.verification.policy_trail import Trail
+from shuffle_ledger.ledger.verification.budget_trail import Trail
 from shuffle_ledger.ledger.verification.replay import ALTERS, Step
 
 SAMPLES = 16  # per chain, beside every largest spending

@@ -7,6 +7,14 @@ same postings.
 
 from shuffle_ledger.ledger.machine.budgets import change_budget, fold, freeze, new_state, open_budget
 from shuffle_ledger.ledger.machine.decisions import decide, how_many
+from shuffle_ledger.ledger.machine.filters import (
+    Standing,
+    added,
+    room,
+    rounds_of_one_user,
+    standing,
+    taken,
+)
 from shuffle_ledger.ledger.machine.periods import BudgetName, Cohort, Window, budgets_of
 from shuffle_ledger.ledger.machine.restatements import restate
 from shuffle_ledger.ledger.machine.values import (
@@ -58,9 +66,11 @@ __all__ = [
     "Request",
     "Round",
     "Rules",
+    "Standing",
     "State",
     "Total",
     "Window",
+    "added",
     "budgets_of",
     "change_budget",
     "decide",
@@ -71,4 +81,8 @@ __all__ = [
     "open_budget",
     "parts_of",
     "restate",
+    "room",
+    "rounds_of_one_user",
+    "standing",
+    "taken",
 ]

@@ -62,7 +62,7 @@ def check_cost(rules: Rules, cost: Cost) -> None:
             f"a cost with {len(cost.gaussian)} variances and {len(cost.divergences)} divergences",
             f"{len(rules.reserves)} and {len(rules.orders)} for {rules.name}",
         )
-    if cost.fits and cost.fits[-1] >= len(rules.slots):
+    if cost.fits and max(cost.fits) >= len(rules.slots):
         raise InvalidStep(f"fits {cost.fits}", f"kinds below {len(rules.slots)} for {rules.name}")
 
 

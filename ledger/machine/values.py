@@ -79,7 +79,7 @@ class Cost:
         slack: total variation distance to the round that the filters charge, in `DELTA_UNIT`.
         gaussian: variance for each reserve of the budget, in `LOSS_UNIT`.
         divergences: for each order of the budget, in `LOSS_UNIT`.
-        fits: kinds of the budget's slots that one part fits, rising.
+        fits: kinds of the budget's slots that one part fits, in the order in which it claims them.
         parts: m'.
     """
 
@@ -98,8 +98,8 @@ class Cost:
             raise InvalidStep(f"cost {numbers}", "whole numbers of units from 0 to UNBOUNDED")
         if not _is_count(self.parts) or self.parts < 1:
             raise InvalidStep(f"parts {self.parts}", "a whole number from 1 on")
-        if list(self.fits) != sorted(set(self.fits)) or not all(map(_is_count, self.fits)):
-            raise InvalidStep(f"fits {self.fits}", "positions of kinds of slots, rising")
+        if len(self.fits) != len(set(self.fits)) or not all(map(_is_count, self.fits)):
+            raise InvalidStep(f"fits {self.fits}", "positions of kinds of slots, each once")
 
 
 def parts_of(reports_per_user: int, reports: int) -> int:

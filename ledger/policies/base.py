@@ -1,23 +1,20 @@
-"""How a cohort's rounds may be chosen, and what that makes of the numbers that decide.
+"""What decisions about budgets need beside the machine: privacy losses, the steps that entries record, and
+how entries name their rules.
 
-A policy has *rules*, fixed when the cohort is opened and written into its first entry, and a *standing* after
-every entry: what a decision needs to know of the past beside the rounds held. Every entry names the digest of
-the rules and carries the standing, so the head alone tells both, and no decision reads history.
+A budget's *rules* are fixed when it is opened, and stated by its first entry. Every entry names their digest
+and carries the *standing* after it, so the head alone tells both, and no decision reads history.
 """
 
 from __future__ import annotations
 
 import functools
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from shuffle_ledger.accounting import (
     Accountant,
-    AccountsReading,
     Charge,
-    FilterReading,
     FilterSet,
     ShuffledRound,
     fits,
@@ -26,6 +23,7 @@ from shuffle_ledger.accounting import (
 )
 from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.errors import Damaged
+from shuffle_ledger.ledger.machine import Posting
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
@@ -33,7 +31,6 @@ from shuffle_ledger.ledger.values.entries import Spending
 from shuffle_ledger.ledger.values.requests import (
     POLICY_ADAPTIVE,
     POLICY_PLAN,
-    promised_epsilon,
 )
 
 _SLOTS_REMEMBERED_MAX = 8192
@@ -63,26 +60,13 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What an entry would change: the numbers after it, and what the policy writes into it."""
+    """What an entry would change: the machine's posting, the numbers after it, and what the entry states."""
 
-    spent: Spending
-    details: Mapping[str, Any]  # the standing, and the round's charge where there is one
-    promised_epsilon_upper: float | None = None  # what must stay within the budget; None: what is spent
+    spent: Spending  # after it; of a refusal, what it would be
+    details: Mapping[str, Any]  # the standing, and the round's cost and charge where there is one
+    posting: Posting
     changes: Mapping[ShuffledRound, int] = field(default_factory=dict)  # added to what is held
     accounted: ShuffledRound | None = None  # of what was released: what is held; None: what was asked about
-    lacks_delta: AccountsReading | None = None  # an account of delta is exhausted, and nothing else
-
-    def is_within(self, epsilon_budget: float) -> bool:
-        """Return whether the budget still holds: anything but a number within it says no."""
-        promised = (
-            self.spent.epsilon_upper if self.promised_epsilon_upper is None else self.promised_epsilon_upper
-        )
-        return promised <= epsilon_budget
-
-
-def overspends(view: CohortView, step: Step) -> bool:
-    """Return whether a step breaks the promise of a budget."""
-    return not step.is_within(promised_epsilon(view.cohort, view.cohort.epsilon_budget))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,86 +90,6 @@ class SlotReading:
     round: ShuffledRound
     count: int
     claimed: int  # by rounds admitted and not voided
-
-
-class Policy(ABC):
-    """A cohort's policy with its rules. All methods are pure but for privacy losses read and stored."""
-
-    decided_by: str  # what a statement says: which number decides, and what it assumes
-
-    @abstractmethod
-    def opening(self) -> dict[str, Any]:
-        """Return what the policy writes into the first entry."""
-
-    @abstractmethod
-    def unchanged(self, view: CohortView) -> dict[str, Any]:
-        """Return what the policy writes into an entry that changes nothing it knows of."""
-
-    def slots(self, view: CohortView) -> tuple[SlotReading, ...]:
-        """Return the plan's slots, if the policy has a plan."""
-        return ()
-
-    def promised(self, view: CohortView) -> float:
-        """Return the epsilon that must stay within the budget."""
-        return view.spent.epsilon_upper
-
-    def accounted(self, view: CohortView, described: ShuffledRound) -> ShuffledRound | None:
-        """Return what a round is accounted as; None if the policy has no place for it."""
-        return slot_of(described)
-
-    def readings(self, view: CohortView) -> tuple[FilterReading, ...]:
-        """Return what each filter says, if the policy has filters."""
-        return ()
-
-    def delta_accounts(self, view: CohortView) -> AccountsReading | None:
-        """Return what approximate rounds have used of delta, if the policy keeps accounts of it."""
-        return None
-
-    def composition(self, books: Books, view: CohortView) -> Spending:
-        """Return the certified composition of what is held."""
-        return view.spent
-
-    def is_quick(self, books: Books, view: CohortView, accounted: ShuffledRound) -> bool:
-        """Return whether `admitting` answers from memory, so that a decision may be awaited."""
-        return False
-
-    def prepare(self, books: Books, view: CohortView, accounted: ShuffledRound) -> bool:
-        """Compute what `is_quick` misses, where the privacy loss is stored; return whether that is enough."""
-        return False
-
-    @abstractmethod
-    def admitting(self, books: Books, view: CohortView, accounted: ShuffledRound) -> Step:
-        """Return what admitting a round would change."""
-
-    @abstractmethod
-    def replacing(self, books: Books, view: CohortView, course: Course, after: ShuffledRound | None) -> Step:
-        """Return what it changes that a round turned out otherwise, or released nothing.
-
-        Args:
-            books: where privacy losses come from.
-            view: the cohort now.
-            course: the round so far.
-            after: what the round turned out to be; None if it released nothing.
-        """
-
-    @abstractmethod
-    def telling(
-        self, books: Books, view: CohortView, truth: ShuffledRound, *, chosen_after: bool = False
-    ) -> Step:
-        """Return what a release that nothing admitted changes: the settlement of nothing.
-
-        Args:
-            books: where privacy losses come from.
-            view: the cohort now.
-            truth: what was released.
-            chosen_after: it may have had a part in the opening, which chose the rules, so that nothing bounds
-                it.
-        """
-
-    def rebudgeted(self, books: Books, view: CohortView, epsilon: float) -> Step:
-        """Return what another budget changes of what is spent and promised."""
-        promised = self.promised(view)
-        return Step(spent=view.spent, details=self.unchanged(view), promised_epsilon_upper=promised)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,13 +154,6 @@ def told(accounted: ShuffledRound, truth: ShuffledRound) -> ShuffledRound:
     the rounds to come it may have a larger one.
     """
     return accounted if fits(truth, accounted) else slot_of(truth)
-
-
-def replaced(before: ShuffledRound, after: ShuffledRound | None) -> dict[ShuffledRound, int]:
-    """Return how what is held changes when a round turned out to be another, or with None to be none."""
-    if after == before:
-        return {}
-    return {before: -1} | ({after: 1} if after else {})
 
 
 def changed(

@@ -4,7 +4,7 @@ Imports `decisions` and what lies below it.
 """
 
 from shuffle_ledger.ledger.reports.budgets import BudgetStatement, HistoryPoint, budget, heads, history
-from shuffle_ledger.ledger.reports.calibrations import calibrate_for
+from shuffle_ledger.ledger.reports.calibrations import calibrate, calibrate_for
 from shuffle_ledger.ledger.reports.collection_days import by_use_case, days_of, last_of_days
 from shuffle_ledger.ledger.reports.forecasts import (
     EVERY,
@@ -42,6 +42,7 @@ __all__ = [
     "ShownCohort",
     "budget",
     "by_use_case",
+    "calibrate",
     "calibrate_for",
     "days_of",
     "forecast",

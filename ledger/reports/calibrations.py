@@ -1,29 +1,100 @@
-"""Calibration within a cohort: the largest epsilon0 with which its policy admits a number of rounds."""
+"""Calibration: the largest epsilon0, or the least common noise, with which a cohort, or a new one, admits a
+number of rounds."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping
 
+from shuffle_ledger import accounting
 from shuffle_ledger.accounting import (
+    CALIBRATION_POLICIES,
     DEFAULT_PRECISION,
     Accountant,
     Calibration,
     InvalidParameter,
     ShuffledRound,
+    alike_rounds,
     calibrate_by,
-    fits,
+    slot_for,
 )
+from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.decisions.windows import views_today
 from shuffle_ledger.ledger.errors import Conflict
-from shuffle_ledger.ledger.policies.base import slot_of
-from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, CohortPolicy, PlanPolicy, policy_of
+from shuffle_ledger.ledger.policies.numbers import cost_of
+from shuffle_ledger.ledger.policies.registry import Books, BudgetPolicy, policy_of
 from shuffle_ledger.ledger.reports.rounds_left import dearest, is_over
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.local_budget import local_rounds_left
-from shuffle_ledger.ledger.values.texts import checked_text
+from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, Cohort
+from shuffle_ledger.ledger.values.texts import POPULATION_MAX, checked_text
+
+
+def calibrate(
+    described: object,
+    *,
+    epsilon: float,
+    delta: float,
+    rounds: int = 1,
+    policy: str = CALIBRATION_POLICIES[0],
+    precision: float = DEFAULT_PRECISION,
+    **fields: object,
+) -> Calibration:
+    """Returns the largest epsilon0, or the least common noise, with which `rounds` rounds meet a target: with
+    a policy, so that a new cohort with this budget admits them.
+
+    Args:
+        described, epsilon, delta, rounds, precision, fields: as of `accounting.calibrate`.
+        policy: what decides: as of `accounting.calibrate`; or `adaptive`: the filters of a new cohort.
+
+    Guarantee: as of `accounting.calibrate`; a new cohort with policy `adaptive` and this budget admits all
+        rounds, one after the other.
+
+    Raises:
+        InvalidParameter: as `accounting.calibrate`.
+        InvalidValue: no cohort can have this budget.
+    """
+    if policy != POLICY_ADAPTIVE:
+        return accounting.calibrate(
+            described,
+            epsilon=epsilon,
+            delta=delta,
+            rounds=rounds,
+            policy=policy,
+            precision=precision,
+            **fields,
+        )
+    form, count = alike_rounds(described, fields)
+    rounds *= count
+    accountant = Accountant(precision=precision)
+    opened = BudgetPolicy.opened(
+        Cohort(
+            name="new",
+            population=POPULATION_MAX,
+            epsilon_budget=epsilon,
+            delta_budget=delta,
+            policy=policy,
+        )
+    )
+    state = machine.new_state(opened.machine_rules, opened.limits)
+
+    def decides(shuffled: ShuffledRound) -> float:
+        if opened.filters is None:
+            raise AssertionError("policy adaptive has filters")
+        cost = cost_of(accountant.charge(slot_for(shuffled), opened.filters))
+        return opened.epsilon_of(state, cost, rounds, epsilon=epsilon)
+
+    return calibrate_by(
+        decides,
+        form,
+        epsilon=epsilon,
+        delta=delta,
+        rounds=rounds,
+        policy=policy,
+        accountant=accountant,
+        width=precision,
+    )
 
 
 def calibrate_for(
@@ -86,9 +157,7 @@ def calibrate_for(
             policy=view.cohort.policy,
             accountant=accountant,
             width=width,
-            spent=0.0
-            if isinstance(policy, PlanPolicy) or view.cohort.windows_only
-            else view.spent.epsilon_upper,
+            spent=0.0 if policy.filters is None or view.cohort.windows_only else view.spent.epsilon_upper,
         )
     except InvalidParameter as error:
         if error.field != "epsilon":
@@ -106,7 +175,7 @@ def _refuse_closed(view: CohortView) -> None:
 
 
 def _with_local(
-    view: CohortView, policy: CohortPolicy, rounds: int, decides: Callable[[ShuffledRound], float]
+    view: CohortView, policy: BudgetPolicy, rounds: int, decides: Callable[[ShuffledRound], float]
 ) -> Callable[[ShuffledRound], float]:
     """Return the same function, infinite where the rounds are beyond the cohort's local budget."""
     limit = view.cohort.local_budget
@@ -121,27 +190,4 @@ def _with_local(
 def _decision(books: Books, view: CohortView, rounds: int) -> Callable[[ShuffledRound], float]:
     """Return the function from a round to the epsilon that decides on this number of such rounds."""
     policy = policy_of(books.store, view)
-    if isinstance(policy, PlanPolicy):
-        return functools.partial(_by_free_slots, view, policy, rounds)
-    return functools.partial(_by_filters, books, view, policy, rounds)
-
-
-def _by_filters(
-    books: Books, view: CohortView, policy: AdaptivePolicy, rounds: int, described: ShuffledRound
-) -> float:
-    """Return the filters' reading; nothing, if the cohort's own budget refuses nothing."""
-    if view.cohort.windows_only:
-        return 0.0
-    accounted, epsilon = slot_of(described), view.cohort.epsilon_budget
-    filters, total = policy.filters(view), policy.total(view)
-    return filters.epsilon_of(total, books.charge(accounted, filters), rounds, epsilon=epsilon)
-
-
-def _by_free_slots(view: CohortView, policy: PlanPolicy, rounds: int, described: ShuffledRound) -> float:
-    """Return what the whole plan costs, if it has a free slot for every round."""
-    left = sum(
-        slot.count - slot.claimed
-        for slot in policy.slots(view)
-        if slot.round == described or fits(described, slot.round)
-    )
-    return policy.promised(view) if left >= rounds and not policy.unplaced(view) else math.inf
+    return lambda described: policy.epsilon_after(books, view, described, rounds)

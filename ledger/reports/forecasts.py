@@ -10,8 +10,8 @@ from typing import Any
 from shuffle_ledger.accounting import Accountant, InvalidParameter, ShuffledRound
 from shuffle_ledger.ledger.decisions.decide import check_sizes
 from shuffle_ledger.ledger.errors import InvalidValue
-from shuffle_ledger.ledger.policies.base import slot_of
-from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, Books, CohortPolicy, PlanPolicy, policy_of
+from shuffle_ledger.ledger.machine import Standing
+from shuffle_ledger.ledger.policies.registry import Books, BudgetPolicy, policy_of
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
 from shuffle_ledger.ledger.reports.glimpses import Every
 from shuffle_ledger.ledger.reports.rounds_left import (
@@ -213,7 +213,7 @@ def kind_forecast(books: Books, view: CohortView, kind: ShuffledRound, *, today:
     return _of_kind(asked, kind)
 
 
-def _in_use(store: Store, view: CohortView, policy: CohortPolicy) -> list[ShuffledRound]:
+def _in_use(store: Store, view: CohortView, policy: BudgetPolicy) -> list[ShuffledRound]:
     """Return the kinds of a plan; else those that the cohort has had, the most frequent first."""
     slots = policy.slots(view)
     if slots:
@@ -231,7 +231,7 @@ class _Asked:
 
     books: Books
     view: CohortView
-    policy: CohortPolicy
+    policy: BudgetPolicy
     wanted: ForecastWanted
     days: ScheduleDays
     searches: bool = True
@@ -298,36 +298,32 @@ def _within_windows(
 
 
 def _limit(
-    books: Books, view: CohortView, policy: CohortPolicy, kind: ShuffledRound, count: int
+    books: Books, view: CohortView, policy: BudgetPolicy, kind: ShuffledRound, count: int
 ) -> tuple[str, str]:
     """Return the word and the sentence for what ends a number of rounds of one kind."""
     if count >= ROUNDS_MAX:
         return "search", f"More than {ROUNDS_MAX:,} rounds are not searched for."
     if local_rounds_left(view.cohort.local_budget, view.local, dearest(view, policy, kind)) <= count:
         return "local_budget", "The sum of epsilon0 over a user's rounds would be above the local budget."
-    if isinstance(policy, PlanPolicy):
+    if policy.filters is None:
         if policy.refuses_all(view) and policy.accounted(view, kind) is not None:
             return "promise", "What the plan promises is above the budget: no round is admitted."
         return "no_free_slot", "The plan has no more free slots whose cost is known to cover such a round."
-    return _limit_of_filters(books, view, policy, kind, count)
+    return _limit_of_filters(policy, policy.room(books, view, kind), count)
 
 
-def _limit_of_filters(
-    books: Books, view: CohortView, policy: AdaptivePolicy, kind: ShuffledRound, count: int
-) -> tuple[str, str]:
-    epsilon, accounted = view.cohort.epsilon_budget, slot_of(kind)
-    filters, total = policy.filters(view), policy.total(view)
-    cost = books.charge(accounted, filters)
-    # Without its accounts of delta, this set would admit more exactly if they refuse the next round.
-    if filters.most_more(total.pure, cost.pure, epsilon=epsilon) > count:
+def _limit_of_filters(policy: BudgetPolicy, room: Standing, count: int) -> tuple[str, str]:
+    """Return the same of filters: of what they and the accounts of delta take."""
+    names = ("gaussian", *policy.machine_rules.orders)
+    if room.slots >= count and room.slots > room.filtered:
+        return "slots", "The declared slots that such a round fits, which hold longest, would be taken."
+    if min(room.certain, room.slack) < max(room.filters):
         return "delta_account", "The part of delta set aside for approximate rounds would be exceeded."
-    holding = [
-        one.name
-        for one in filters.readings(filters.after_more(total, cost, count))
-        if one.epsilon_upper <= epsilon
-    ]
-    if count and holding:
-        word = min(holding)
+    reserves = len(policy.machine_rules.reserves)
+    *fixed, sliding = room.filters
+    by_name = dict(zip(names, (max(fixed[:reserves]), *fixed[reserves:]), strict=True))
+    word = max(by_name, key=lambda name: by_name[name])
+    if count and by_name[word] >= max(sliding, count):
         return f"filter {word}", f"The {word} filter, which holds longest, would be above the budget."
     if count:
         return "filter sliding", "The sliding reserve, which holds longest, would be used up."

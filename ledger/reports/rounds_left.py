@@ -15,7 +15,7 @@ from shuffle_ledger.accounting import (
 )
 from shuffle_ledger.ledger.decisions.windows import views_today
 from shuffle_ledger.ledger.policies.base import slot_of
-from shuffle_ledger.ledger.policies.registry import Books, CohortPolicy, PlanPolicy, policy_of
+from shuffle_ledger.ledger.policies.registry import Books, BudgetPolicy, policy_of
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.values.local_budget import local_bounds, local_rounds_left
 
@@ -35,7 +35,7 @@ class FittingRounds:
 
 
 def what_fits(
-    books: Books, view: CohortView, policy: CohortPolicy, kinds: Iterable[ShuffledRound]
+    books: Books, view: CohortView, policy: BudgetPolicy, kinds: Iterable[ShuffledRound]
 ) -> tuple[FittingRounds, ...]:
     """Return how many more rounds of each kind fit, of the first `KINDS_MAX`; of a plan, its own kinds.
 
@@ -47,7 +47,7 @@ def what_fits(
     Raises:
         AccountingError, LedgerError: the numbers cannot be computed.
     """
-    slots = policy.slots(view)
+    slots = policy.slots(view) if policy.filters is None else ()
     listed = [slot.round for slot in slots] if slots else list(kinds)
     counts = dict(_found(books, view, policy, listed[:KINDS_MAX]))
     for period in views_today(books.store, view):
@@ -75,7 +75,7 @@ class Room:
     is_largest: bool  # one more is refused; False: it may fit too
 
 
-def room_for(books: Books, view: CohortView, policy: CohortPolicy, kind: ShuffledRound) -> Room:
+def room_for(books: Books, view: CohortView, policy: BudgetPolicy, kind: ShuffledRound) -> Room:
     """Return how many more rounds of one kind an open cohort admits, one after the other.
 
     Args:
@@ -90,34 +90,22 @@ def room_for(books: Books, view: CohortView, policy: CohortPolicy, kind: Shuffle
         AccountingError, LedgerError: the numbers cannot be computed.
     """
     local = local_rounds_left(view.cohort.local_budget, view.local, dearest(view, policy, kind))
-    if view.cohort.windows_only:
-        return Room(count=min(local, ROUNDS_MAX), is_largest=local < ROUNDS_MAX)
-    room = _room_in_budget(books, view, policy, kind)
-    if local < room.count:
-        return Room(count=local, is_largest=not isinstance(policy, PlanPolicy))
-    return room
+    count = policy.room(books, view, kind).promised
+    if local < count:
+        return Room(count=local, is_largest=policy.filters is not None)
+    return Room(count=count, is_largest=count < ROUNDS_MAX)
 
 
-def dearest(view: CohortView, policy: CohortPolicy, kind: ShuffledRound) -> ShuffledRound:
+def dearest(view: CohortView, policy: BudgetPolicy, kind: ShuffledRound) -> ShuffledRound:
     """Return what a round may be accounted as, with the largest epsilon0 of the slots of a plan."""
+    if policy.filters is not None:
+        return slot_of(kind)
     slots = [slot.round for slot in policy.slots(view) if slot.round == kind or fits(kind, slot.round)]
     return max(slots, key=lambda slot: local_bounds([(slot, 1)]), default=slot_of(kind))
 
 
-def _room_in_budget(books: Books, view: CohortView, policy: CohortPolicy, kind: ShuffledRound) -> Room:
-    if isinstance(policy, PlanPolicy):
-        if policy.refuses_all(view):
-            return Room(count=0, is_largest=True)
-        fitting = (slot for slot in policy.slots(view) if slot.round == kind or fits(kind, slot.round))
-        return Room(count=sum(slot.count - slot.claimed for slot in fitting), is_largest=True)
-    filters, total = policy.filters(view), policy.total(view)
-    charge = books.charge(slot_of(kind), filters)
-    most = filters.most_more(total, charge, epsilon=view.cohort.epsilon_budget)
-    return Room(count=most, is_largest=False)
-
-
 def _found(
-    books: Books, view: CohortView, policy: CohortPolicy, kinds: Iterable[ShuffledRound]
+    books: Books, view: CohortView, policy: BudgetPolicy, kinds: Iterable[ShuffledRound]
 ) -> Iterator[tuple[ShuffledRound, int]]:
     is_closed = view.cohort.status != "open" or is_over(view)
     for kind in kinds:

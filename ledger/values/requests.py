@@ -164,16 +164,6 @@ class Cohort:
         return epsilon_left(self.epsilon_budget, epsilon_spent_upper)
 
 
-def refused_beyond(declared: Declared, budget: float) -> float:
-    """Return the epsilon beyond which rounds are refused: infinity, if only the cohort's windows refuse.
-
-    Args:
-        declared: the cohort.
-        budget: the epsilon in force.
-    """
-    return math.inf if declared.windows_only else budget
-
-
 class Opening(TypedDict, total=False):
     """The arguments with which every command, client, server and program opens a cohort.
 

@@ -12,16 +12,11 @@ from datetime import datetime
 from types import NoneType
 from typing import Any, Final
 
-from shuffle_ledger.accounting import (
-    Charge,
-    FilterSet,
-    InvalidParameter,
-    RaisedLimits,
-    ShuffledRound,
-    checked_share,
-)
+from shuffle_ledger.accounting import InvalidParameter, ShuffledRound
 from shuffle_ledger.ledger.errors import LedgerError
-from shuffle_ledger.ledger.policies.plan import PlanPolicy
+from shuffle_ledger.ledger.machine import Charge, Cost, Limits, Total
+from shuffle_ledger.ledger.policies.numbers import is_spelled
+from shuffle_ledger.ledger.policies.policy import BudgetPolicy
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.audiences import checked_labels
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
@@ -30,8 +25,6 @@ from shuffle_ledger.ledger.values.requests import (
     DECLARED,
     NOTHING_LATER,
     POLICIES,
-    POLICY_ADAPTIVE,
-    POLICY_PLAN,
     VOID_ATTESTATION,
     RefusalReason,
     ReleaseTimes,
@@ -50,13 +43,14 @@ _OF_ROUNDS: Final = (
 _DECISION: Final = frozenset(
     {"request", "accounted", "requested", "privacy_loss", "registration", "registered_at"}
 )
-# Fields of `details` under every policy, beside `standing`, which every entry has.
+# Fields of `details`, beside `standing`, which every entry has.
 _FIELDS: Final[Mapping[EntryKind, frozenset[str]]] = {
-    EntryKind.OPENED: frozenset({"population", "policy"}),
-    EntryKind.ADMITTED: _DECISION,
+    EntryKind.OPENED: frozenset({"population", "policy", "rules", "limits"}),
+    EntryKind.ADMITTED: _DECISION | {"cost", "charge"},
     EntryKind.REFUSED: _DECISION | {"reason", "message"},
-    EntryKind.SETTLED: frozenset({"reports", "accounted_before", "accounted", "privacy_loss", "overspent"}),
-    EntryKind.VOIDED: frozenset({"reason", "attestation", "accounted"}),
+    EntryKind.SETTLED: frozenset({"reports", "accounted_before", "accounted", "privacy_loss", "overspent"})
+    | {"cost", "charge"},
+    EntryKind.VOIDED: frozenset({"reason", "attestation", "accounted", "charge"}),
     EntryKind.BUDGET_CHANGED: frozenset({"reason", "epsilon_before"}),
     EntryKind.CORRECTED: frozenset(
         {"round", "reason", "accounted_before", "accounted", "privacy_loss", "overspent"}
@@ -67,35 +61,13 @@ _FIELDS: Final[Mapping[EntryKind, frozenset[str]]] = {
     ),
     EntryKind.FROZEN: frozenset({"reason", "checkpoint", "nothing_later", "last_known"}),
 }
-# Further fields of a policy.
-_ADDED: Final[Mapping[tuple[str, EntryKind], frozenset[str]]] = {
-    (POLICY_ADAPTIVE, EntryKind.OPENED): frozenset({"rules"}),
-    (POLICY_ADAPTIVE, EntryKind.ADMITTED): frozenset({"charge"}),
-    (POLICY_ADAPTIVE, EntryKind.SETTLED): frozenset({"charge"}),
-    (POLICY_PLAN, EntryKind.OPENED): frozenset({"rules"}),
-    (POLICY_PLAN, EntryKind.ADMITTED): frozenset({"slot"}),
-}
-# Fields that entries of any policy may have: of cohorts with labels or windows, of rounds of several chains.
-_OPTIONAL_OF_ALL: Final[Mapping[EntryKind, frozenset[str]]] = {
+# Fields that entries may have: of cohorts with labels or windows, of rounds of several chains.
+_OPTIONAL: Final[Mapping[EntryKind, frozenset[str]]] = {
     EntryKind.OPENED: frozenset({*DECLARED, "reason"}),
-    EntryKind.REFUSED: frozenset({"refused_by"}),
-}
-# Fields that entries of a policy may have.
-_OPTIONAL: Final[Mapping[tuple[str, EntryKind], frozenset[str]]] = {
-    (POLICY_ADAPTIVE, EntryKind.OPENED): frozenset({"approximate_share"}),
-    (POLICY_ADAPTIVE, EntryKind.REFUSED): frozenset({"charge"}),
-    (POLICY_PLAN, EntryKind.SETTLED): frozenset({"slot"}),
-    # The slot that the round would have taken, where the plan promises more than a lowered budget.
-    (POLICY_PLAN, EntryKind.REFUSED): frozenset({"slot"}),
-    # A frozen cohort records corrections and incidents without charging them.
-    (POLICY_ADAPTIVE, EntryKind.CORRECTED): frozenset({"charge"}),
-    (POLICY_ADAPTIVE, EntryKind.INCIDENT): frozenset({"charge"}),
-    (POLICY_PLAN, EntryKind.CORRECTED): frozenset({"slot"}),
-    (POLICY_PLAN, EntryKind.INCIDENT): frozenset({"slot"}),
-}
-_STANDING: Final = {
-    POLICY_ADAPTIVE: (frozenset({"rules", "charged"}), frozenset({"raised"})),
-    POLICY_PLAN: (frozenset({"rules", "claimed", "promised_epsilon_upper"}), frozenset({"unplaced"})),
+    EntryKind.REFUSED: frozenset({"refused_by", "cost", "charge"}),
+    # A frozen cohort records what it is told without charging it; nothing bounds an early incident.
+    EntryKind.CORRECTED: frozenset({"cost", "charge"}),
+    EntryKind.INCIDENT: frozenset({"cost", "charge"}),
 }
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _CAUSES = ("discretization", "truncation", "round_off")
@@ -119,20 +91,20 @@ def misshapen(body: EntryBody, policy: str) -> Iterator[str]:
     if not isinstance(details, Mapping):
         yield "its details are none"
         return
-    expected = _FIELDS[body.kind] | _ADDED.get((policy, body.kind), frozenset()) | {"standing"}
-    optional = _OPTIONAL.get((policy, body.kind), frozenset()) | _OPTIONAL_OF_ALL.get(body.kind, frozenset())
+    expected = _FIELDS[body.kind] | {"standing"}
+    optional = _OPTIONAL.get(body.kind, frozenset())
     yield from _names("details", details, expected, optional)
     for name in sorted(details.keys() & _CHECKS.keys()):
         if not _holds(_CHECKS[name], details[name]):
             yield f"details.{name} is not written as ledgers write it"
     if isinstance(details.get("requested"), Mapping):
         yield from _spending("details.requested", details["requested"], body.delta_budget)
-    if "rules" in details and not _holds(_RULES.get(policy, _nothing), details["rules"]):
+    if "rules" in details and not _holds(lambda rules: _are_rules(policy, details, rules), details["rules"]):
         yield "details.rules is not written as ledgers write it"
     if body.kind is EntryKind.CORRECTED and details.get("round", ...) is None:
         yield "it corrects a round and does not say to what"
-    if policy in _STANDING and isinstance(details.get("standing"), Mapping):
-        yield from _standing(details["standing"], policy)
+    if isinstance(details.get("standing"), Mapping):
+        yield from _standing(details["standing"])
 
 
 def _head(body: EntryBody) -> Iterator[str]:
@@ -159,11 +131,9 @@ def written_moment(value: object) -> datetime | None:
     return moment if is_spelled else None
 
 
-def _standing(standing: Mapping[str, Any], policy: str) -> Iterator[str]:
-    required, optional = _STANDING[policy]
-    yield from _names("details.standing", standing, required, optional)
-    checks = {"charged": _is_charge, "raised": _are_limits, "rules": _is_digest}
-    checks |= {"promised_epsilon_upper": _is_bound, "claimed": _are_counts, "unplaced": _is_count}
+def _standing(standing: Mapping[str, Any]) -> Iterator[str]:
+    yield from _names("details.standing", standing, frozenset({"rules", "total"}), frozenset({"limits"}))
+    checks = {"rules": _is_digest, "total": _is_total, "limits": _are_limits}
     for name in sorted(standing.keys() & checks.keys()):
         if not _holds(checks[name], standing[name]):
             yield f"details.standing.{name} is not written as ledgers write it"
@@ -244,23 +214,23 @@ def _are_refusals(value: Any) -> bool:
 
 
 def _is_charge(value: Any) -> bool:
-    return is_as_written(value, Charge.from_mapping(value).to_mapping())
+    return is_spelled(Charge, value)
+
+
+def _is_cost(value: Any) -> bool:
+    return is_spelled(Cost, value)
+
+
+def _is_total(value: Any) -> bool:
+    return is_spelled(Total, value)
 
 
 def _are_limits(value: Any) -> bool:
-    return is_as_written(value, RaisedLimits.from_mapping(value).to_mapping())
+    return is_spelled(Limits, value)
 
 
-def _are_filters(value: Any) -> bool:
-    return is_as_written(value, FilterSet.from_mapping(value).to_mapping())
-
-
-def _is_plan(value: Any) -> bool:
-    return is_as_written(value, PlanPolicy.from_rules(value).rules)
-
-
-def _nothing(_: Any) -> bool:
-    return False
+def _are_rules(policy: str, details: Mapping[str, Any], rules: object) -> bool:
+    return is_as_written(rules, BudgetPolicy.from_details(policy, details).rules)
 
 
 def _is_bound(value: Any) -> bool:
@@ -277,10 +247,6 @@ def _is_count(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return type(value) is int and value >= 1
-
-
-def _are_counts(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(map(_is_count, value))
 
 
 def _is_digest(value: Any) -> bool:
@@ -304,7 +270,6 @@ def _are_times(value: Any) -> bool:
     return spelled and ReleaseTimes.from_mapping(value).to_mapping() == value
 
 
-_RULES: Final = {POLICY_ADAPTIVE: _are_filters, POLICY_PLAN: _is_plan}
 _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "population": _is_number,
     "policy": lambda value: value in POLICIES,
@@ -325,11 +290,11 @@ _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "nothing_later": lambda value: value in (None, NOTHING_LATER),
     "last_known": _is_last_known,
     "charge": _is_charge,
-    "slot": lambda value: value is None or _is_count(value),
+    "cost": _is_cost,
+    "limits": _are_limits,
     "labels": _are_labels,
     "windows": _are_windows,
     "period": lambda value: is_as_written(value, Period.from_mapping(value).to_mapping()),
-    "approximate_share": lambda value: type(value) is float and checked_share(value) == value,
     "ceiling": _is_limit,
     "local_budget": _is_limit,
     "rounds_per_user": _is_number,

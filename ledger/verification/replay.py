@@ -16,10 +16,9 @@ from shuffle_ledger.accounting import (
     is_known_policy,
     slot_for,
 )
-from shuffle_ledger.ledger.decisions.settled_rounds import really_shuffled
-from shuffle_ledger.ledger.decisions.truths import local_kind
+from shuffle_ledger.ledger.decisions.truths import local_kind, truth_of
 from shuffle_ledger.ledger.errors import Damaged, LedgerError
-from shuffle_ledger.ledger.policies.base import IN_CLEAR
+from shuffle_ledger.ledger.policies.base import IN_CLEAR, told
 from shuffle_ledger.ledger.values import canonical, entries
 from shuffle_ledger.ledger.values.entries import (
     CORRECTED_OR_INCIDENT,
@@ -38,12 +37,10 @@ from shuffle_ledger.ledger.values.requests import (
     RefusalReason,
     ReleaseTimes,
     RoundRequest,
-    promised_epsilon,
-    refused_beyond,
 )
+from shuffle_ledger.ledger.verification.budget_trail import Trail
 from shuffle_ledger.ledger.verification.decision_contradictions import contradictory
 from shuffle_ledger.ledger.verification.entry_shapes import misshapen, written_moment
-from shuffle_ledger.ledger.verification.policy_trail import Trail
 from shuffle_ledger.ledger.verification.siblings import PRECEDES, JointRounds, misjudged
 from shuffle_ledger.ledger.verification.stated_spending import unfounded
 
@@ -143,6 +140,7 @@ class Replay:
     # Of a replay that goes on from a position: reads what entries up to there say of a round.
     recall: Callable[[Replay, str], None] | None = None
     recalled: set[str] = field(default_factory=set)  # rounds that entries after that position are about
+    _truth: ShuffledRound | None = None  # the round that the entry at hand asks for, or says was released
     # Thousands of rounds are of the same few kinds: each kind is kept once.
     _kinds: dict[ShuffledRound, ShuffledRound] = field(default_factory=dict)
 
@@ -250,6 +248,7 @@ class Replay:
 
     def _apply(self, body: EntryBody, previous: EntryBody | None) -> Step:
         self._recall(body)
+        self._truth = None
         candidate: Counter[ShuffledRound] | None = None
         match body.kind:
             case EntryKind.OPENED:
@@ -269,8 +268,9 @@ class Replay:
             case EntryKind.FROZEN:
                 self._apply_freeze(body)
         self._compare_counts(body)
-        for what in self.trail.follow(body):
+        for what in self.trail.follow(body, self._truth):
             self.blame(body.sequence, what)
+        self._compare_status(body)
         if previous is not None:
             for what in unfounded(body, previous, self.trail.shares()):
                 self.blame(body.sequence, what)
@@ -281,12 +281,11 @@ class Replay:
             held=of_one_user(self.held, self.trail.rounds_of_one_user()),
             candidate=candidate if refused else None,
             filtered=self.trail.filtered,
-            promised=promised_epsilon(self.joint, body.epsilon_budget),
-            limit=refused_beyond(self.joint, body.epsilon_budget),
+            promised=self.trail.promised_epsilon,
+            limit=math.inf if self.joint.windows_only else body.epsilon_budget,
         )
 
     def _apply_budget(self, body: EntryBody) -> None:
-        self.overspent = self.overspent or self._is_beyond(body)
         self._check_ceiling(body)
         if self.joint.period is not None or self.joint.windows_only:
             self.blame(
@@ -309,9 +308,11 @@ class Replay:
         if "period" in part and body.details["policy"] != POLICY_ADAPTIVE:
             self.blame(body.sequence, "a period of a window has another policy than adaptive")
 
-    def _is_beyond(self, body: EntryBody) -> bool:
-        """Return whether an entry's numbers break a promise."""
-        return not self.trail.promised(body) <= promised_epsilon(self.joint, body.epsilon_budget)
+    def _compare_status(self, body: EntryBody) -> None:
+        """Compare whether the promise is said to be broken with what the machine says."""
+        self.overspent = self.trail.is_overspent
+        if body.details.get("overspent", self.overspent) != self.overspent and not self.frozen:
+            self.blame(body.sequence, "it says wrongly whether the cohort is overspent")
 
     def _compare_counts(self, body: EntryBody) -> None:
         """Compare how many rounds the numbers are said to be of with how many are held."""
@@ -339,6 +340,7 @@ class Replay:
         details = body.details
         self.registered[round_id] = (details.get("registration"), details.get("registered_at"))
         request = RoundRequest.from_bytes(content)
+        self._truth = request.round
         self._check_named(body, request)
         for what in misjudged(body, request):
             self.blame(body.sequence, what)
@@ -347,10 +349,7 @@ class Replay:
         registered_at = written_moment(details.get("registered_at"))
         if registered_at is not None and registered_at > body.recorded_at:
             self.blame(body.sequence, "its round was registered after it was decided: time goes backwards")
-        policy = str(self.opened.details["policy"]) if self.opened is not None else POLICY_ADAPTIVE
-        limit = refused_beyond(self.joint, body.epsilon_budget)
-        closed = {"frozen": self.frozen, "overspent": self.overspent}
-        for what in contradictory(body, **closed, policy=policy, refused_beyond=limit):
+        for what in contradictory(body, frozen=self.frozen, overspent=self.overspent):
             self.blame(body.sequence, what)
         self._check_size(body, _users(request.round))
         accounted = ShuffledRound.from_mapping(body.details["accounted"])
@@ -360,10 +359,6 @@ class Replay:
         self._note_loss(body, accounted)
         candidate = self.held + Counter({accounted: 1})
         if body.kind is EntryKind.ADMITTED:
-            if self.overspent or self.frozen:
-                self.blame(body.sequence, "it admits a round although the cohort is overspent or frozen")
-            if not self.trail.promised(body) <= refused_beyond(self.joint, body.epsilon_budget):
-                self.blame(body.sequence, "it admits a round beyond the budget, by its own numbers")
             self.held, self.charged[round_id] = candidate, self._kinds.setdefault(accounted, accounted)
             self.declared[round_id] = self._kinds.setdefault(request.round, request.round)
             self._count_locally(round_id, accounted)
@@ -400,13 +395,10 @@ class Replay:
             self.charged[round_id] = self._kinds.setdefault(accounted, accounted)
             self._charge(body, accounted)
 
-    def _charge(self, body: EntryBody, accounted: ShuffledRound, *, is_broken: bool = False) -> None:
-        """Hold what a released round is charged as, and compare what the entry makes of the budget."""
+    def _charge(self, body: EntryBody, accounted: ShuffledRound) -> None:
+        """Hold what a released round is charged as."""
         self._note_loss(body, accounted)
         self.held[accounted] += 1
-        self.overspent = self.overspent or is_broken or self._is_beyond(body)
-        if body.details["overspent"] != self.overspent:
-            self.blame(body.sequence, "it says wrongly whether the cohort is overspent")
 
     def _apply_told(self, body: EntryBody) -> None:
         if body.kind is EntryKind.CORRECTED:
@@ -419,6 +411,7 @@ class Replay:
         before, accounted, truth = (
             ShuffledRound.from_mapping(details[name]) for name in ("accounted_before", "accounted", "round")
         )
+        self._truth = truth
         self.joint.see(body, None)
         if self.charged.get(round_id) != before:
             self.blame(body.sequence, "it corrects a round that was not charged as it says")
@@ -428,7 +421,7 @@ class Replay:
         if self.frozen:
             self._check_only_told(body, is_kept=accounted == before)
             return
-        if not self.trail.corrects(before, truth, accounted):
+        if self.trail.filtered and told(before, truth) != accounted:
             self.blame(body.sequence, "what it accounts does not follow from the round that it states")
         self.charged[round_id] = self._kinds.setdefault(accounted, accounted)
         local = self.local_kinds.get(round_id, before)  # before: a chain that was damaged
@@ -444,6 +437,7 @@ class Replay:
             self.blame(body.sequence, f"it tells as an incident round {round_id!r}, which was charged before")
         self._check_registered(body)
         truth = IN_CLEAR if details["round"] is None else ShuffledRound.from_mapping(details["round"])
+        self._truth = truth
         self._note_members(body, RoundRequest.from_bytes(canonical.encode(details["request"])))
         self._check_told(body, truth)
         accounted = ShuffledRound.from_mapping(details["accounted"])
@@ -455,16 +449,14 @@ class Replay:
             is_kept = accounted == slot_for(truth)
             self._check_only_told(body, is_kept=is_kept)
             return
-        if not self.trail.tells(truth, accounted):
+        if self.trail.filtered and slot_for(truth) != accounted:
             self.blame(body.sequence, "what it accounts does not follow from the release that it states")
         chosen_after = details["chosen_after"]
         chooses = self.joint.quota is None
         if chosen_after != (chooses and self.joint.may_precede(body.sequence, released, said=chosen_after)):
             self.blame(body.sequence, PRECEDES)
-        if chosen_after and self.trail.promised(body) < math.inf:
-            self.blame(body.sequence, "it bounds a release that may have come before the cohort was opened")
         self._count_locally(round_id, accounted)
-        self._charge(body, accounted, is_broken=chosen_after and not self.joint.windows_only)
+        self._charge(body, accounted)
 
     def _count_locally(self, round_id: str, accounted: ShuffledRound) -> None:
         """Count a round without the shuffler: as it was first accounted, whatever it is settled as."""
@@ -474,7 +466,7 @@ class Replay:
     def _check_only_told(self, body: EntryBody, *, is_kept: bool) -> None:
         """Checks a correction or an incident of a frozen cohort: it must charge nothing."""
         details = body.details
-        charged = "charge" in details or "slot" in details or details["privacy_loss"] is not None
+        charged = "charge" in details or details["privacy_loss"] is not None
         if charged or not is_kept or details["overspent"] != self.overspent or details.get("chosen_after"):
             self.blame(body.sequence, "it charges what it is told, although the cohort is frozen")
 
@@ -505,8 +497,8 @@ class Replay:
         is_sampled = declared.sampled_from is not None and declared.reports_per_user == 1
         if body.round_id in self.of_several and is_sampled and reports > declared.reports:
             self.blame(body.sequence, "it settles a round with more reports than its cohorts' samples have")
-        truth = really_shuffled(before, declared, reports)
-        if not self.trail.settles(truth, accounted):
+        self._truth = truth = truth_of(declared, reports)
+        if self.trail.filtered and told(before, truth) != accounted:
             self.blame(
                 body.sequence, f"what it accounts does not follow from the {reports} reports it states"
             )

@@ -21,7 +21,7 @@ from shuffle_ledger.ledger.values import canonical, entries
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryBody, EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.values.verified_position import VerifiedPosition
-from shuffle_ledger.ledger.verification.policy_trail import Trail
+from shuffle_ledger.ledger.verification.budget_trail import Trail
 from shuffle_ledger.ledger.verification.replay import Replay, request_and_actor
 
 # The state names what later entries are judged by; another version of this program may need more.
@@ -73,7 +73,7 @@ def resumed(store: Store, position: VerifiedPosition) -> Replay | None:
         opened=opened,
         opened_digest=bytes.fromhex(state["opened"]),
         losses={bytes.fromhex(key): (sequence, digest) for key, sequence, digest in state["losses"]},
-        trail=Trail.resumed(opened, last),
+        trail=Trail.resumed(opened, last, overspent=state["overspent"]),
         began_after=position.sequence,
         recall=partial(_recall, store, position.sequence),
     )

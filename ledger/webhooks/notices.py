@@ -18,8 +18,6 @@ from shuffle_ledger.ledger.reports.listing import latest_entries
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
-from shuffle_ledger.ledger.values.requests import POLICY_PLAN, promised_epsilon
-from shuffle_ledger.ledger.verification.plan_trail import promised_in
 from shuffle_ledger.ledger.webhooks.subscriptions import Filters, NoticeKind
 
 TYPE_PREFIX = "shuffle-ledger."
@@ -101,7 +99,7 @@ def _kinds_of(store: Store, body: EntryBody, filters: Filters) -> Iterator[Notic
     elif body.kind is EntryKind.FROZEN:
         yield NoticeKind.FROZEN
     elif body.kind in SPENDING:
-        if _overspends(store, body):
+        if _overspends(body):
             yield NoticeKind.OVERSPENT
         before, now = _share(_previous(store, body)), _share(body)
         reached = {NoticeKind.NEARLY_EXHAUSTED: filters.threshold_of(body.cohort), NoticeKind.EXHAUSTED: 1.0}
@@ -111,13 +109,9 @@ def _kinds_of(store: Store, body: EntryBody, filters: Filters) -> Iterator[Notic
             yield from crossed
 
 
-def _overspends(store: Store, body: EntryBody) -> bool:
+def _overspends(body: EntryBody) -> bool:
     """Return whether an entry says that its cohort is overspent; every later charge says so again."""
-    if body.kind is not EntryKind.BUDGET_CHANGED:
-        return bool(body.details.get("overspent", False))
-    cohort = store.cohort(body.cohort)
-    promised = promised_in(body.details) if cohort.policy == POLICY_PLAN else body.spent.epsilon_upper
-    return not promised <= promised_epsilon(cohort, body.epsilon_budget)
+    return bool(body.details.get("overspent", False))
 
 
 def _previous(store: Store, body: EntryBody) -> EntryBody | None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ import pytest
 from shuffle_ledger.accounting import FilterSet
 from shuffle_ledger.accounting.filters.charges import charge_of
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
+from tests.accounting.totals import holding, together
 
 STEP = 0.1
 REACH = 250  # losses beyond 25 do not occur below: checked
@@ -122,9 +125,9 @@ def test_no_adaptive_analyst_beats_the_shipped_filters(
 
     @functools.cache
     def allows(counts: Counts) -> bool:
-        readings = filters.readings(charges[0] * counts[0] + charges[1] * counts[1])
-        used.update(one.name for one in readings if one.epsilon_upper <= epsilon)
-        return min(one.epsilon_upper for one in readings) <= epsilon
+        found = holding(filters, together(charges[0] * counts[0], charges[1] * counts[1]), epsilon)
+        used.update(found)
+        return bool(found)
 
     reached = worst_delta(menu, allows, epsilon)
     assert 0 < reached <= delta
@@ -140,12 +143,7 @@ def test_charges_that_are_too_small_are_beaten(
 
     @functools.cache
     def allows(counts: Counts) -> bool:
-        full = charges[0] * counts[0] + charges[1] * counts[1]
-        halved = type(full)(
-            gaussian=tuple(value / 2 for value in full.gaussian),
-            renyi=tuple(value / 2 for value in full.renyi),
-            account=full.account,
-        )
-        return min(one.epsilon_upper for one in filters.readings(halved)) <= epsilon
+        full = together(charges[0] * counts[0], charges[1] * counts[1])
+        return bool(holding(filters, replace(full * Fraction(1, 2), account=full.account), epsilon))
 
     assert worst_delta(menu, allows, epsilon) > delta

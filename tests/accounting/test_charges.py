@@ -31,6 +31,7 @@ from shuffle_ledger.accounting.filters.charges import (
 )
 from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence, gaussian_growth, gaussian_tangents
 from tests.accounting.alike import alike
+from tests.accounting.totals import epsilon_upper, holding
 from tests.tiers import thorough
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def test_largest_losses_add_up() -> None:
     filters = FilterSet.for_budget(epsilon=2.0, delta=1e-9)
     charge = accountant.charge(alone, filters)
     assert 0.25 <= charge.renyi[-1] <= 0.2501
-    readings = [min(one.epsilon_upper for one in filters.readings(charge * count)) for count in (1, 7)]
+    readings = [epsilon_upper(filters, charge * count) for count in (1, 7)]
     assert all(count * 0.25 <= read <= count * 0.2501 for count, read in zip((1, 7), readings, strict=True))
     impure = made("generic(epsilon0=0.25)", reports=1, analysis="clone", delta0=1e-30)
     assert accountant.charge(impure, filters).renyi == charge.renyi, "its account pays for the rest"
@@ -198,8 +199,7 @@ def test_a_round_that_may_reveal_everything_costs_everything() -> None:
     accountant = Accountant()
     alone = made("krr(k=3, epsilon0=9)", reports=1, analysis="strong-adversary")
     charge = accountant.charge(alone, FILTERS)
-    assert all(math.isinf(one.epsilon_upper) for one in FILTERS.readings(charge))
-    assert FILTERS.readings(charge - charge) == FILTERS.readings(FILTERS.nothing())
+    assert math.isinf(epsilon_upper(FILTERS, charge))
 
 
 def largest_count(holds: Callable[[int], bool]) -> int:
@@ -238,7 +238,7 @@ def test_the_price_of_adaptivity_is_small(randomizer: str, fields: dict[str, obj
         def adaptive(
             count: int, epsilon: float = epsilon, filters: FilterSet = filters, charge: Charge = charge
         ) -> bool:
-            return min(one.epsilon_upper for one in filters.readings(charge * count)) <= epsilon
+            return bool(holding(filters, charge * count, epsilon))
 
         def fixed(count: int, epsilon: float = epsilon, delta: float = delta) -> bool:
             return accountant.certify({shuffled: count}, delta=delta).epsilon_lower <= epsilon
@@ -307,4 +307,6 @@ def test_a_loss_whose_exponential_overflows_is_never_charged_less(loss: float) -
         support=loss,
         side="upper",
     )
-    assert filters.epsilon_upper(charge_of(certain, filters, slack=0.0)) > 200.0
+    charge = charge_of(certain, filters, slack=0.0)
+    assert epsilon_upper(filters, charge) > 200.0
+    assert not holding(filters, charge, 200.0)

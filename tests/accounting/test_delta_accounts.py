@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Callable
 from fractions import Fraction
 
+import mpmath as mp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import optimize
 from scipy.stats import norm
 
 from shuffle_ledger.accounting import (
     Accountant,
-    Charge,
     DeltaAccounts,
     FilterSet,
     InvalidParameter,
@@ -32,6 +33,7 @@ from shuffle_ledger.accounting.numeric.arrays import FloatArray
 from shuffle_ledger.accounting.verification.coverage import Coverage
 from tests.accounting.alike import alike
 
+mp.mp.dps = 50
 EPSILON, DELTA = 3.0, 1e-6
 FILTERS = FilterSet.for_budget(epsilon=EPSILON, delta=DELTA, approximate_share=1 / 8)
 ACCOUNTANT = Accountant()
@@ -49,9 +51,6 @@ def made(randomizer: str, reports: int = 20_000, **fields: object) -> ShuffledRo
 
 def local(delta0: float) -> ShuffledRound:
     return made("generic(epsilon0=1)", delta0=delta0, analysis="clone")
-
-
-KRR = made("krr(k=10, epsilon0=2)")
 
 
 def gaussian(epsilon: FloatArray | float, variance: float) -> FloatArray:
@@ -154,95 +153,70 @@ def test_an_opening_that_an_output_chose_is_beaten(epsilon: float, delta: float)
     assert reached(variance, spend, np.linspace(0.02, 0.98, 49)) > 1.6 * delta
 
 
-def after(first: ShuffledRound, second: ShuffledRound) -> tuple[float, FilterSet, Charge]:
-    spent = FILTERS.nothing()
-    for one in (first, second):
-        spent += FILTERS.taken(spent, ACCOUNTANT.charge(one, FILTERS))
-    return FILTERS.epsilon_upper(spent), FILTERS, spent
+BUDGETS = st.floats(-9, 4).map(lambda x: 10.0**x)
+
+
+@given(low=BUDGETS, high=BUDGETS, delta=st.floats(-60, -1).map(lambda x: 10.0**x), share=st.floats(1e-6, 0.9))
+def test_limits_of_accounts_are_paid_by_their_shares(
+    low: float, high: float, delta: float, share: float
+) -> None:
+    """By 50 digits: what a limit allows costs at most the share, and hardly less."""
+    accounts = FilterSet.for_budget(epsilon=1.0, delta=delta, approximate_share=share).accounts
+    low, high = sorted((low, high))
+    (certain, slack), (certain_above, slack_above) = accounts.limits(low), accounts.limits(high)
+    assert certain == certain_above == Fraction(accounts.certain_loss)
+    assert slack >= slack_above >= 0
+    price = 1 + mp.exp(mp.mpf(low))
+    used = mp.mpf(slack.numerator) / slack.denominator * price
+    assert used <= accounts.slack
+    if low > 700:
+        assert slack == 0, "the price is above every float"
+    else:
+        assert used >= accounts.slack * (1 - mp.mpf(2) ** -47)
+    reading = accounts.reading(certain, slack, slack_limit=slack, epsilon=low)
+    assert reading.certain_loss_used_upper == accounts.certain_loss
+    assert used <= reading.slack_used_upper <= accounts.slack
+    assert (reading.slack_share, reading.epsilon) == (accounts.slack, low)
+
+
+def test_what_uses_accounts_is_read_from_above() -> None:
+    accounts = DeltaAccounts(certain_loss=1e-8, slack=1e-7)
+    third, limit = Fraction(1, 3 * 10**9), accounts.limits(1.0)[1]
+    reading = accounts.reading(third, third, slack_limit=limit, epsilon=1.0)
+    assert Fraction(reading.certain_loss_used_upper) >= third
+    assert reading.slack_used_upper >= (1 + mp.e) / mp.mpf(3 * 10**9)
+    none = Fraction(0)
+    nothing = accounts.reading(none, none, slack_limit=none, epsilon=1e4)
+    assert (nothing.certain_loss_used_upper, nothing.slack_used_upper) == (0, 0)
+    beyond = accounts.reading(none, Fraction(1, 10**300), slack_limit=none, epsilon=1e4)
+    assert beyond.slack_used_upper == math.inf
+    assert accounts.limits(math.inf) == (Fraction(1e-8), none)
+    assert DeltaAccounts.from_mapping(accounts.to_mapping()) == accounts
+
+
+def test_a_lowered_promise_is_read_at_the_price_that_it_had() -> None:
+    accounts = DeltaAccounts(certain_loss=1e-8, slack=1e-7)
+    used, limit = Fraction(1, 10**9), accounts.limits(2.0)[1]
+    before, after = (
+        accounts.reading(Fraction(0), used, slack_limit=limit, epsilon=one) for one in (2.0, 1.0)
+    )
+    assert before == after
+    assert after.epsilon == 2.0
+    # A limit that is rounded down to nothing tells no other price.
+    without = accounts.reading(Fraction(0), Fraction(0), slack_limit=Fraction(0), epsilon=500.0)
+    assert (without.epsilon, without.slack_used_upper) == (500.0, 0.0)
 
 
 @pytest.mark.parametrize(
-    ("delta0", "count"), [(1e-16, 1251), (1e-15, 125), (1e-14, 12), (3e-14, 4), (1e-13, 1)]
+    "wrong",
+    [
+        *({}, 1, {"certain_loss": 1.0}, {"certain_loss": 1.0, "slack": -1.0}),
+        *({"certain_loss": math.nan, "slack": 0.0}, {"certain_loss": 0.0, "slack": 0.0, "epsilon": 1.0}),
+    ],
 )
-def test_a_local_delta_that_fits_costs_nothing_else(delta0: float, count: int) -> None:
-    pure, filters, _ = after(KRR, local(0.0))
-    approximate, _, spent = after(KRR, local(delta0))
-    assert approximate == pytest.approx(pure, rel=1e-3)
-    assert approximate == pytest.approx(0.0686, abs=1e-4)
-    composed = ACCOUNTANT.certify({KRR: 1, local(delta0): 1}, delta=DELTA).epsilon_upper
-    assert approximate <= 1.02 * composed
-    cost = ACCOUNTANT.charge(local(delta0), filters)
-    assert 1 + filters.most_more(spent, cost, epsilon=EPSILON) == count
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("delta0", [1e-16, 1e-15, 1e-14, 3e-14, 1e-13])
-def test_in_the_other_order_the_pure_round_fits_as_well(delta0: float) -> None:
-    found, _, _ = after(local(delta0), KRR)
-    composed = ACCOUNTANT.certify({KRR: 1, local(delta0): 1}, delta=DELTA).epsilon_upper
-    assert composed <= found <= 1.25 * composed
-
-
-@pytest.mark.slow
-def test_declared_rounds() -> None:
-    """A declared delta is certain loss: filters charge `declared(0.1)` and no more."""
-    declared = made("declared(epsilon=0.1, delta=1e-9)", 1)
-    found, filters, spent = after(KRR, declared)
-    assert found < 0.2115
-    cost = ACCOUNTANT.charge(declared, filters)
-    assert filters.accounts.most_more(filters.nothing().account, cost.account) == 62
-    assert 1 + filters.most_more(spent, cost, epsilon=EPSILON) == 38
-    for delta in (1e-9, 1e-8, 6e-8):
-        found, _, _ = after(made(f"declared(epsilon=0.1, delta={delta})", 1), KRR)
-        assert found < 0.22
-    gone, filters, spent = after(KRR, made("declared(epsilon=0.1, delta=1e-7)", 1))
-    assert gone == math.inf
-    assert filters.lacks_delta(spent, epsilon=EPSILON)
-
-
-def test_what_a_share_costs_pure_rounds() -> None:
-    counts = []
-    for share in (1e-9, 1 / 64, 1 / 8, 0.9):
-        filters = FilterSet.for_budget(epsilon=EPSILON, delta=DELTA, approximate_share=share)
-        counts.append(filters.most_alike(ACCOUNTANT.charge(KRR, filters), epsilon=EPSILON))
-    assert counts == [1665, 1662, 1647, 1398]
-
-
-def test_the_order_of_rounds_does_not_matter() -> None:
-    filters = FILTERS
-    rounds = [KRR, local(1e-14), local(1e-15), made("declared(epsilon=0.1, delta=1e-9)", 1)]
-    totals = set()
-    for order in itertools.permutations(rounds):
-        spent = filters.nothing()
-        for one in order:
-            spent += filters.taken(spent, ACCOUNTANT.charge(one, filters))
-        totals.add((spent.account, filters.epsilon_upper(spent)))
-    assert len(totals) == 1
-    ((account, _),) = totals
-    exact = [Fraction(one.slack) for one in rounds]
-    assert sum(exact) <= account[1] <= sum(exact) * Fraction(1 + 1e-8)
-
-
-def test_accounts_are_judged_at_the_largest_budget() -> None:
-    accounts = DeltaAccounts(certain_loss=1e-8, slack=1e-7, epsilon=1.0)
-    nothing, most = Fraction(0), Fraction(1e-7) / Fraction(1 + math.e)
-    assert accounts.hold((Fraction(1e-8), most * Fraction(1 - 1e-9)))
-    assert not accounts.hold((nothing, most * Fraction(1 + 1e-9)))
-    assert not accounts.hold((Fraction(1e-8) + Fraction(1, 10**30), nothing))
-    raised = accounts.at(2.0)
-    assert not raised.hold((nothing, most))
-    assert raised.at(0.5) == raised
-    beyond = accounts.at(1e4)
-    assert beyond.hold((nothing, nothing))
-    assert not beyond.hold((nothing, Fraction(1, 10**400)))
-    assert beyond.reading((nothing, Fraction(1, 10**300))).slack_used_upper == math.inf
-    for wrong in (
-        {},
-        {"certain_loss": 1.0, "slack": -1.0, "epsilon": 1.0},
-        {"certain_loss": math.nan, "slack": 0.0, "epsilon": 1.0},
-    ):
-        with pytest.raises(InvalidParameter):
-            DeltaAccounts.from_mapping(wrong)
+def test_what_are_no_accounts_is_refused(wrong: object) -> None:
+    with pytest.raises(InvalidParameter):
+        DeltaAccounts.from_mapping(wrong)
 
 
 APPROXIMATE = [

@@ -1,4 +1,4 @@
-"""Readings of filters: certified against many digits; totals: exact, however they are reached."""
+"""Readings of filters, certified against many digits, and the totals that they allow at an epsilon."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shuffle_ledger.accounting import Charge, FilterSet, InvalidParameter, RaisedLimits
+from shuffle_ledger.accounting import FilterSet, InvalidParameter
 from shuffle_ledger.accounting.filters.filter_set import LARGEST_APPROXIMATE_SHARE
 from shuffle_ledger.accounting.filters.gaussian_and_renyi import GaussianFilter, RenyiFilter
 from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence
@@ -20,7 +20,8 @@ from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence
 mp.mp.dps = 50
 BUDGETS = st.tuples(st.floats(-9, 3).map(lambda x: 10.0**x), st.floats(-40, -2).map(lambda x: 10.0**x))
 ORDINARY = st.tuples(st.floats(0.01, 20), st.floats(-40, -2).map(lambda x: 10.0**x))
-COSTS = st.lists(st.floats(1e-14, 1e3), min_size=1, max_size=12)
+ANY_BUDGET = st.tuples(st.floats(-9, 4).map(lambda x: 10.0**x), st.floats(-60, -1).map(lambda x: 10.0**x))
+SLIGHTLY = Fraction(1, 2**16)
 
 
 def exact_gaussian(variance: mp.mpf, epsilon: mp.mpf) -> mp.mpf:
@@ -38,8 +39,7 @@ def number(value: Fraction) -> mp.mpf:
 def test_a_gaussian_reading_is_certified(budget: tuple[float, float], share: float) -> None:
     rules = FilterSet.for_budget(epsilon=budget[0], delta=budget[1]).gaussian
     variance = rules.reserves[-1] * 16 * share
-    spent = [Fraction(variance) for _ in rules.reserves]
-    upper, lower = rules.reading(spent)
+    upper, lower = rules.epsilon(variance)
     assert 0 <= lower <= upper
 
     def delta(epsilon: float) -> mp.mpf:
@@ -115,64 +115,65 @@ def test_shares_fit_into_the_budget(budget: tuple[float, float], approximate: fl
     assert FilterSet.from_mapping(filters.to_mapping()) == filters
 
 
-def test_a_raised_budget_changes_two_limits_and_nothing_else() -> None:
-    filters = FilterSet.for_budget(epsilon=1.0, delta=1e-6)
-    assert filters.raised(None, 0.5) is None, "a lower budget changes nothing"
-    raised = filters.raised(None, 2.0)
-    assert raised is not None
-    assert filters.raised(raised, 1.5) == raised, "nor does lowering one that was raised"
-    assert RaisedLimits.from_mapping(raised.to_mapping()) == raised
-    now = filters.under(raised)
-    assert now.accounts == filters.accounts.at(2.0)
-    assert now.sliding_limit is not None
-    assert filters.sliding_limit is not None
-    assert filters.gaussian.epsilon(filters.sliding_limit).epsilon_upper <= 1.0
-    assert 1.9 < now.gaussian.epsilon(now.sliding_limit).epsilon_upper <= 2.0
-    assert (now.gaussian, now.renyi) == (filters.gaussian, filters.renyi)
-    capped = FilterSet.for_budget(epsilon=1.0, delta=1e-6, rounds_per_user=3, ceiling=2.0)
-    assert capped.raised(None, 2.0) is None, "there is no sliding reserve, and slack has the ceiling's price"
-
-
-@pytest.mark.parametrize(
-    "mapping",
-    [
-        *({}, 1, {"sliding_limit": 1.0}, {"sliding_limit": 1, "slack_epsilon": 1.0}),
-        *({"sliding_limit": None, "slack_epsilon": math.inf}, {"sliding_limit": -1.0, "slack_epsilon": 1.0}),
-    ],
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None)
+@given(
+    budget=ANY_BUDGET,
+    share=st.sampled_from([1 / 64, 1e-9, LARGEST_APPROXIMATE_SHARE]),
+    times=st.sampled_from([1.0, 1.0, 0.9, 1e-3, 2.0, 1e4]),
 )
-def test_what_are_no_limits_is_refused(mapping: object) -> None:
-    with pytest.raises(InvalidParameter):
-        RaisedLimits.from_mapping(mapping)
+def test_a_limit_is_the_largest_total_that_holds(
+    budget: tuple[float, float], share: float, times: float
+) -> None:
+    """At the budget's epsilon and others: what is within a limit reads as epsilon at most, what is slightly
+    above it as more."""
+    filters = FilterSet.for_budget(epsilon=budget[0], delta=budget[1], approximate_share=share)
+    epsilon = budget[0] * times
+    limits = filters.limits(epsilon)
+    for part in (Fraction(1), 1 - SLIGHTLY, Fraction(999, 1000), Fraction(1, 3)):
+        readings = filters.readings(limits.gaussian * part, [one * part for one in limits.renyi])
+        assert max(one.epsilon_upper for one in readings) <= epsilon, part
+    # Readings of the smallest budgets are as wide as round-off makes them.
+    blurred = 1 + SLIGHTLY + Fraction(1e-12 / math.sqrt(limits.gaussian))
+    assert filters.gaussian_reading(limits.gaussian * blurred).epsilon_upper > min(epsilon, 1e4)
+    for rules, limit in zip(filters.renyi, limits.renyi, strict=True):
+        above = limit * (1 + SLIGHTLY) or Fraction(epsilon) * SLIGHTLY
+        assert rules.reading(above).epsilon_upper > min(epsilon, 1e4), rules.name
+
+
+@pytest.mark.slow
+@settings(max_examples=100, deadline=None)
+@given(budget=ANY_BUDGET, low=st.floats(-9, 5), high=st.floats(-9, 5))
+def test_limits_never_fall_where_epsilon_rises(budget: tuple[float, float], low: float, high: float) -> None:
+    filters = FilterSet.for_budget(epsilon=budget[0], delta=budget[1])
+    less, more = (filters.limits(10.0**exponent) for exponent in sorted((low, high)))
+    room = 1 + SLIGHTLY + Fraction(1e-12 / math.sqrt(less.gaussian))  # limits are rounded down by that
+    assert 0 < less.gaussian <= more.gaussian * room
+    assert all(0 <= one <= other * (1 + SLIGHTLY) for one, other in zip(less.renyi, more.renyi, strict=True))
+
+
+def test_limits_of_any_epsilon_are_found_and_certified() -> None:
+    filters = FilterSet.for_budget(epsilon=1.0, delta=1e-6)
+    for epsilon in (5e-324, 1e-300, 1e-100, 1e-12, 1e4, 1e300):
+        limits = filters.limits(epsilon)
+        exact = exact_gaussian(number(limits.gaussian), mp.mpf(min(epsilon, 1e4)))
+        assert exact + mp.mpf(filters.gaussian.leak_rate) * number(limits.gaussian) <= filters.gaussian.delta
+        assert limits.renyi[-1] <= epsilon
+        assert all(math.isfinite(one) for one in limits.renyi)
+    assert filters.limits(1e300).gaussian == filters.limits(1e4).gaussian
+    assert not any(filters.limits(5e-324).renyi[:2])
 
 
 @pytest.mark.parametrize(
     ("epsilon", "delta"),
     [(1.4564880424969032e-09, 2.3344231270142675e-57), (4.017959608977707e-09, 9.996634595583538e-40)],
 )
-def test_the_sliding_limit_fits_the_smallest_budgets(epsilon: float, delta: float) -> None:
+def test_limits_fit_the_smallest_budgets(epsilon: float, delta: float) -> None:
     """Readings there are jagged: a little less may read as more, and nothing was ever admitted."""
     filters = FilterSet.for_budget(epsilon=epsilon, delta=delta)
-    assert filters.sliding_limit is not None
-    assert filters.gaussian.epsilon(filters.sliding_limit).epsilon_upper <= epsilon
-
-
-@given(first=COSTS, second=COSTS)
-def test_totals_are_exact_and_give_back_what_was_added(first: list[float], second: list[float]) -> None:
-    def charge(value: float) -> Charge:
-        parts = (Fraction(value), Fraction(value) / 3)
-        return Charge(gaussian=parts, renyi=(Fraction(value) * 7,), account=parts)
-
-    nothing = Charge(gaussian=(Fraction(0),) * 2, renyi=(Fraction(0),), account=(Fraction(0),) * 2)
-    total = nothing
-    for value in [*first, *second]:
-        total = Charge.from_mapping((total + charge(value)).to_mapping())
-    assert total.renyi[0] == 7 * sum(map(Fraction, [*first, *second]))
-    for value in second:
-        total -= charge(value)
-    assert total.gaussian[0] == sum(map(Fraction, first))
-    for value in first:
-        total -= charge(value)
-    assert total == nothing
+    limit = filters.limits(epsilon).gaussian
+    for part in np.linspace(0.9, 1.0, 200):
+        assert filters.gaussian_reading(limit * Fraction(float(part))).epsilon_upper <= epsilon
 
 
 @given(budget=ORDINARY, cost=st.floats(1e-6, 1.0), more=st.floats(0, 1.0))
@@ -183,12 +184,8 @@ def test_a_reading_never_falls_when_more_is_spent(
     scale = Fraction(filters.gaussian.reserves[-1]) * 16
 
     def readings(total: float) -> list[float]:
-        spent = Charge(
-            gaussian=(Fraction(total) * scale,) * len(filters.gaussian.reserves),
-            renyi=(Fraction(total),) * len(filters.renyi),
-            account=(Fraction(0),) * 2,
-        )
-        return [one.epsilon_upper for one in filters.readings(spent)]
+        spent = [Fraction(total)] * len(filters.renyi)
+        return [one.epsilon_upper for one in filters.readings(Fraction(total) * scale, spent)]
 
     for less, greater in zip(readings(cost), readings(cost + more), strict=True):
         assert less <= greater * (1 + 1e-7)
@@ -215,11 +212,16 @@ def test_a_part_of_delta_that_leaves_too_little_is_refused(share: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "mapping", [{}, {"gaussian": ["1/0"], "renyi": []}, {"gaussian": "1", "renyi": []}, {"gaussian": ["x"]}]
+    "mapping",
+    [
+        *({}, {"gaussian": {}, "renyi": 1}, {"gaussian": {}, "renyi": []}),
+        {"gaussian": {"delta": 1e-6, "leak_rate": -1.0, "reserves": [0.0]}, "renyi": []},
+    ],
 )
-def test_what_is_no_charge_is_refused(mapping: dict[str, object]) -> None:
+def test_what_are_no_filters_is_refused(mapping: dict[str, object]) -> None:
+    accounts = {"accounts": {"certain_loss": 0.0, "slack": 0.0}}
     with pytest.raises(InvalidParameter):
-        Charge.from_mapping(mapping)
+        FilterSet.from_mapping({**mapping, **accounts})
 
 
 def test_a_filter_that_is_used_up_says_so_from_both_sides() -> None:

@@ -245,12 +245,11 @@ def test_more_rounds_than_can_be_composed_are_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["composition", "adaptive"])
-def test_calibration_finds_the_epsilon0_of_the_rounds(policy: str) -> None:
+def test_calibration_finds_the_epsilon0_of_the_rounds() -> None:
     several = {"randomizer": "krr(k=4)", "reports": 2_000, "reports_per_user": 2}
     single = {"randomizer": "krr(k=4)", "reports": 1_000}
     found, other = (
-        calibrate(each, epsilon=1.0, delta=1e-6, rounds=rounds, policy=policy, precision=1e-2)
+        calibrate(each, epsilon=1.0, delta=1e-6, rounds=rounds, precision=1e-2)
         for each, rounds in ((several, 3), (single, 6))
     )
     assert found.round.reports_per_user == 2

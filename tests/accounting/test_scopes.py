@@ -7,7 +7,6 @@ sends to rounds of that cohort, however rounds of other cohorts are chosen in be
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ import pytest
 from shuffle_ledger.accounting import FilterSet
 from shuffle_ledger.accounting.filters.charges import charge_of
 from tests.accounting.test_adaptive_adversary import REACH, Array, Masses, coin, expected, gains, pair_of
+from tests.accounting.totals import holding, together
 
 NOTHING: Masses = {0: 1.0}
 
@@ -51,8 +51,7 @@ def worst(
     @functools.cache
     def holds(counts: tuple[int, ...]) -> bool:
         parts = [charge * count for count, charge in zip(counts, charges, strict=True)]
-        total = functools.reduce(operator.add, parts)
-        return min(one.epsilon_upper for one in filters.readings(total)) <= epsilon
+        return bool(holding(filters, together(*parts), epsilon))
 
     def allows(counts: tuple[int, ...], asked: Option) -> bool:
         held = [

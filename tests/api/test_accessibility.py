@@ -85,7 +85,7 @@ def every_kind_of_cohort(server: Server) -> None:
     open_cohort(store, name="study", epsilon=1.0, policy="adaptive", ceiling=2.0, **opening)
     open_cohort(store, name=LONG, epsilon=1.0, policy="adaptive", **opening)
     said: dict[str, Any] = {"reason": "agreed", "actor": "tester"}
-    set_quota(store, Accountant(), "study", team="ads", epsilon=0.5, **said)
+    set_quota(store, "study", team="ads", epsilon=0.5, **said)
     for number in range(4):
         day, use_case = f"{FIRST + timedelta(days=7 * number)}", ("emoji", LONG)[number % 2]
         assert server.register(f"round {number}", collected_on=day, use_case=use_case).is_success

@@ -65,7 +65,7 @@ def test_what_was_followed_is_what_is_read_anew(any_store: Store, monkeypatch: p
             request = RoundRequest(round_id=f"r{number}-{chance.random()}", cohort=name, round=kind)
             register_and_admit(any_store, accountant, request, actor="x")
         if number == 10:
-            set_quota(any_store, accountant, cohort=name, team="ads", epsilon=0.5, reason="why", actor="x")
+            set_quota(any_store, cohort=name, team="ads", epsilon=0.5, reason="why", actor="x")
         if number == 20:
             record_incident(
                 any_store, accountant, "c0", round_id="told", described=LARGE, reason="why", actor="x"

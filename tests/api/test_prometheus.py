@@ -89,7 +89,7 @@ class Causes:
 
     def overspend(self) -> None:
         reason = "a smaller study"
-        change_budget(self.store, Accountant(), "phones", epsilon=1e-9, reason=reason, actor="tester")
+        change_budget(self.store, "phones", epsilon=1e-9, reason=reason, actor="tester")
 
     def break_chain(self) -> None:
         self.digest = self.store.view("secret").head_digest

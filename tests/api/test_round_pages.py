@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.decisions import open_cohort, round_record, set_quota
 from shuffle_ledger.ledger.values.requests import Settled, Voided
 from tests.api.conftest import Server
@@ -179,7 +178,7 @@ def test_a_cohorts_page_shows_its_ceiling_and_its_quotas(server: Server) -> None
     opened: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": "adaptive"}
     open_cohort(server.store, name="study", actor="tester", ceiling=2.0, **opened)
     said: dict[str, Any] = {"reason": "agreed", "actor": "tester"}
-    set_quota(server.store, Accountant(), "study", team="ads", epsilon=0.5, **said)
+    set_quota(server.store, "study", team="ads", epsilon=0.5, **said)
     reader = _login(server)
     page = reader.get("/cohorts/study")
     assert "promised is ε 2; the budget may be raised up to it" in page.text

@@ -6,16 +6,25 @@ import itertools
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from shuffle_ledger.accounting import Accountant, FilterSet, ShuffledRound, parse_randomizer
-from shuffle_ledger.accounting.filters.counts import largest_count
+from shuffle_ledger.accounting import (
+    APPROXIMATE_SHARE,
+    Accountant,
+    FilterSet,
+    ShuffledRound,
+    parse_randomizer,
+)
+from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.decisions import admit, open_cohort, quote, register
+from shuffle_ledger.ledger.machine import ROUNDS_MAX, Cost, State
+from shuffle_ledger.ledger.policies.numbers import cost_of
+from shuffle_ledger.ledger.policies.policy import SLOTS_SHARE, BudgetPolicy
 from shuffle_ledger.ledger.storage import schema
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, Cohort, RoundRequest
 from tests.accounting.alike import alike
 from tests.benchmarks.case import Case, Work
 
@@ -25,6 +34,7 @@ _MIXED_ROUNDS = 3_000
 _SCHEDULE_LEAST = 25
 _MIXED_LEAST = 5  # of each kind alone, and of all together, so that a round more or less is not everything
 _PRECISION = 4e-3
+_SEARCH_PARTS = 16  # the first step of a search is its beginning over this
 _SHARES: tuple[tuple[str, int, int | None], ...] = (
     ("generic(epsilon0=1)", 10_000, None),
     ("generic(epsilon0=4)", 100_000, None),
@@ -96,6 +106,11 @@ _SCHEDULES = (
     REGULAR_KINDS,
     YEAR,
 )
+# 1 % samples of reports that reveal much: a few rounds of them use up the filters.
+STRONG_SAMPLES = (
+    made("generic(epsilon0=4)", 1_000, 100_000),
+    made("generic(epsilon0=3)", 1_000, 100_000),
+)
 _SCHEDULE_BUDGETS = ((0.3, 1e-6), (0.5, 1e-6), (1.0, 1e-9), (2.0, 1e-8), (4.0, 1e-6))
 
 
@@ -103,15 +118,84 @@ def within(accountant: Accountant, rounds: Mapping[ShuffledRound, int], epsilon:
     return accountant.certify(rounds, delta=delta).epsilon_upper <= epsilon
 
 
+def largest_count(holds: Callable[[int], bool], about: int) -> int:
+    """The largest number up to `ROUNDS_MAX` at which a monotone condition holds; 0 if there is none."""
+    low, high = 0, ROUNDS_MAX + 1
+    count = min(max(about, 1), ROUNDS_MAX)
+    step = max(1, count // _SEARCH_PARTS)
+    while low < count < high:
+        if holds(count):
+            low, count = count, min(count + step, high)
+        else:
+            high, count = count, max(count - step, low)
+        step *= 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+class Budget:
+    """A new budget of policy `adaptive`, and what the machine says of rounds that are charged to it."""
+
+    def __init__(
+        self,
+        accountant: Accountant,
+        epsilon: float,
+        delta: float,
+        *,
+        slots: tuple[ShuffledRound, int] | None = None,
+        approximate_share: float = APPROXIMATE_SHARE,
+    ) -> None:
+        bounds, declared = (0.0, 0.0), () if slots is None else (slots,)
+        if declared:
+            whole = accountant.certify(dict(declared), delta=delta * SLOTS_SHARE)
+            bounds = (whole.epsilon_upper, whole.epsilon_lower)
+        self.accountant = accountant
+        cohort = Cohort(
+            name="new",
+            population=10**9,
+            epsilon_budget=epsilon,
+            delta_budget=delta,
+            policy=POLICY_ADAPTIVE,
+        )
+        self.policy = BudgetPolicy.opened(
+            cohort, slots=declared, slots_epsilon=bounds, approximate_share=approximate_share
+        )
+        self.state: State = machine.new_state(self.policy.machine_rules, self.policy.limits)
+        self.costs: dict[ShuffledRound, Cost] = {}
+
+    @property
+    def filters(self) -> FilterSet:
+        """Its filters, which a budget of this policy has."""
+        assert self.policy.filters is not None
+        return self.policy.filters
+
+    def cost(self, kind: ShuffledRound) -> Cost:
+        """What a round costs."""
+        if kind not in self.costs:
+            charge = self.accountant.charge(kind, self.filters)
+            self.costs[kind] = cost_of(charge, fits=self.policy.fitting(kind))
+        return self.costs[kind]
+
+    def admits(self, kind: ShuffledRound) -> bool:
+        """Decides a round, and charges it if it is admitted."""
+        self.state, is_admitted = self.policy.after(self.state, self.cost(kind))
+        return is_admitted
+
+    def room(self, kind: ShuffledRound) -> int:
+        """How many more rounds of one kind are admitted."""
+        return machine.room(self.state, self.cost(kind)).budget
+
+    def epsilon_upper(self) -> float:
+        """The smallest epsilon at which one of its filters holds now."""
+        return min(one.epsilon_upper for one in self.policy.readings_of(self.state))
+
+
 def admitted(accountant: Accountant, order: Sequence[ShuffledRound], epsilon: float, delta: float) -> int:
-    """How many of some rounds the filters admit, in this order."""
-    filters = FilterSet.for_budget(epsilon=epsilon, delta=delta)
-    spent = filters.nothing()
-    for number, kind in enumerate(order):
-        spent = filters.after(spent, filters.taken(spent, accountant.charge(kind, filters)))
-        if filters.epsilon_upper(spent) > epsilon:
-            return number
-    return len(order)
+    """How many of some rounds a new budget admits, in this order, until it refuses one."""
+    budget = Budget(accountant, epsilon, delta)
+    return next((number for number, kind in enumerate(order) if not budget.admits(kind)), len(order))
 
 
 def admitted_of_schedule(
@@ -190,12 +274,35 @@ def share(shuffled: ShuffledRound, epsilon: float, delta: float) -> Work:
     accountant.privacy_loss(shuffled)
 
     def run() -> str:
-        filters = FilterSet.for_budget(epsilon=epsilon, delta=delta)
-        kept = filters.most_alike(accountant.charge(shuffled, filters), epsilon=epsilon)
-        exact = largest_count(
-            lambda count: accountant.certify({shuffled: count}, delta=delta).epsilon_upper <= epsilon, kept
-        )
+        kept = Budget(accountant, epsilon, delta).room(shuffled)
+        exact = largest_count(lambda count: within(accountant, {shuffled: count}, epsilon, delta), kept)
         return f"{kept:,} of {exact:,} rounds, {kept / max(exact, 1):.1%}"
+
+    return run
+
+
+def admitted_beside_slots(
+    accountant: Accountant, kind: ShuffledRound, epsilon: float, delta: float
+) -> tuple[int, int]:
+    """How many rounds a budget admits that declares as many slots of them as its share of delta has room for,
+    beside its filters; and how many composition would."""
+    exact = largest_count(lambda count: within(accountant, {kind: count}, epsilon, delta), 64)
+    slots = largest_count(
+        lambda count: within(accountant, {kind: count}, epsilon, delta * SLOTS_SHARE), max(exact, 1)
+    )
+    budget = Budget(accountant, epsilon, delta, slots=(kind, slots) if slots else None)
+    return next(number for number in itertools.count() if not budget.admits(kind)), exact
+
+
+def slots_beside_filters() -> Work:
+    """How near to composition small samples of strong reports come with declared slots beside the filters."""
+    accountant = Accountant(precision=_PRECISION)
+
+    def run() -> str:
+        cases = itertools.product(STRONG_SAMPLES, _SCHEDULE_BUDGETS)
+        counts = [admitted_beside_slots(accountant, kind, *budget) for kind, budget in cases]
+        shares = sorted(kept / exact for kept, exact in counts if exact >= _SCHEDULE_LEAST)
+        return f"{len(shares)} budgets: least {shares[0]:.1%}, median {shares[len(shares) // 2]:.1%}"
 
     return run
 
@@ -205,12 +312,9 @@ def mixed(first: ShuffledRound, epsilon: float, delta: float) -> Work:
     accountant, regular = Accountant(precision=_PRECISION), made(*_REGULAR)
 
     def run() -> str:
-        filters = FilterSet.for_budget(epsilon=epsilon, delta=delta)
-        begun, each = accountant.charge(first, filters), accountant.charge(regular, filters)
-        kept = filters.most_more(filters.taken(filters.nothing(), begun), each, epsilon=epsilon)
-        exact = largest_count(
-            lambda n: accountant.certify({first: 1, regular: n}, delta=delta).epsilon_upper <= epsilon, kept
-        )
+        budget = Budget(accountant, epsilon, delta)
+        kept = budget.room(regular) if budget.admits(first) else 0
+        exact = largest_count(lambda n: within(accountant, {first: 1, regular: n}, epsilon, delta), kept)
         return f"{kept:,} of {exact:,} rounds, {kept / max(exact, 1):.1%}"
 
     return run
@@ -275,6 +379,12 @@ def cases() -> Iterator[Case]:
             name=f"{_MIXES} random mixes of {whose}", prepare=partial(mixes, pool), repeats=1, computes=True
         )
     yield Case(name="schedules of regular kinds", prepare=schedules, repeats=1, computes=True)
+    yield Case(
+        name="1 % samples of strong reports, slots beside filters",
+        prepare=slots_beside_filters,
+        repeats=1,
+        computes=True,
+    )
     for history in (10, 10_000):
         yield Case(
             name=f"{_DECISIONS} decisions, history of {history:,}",

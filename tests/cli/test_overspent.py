@@ -68,11 +68,20 @@ def test_a_cohort_that_spent_less_than_its_budget_is_not_said_to_have_spent_more
         assert not re.search("exceeded|[Mm]ore was spent than|cost more than the budget", one), one
 
 
-def test_lowering_a_budget_below_what_is_spent_exits_like_a_refusal(phones: Run) -> None:
+def test_lowering_a_budget_below_what_is_spent_refuses_more_and_keeps_the_promise(phones: Run) -> None:
     phones(*WEEK)
     lowered = phones("cohort", "budget", "phones", "--epsilon", "1e-6", "--reason", "why not", "--json")
-    assert (lowered.code, lowered.json["status"]) == (3, "overspent")
-    assert "OVERSPENT" in lowered.stderr
+    assert (lowered.code, lowered.json["status"]) == (0, "open")
+    assert phones("round", "register", "phones", "--id", "next", *ROUND).code == 3
+    raised = phones("cohort", "budget", "phones", "--epsilon", "5", "--reason", "why not", "--json")
+    assert raised.json["status"] == "open"
+    assert phones("round", "register", "phones", "--id", "after", *ROUND).code == 0
+    assert phones("audit", "verify").code == 0
+
+
+def test_an_overspent_cohort_stays_so_whatever_its_budget_is(phones: Run) -> None:
+    leak = ("incident", "record", "phones", "--id", "leak", "--unknown", "--reason", "lost", "--json")
+    assert phones(*leak).code == 3
     raised = phones("cohort", "budget", "phones", "--epsilon", "5", "--reason", "why not", "--json")
     assert raised.json["status"] == "overspent"
     refused = " ".join(phones("round", "quote", "phones", *ROUND).stdout.split())

@@ -7,15 +7,38 @@ import itertools
 from typing import Any
 
 from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.ledger.decisions import open_cohort, register_and_admit
+from shuffle_ledger.ledger.decisions import open_cohort, record_incident, register_and_admit
+from shuffle_ledger.ledger.machine import State, Total
+from shuffle_ledger.ledger.policies.registry import BudgetPolicy, policy_of
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import Outcome, RoundRequest
+from shuffle_ledger.ledger.values.requests import Incident, Outcome, ReleaseTimes, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
 
 
 def trust_any_clock(store: Store) -> None:
     """Let tests move the database's clock: no difference is implausible."""
     store.clocks = dataclasses.replace(store.clocks, difference_max_seconds=1e10)
+
+
+def policy_in(store: Store, cohort: str) -> BudgetPolicy:
+    """Returns a budget's rules."""
+    return policy_of(store, store.view(cohort))
+
+
+def state_in(store: Store, cohort: str) -> State:
+    """Returns the machine's state of a budget, as its last entry states it."""
+    return policy_in(store, cohort).state(store.view(cohort))
+
+
+def total_in(store: Store, cohort: str) -> Total:
+    """Returns what a budget's last entry says was charged altogether."""
+    return state_in(store, cohort).total
+
+
+def break_promise(store: Store, accountant: Accountant, cohort: str, *, round_id: str = "lost") -> Incident:
+    """Tell of a release of which nobody knows what it was."""
+    told: dict[str, Any] = {"reason": "a bug", "actor": "ada", "released": ReleaseTimes()}
+    return record_incident(store, accountant, cohort, round_id=round_id, described=None, **told)
 
 
 class AnyDesk:

@@ -62,12 +62,11 @@ def _ended(replay: Replay) -> dict[str, object]:
         "losses",
     )
     trail = replay.trail
-    policies = [each.policy for each in (trail.plan, trail.filters) if each is not None]
-    standing = None if trail.filters is None else (trail.filters.total, trail.filters.raised)
+    state = None if trail.state is None else (trail.state.total, trail.state.limits, trail.is_overspent)
     return {
         **{name: getattr(replay, name) for name in (*names, "problems")},
         "held": +replay.held,
         "local": +replay.local,
         "kinds": +replay.kinds,
-        "trail": (policies, trail.frozen, standing),
+        "trail": (trail.policy, trail.frozen, state),
     }

@@ -8,22 +8,24 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from sqlalchemy import create_engine, text
 
-from shuffle_ledger.accounting import Accountant, Charge, FilterSet, ShuffledRound, slot_for
+from shuffle_ledger.accounting import Accountant, FilterSet, ShuffledRound, slot_for
+from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.decisions import admit, open_cohort, quote, register, settle, void
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
-from shuffle_ledger.ledger.policies import registry
-from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, policy_from
+from shuffle_ledger.ledger.machine import Charge, Cost, Limits, Total
+from shuffle_ledger.ledger.policies.numbers import cost_of, read, spelled
+from shuffle_ledger.ledger.policies.registry import BudgetPolicy
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Refused, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.desk import policy_in, state_in, total_in
 
 pytestmark = pytest.mark.policies
 
@@ -52,21 +54,19 @@ def decide(store: Store, accountant: Accountant, request: RoundRequest) -> Outco
 
 
 def filters(store: Store) -> FilterSet:
-    policy = policy_from("adaptive", store.entry("watches", 1).body)
-    assert isinstance(policy, AdaptivePolicy)
-    return policy.filters(store.view("watches"))
+    found = policy_in(store, "watches").filters
+    assert found is not None
+    return found
 
 
-def total(store: Store) -> Charge:
-    return registry.total_charged(store.view("watches").details, rules(store))
+def total(store: Store) -> Total:
+    return total_in(store, "watches")
 
 
-def rules(store: Store) -> str:
-    return registry.rules_digest(store.entry("watches", 1).content().details["rules"])
-
-
-def spent(store: Store, charge: Charge) -> float:
-    return min(reading.epsilon_upper for reading in filters(store).readings(charge))
+def stated(store: Store, name: str) -> Cost:
+    """Returns what a round's entry says that it costs."""
+    (entry,) = (one for one in store.entries_of("watches") if one.round_id == name)
+    return read(Cost, entry.content().details["cost"])
 
 
 @pytest.mark.slow
@@ -102,8 +102,7 @@ def test_the_price_of_adaptivity_is_visible_and_small(
 def test_entries_carry_exact_sums_of_what_each_round_was_charged(
     watches: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
-    rules = filters(watches)
-    expected = rules.nothing()
+    state = state_in(watches, "watches")
     kinds: list[dict[str, Any]] = [
         {"epsilon0": 1.0, "reports": 20_000},
         {"epsilon0": 2.0, "reports": 5_000, "sampled_from": 500_000},
@@ -116,18 +115,28 @@ def test_entries_carry_exact_sums_of_what_each_round_was_charged(
         quoted = quote(watches, accountant, request)
         outcome = decide(watches, accountant, request)
         assert isinstance(outcome, Admitted)
-        charges.append(rules.taken(expected, accountant.charge(outcome.accounted, rules)))
-        expected += charges[-1]
+        cost = cost_of(accountant.charge(outcome.accounted, filters(watches)))
+        charges.append(machine.taken(state, cost))
+        expected = machine.added(state.rules, state.total, charges[-1])
+        state = dataclasses.replace(state, total=expected)
+        assert stated(watches, f"r{number}") == cost
         assert total(watches) == expected
-        assert outcome.epsilon_spent_upper == spent(watches, expected) == quoted.epsilon_requested_upper
+        spent = policy_in(watches, "watches").spending(state, rounds=number + 1).epsilon_upper
+        assert outcome.epsilon_spent_upper == spent == quoted.epsilon_requested_upper
     void(watches, accountant, "r1", reason="never released", actor="tester")
-    assert total(watches) == rules.given_back(expected, charges[1])
-    assert total(watches).cost == (expected - charges[1]).cost
+    left, one = total(watches), charges[1]
+    assert left.gaussian == tuple(a - b for a, b in zip(state.total.gaussian, one.gaussian, strict=True))
+    assert left.divergences == tuple(
+        a - b for a, b in zip(state.total.divergences, one.divergences, strict=True)
+    )
+    assert (left.sliding, left.returned) == (state.total.sliding, one.sliding)
     voided = verify(watches, accountant)
     assert voided.ok, voided
     for number in (0, 2, 3):
         void(watches, accountant, f"r{number}", reason="never released", actor="tester")
-    assert total(watches).cost == rules.nothing().cost
+    nothing = total(watches)
+    assert not any((*nothing.gaussian, *nothing.divergences, nothing.certain, nothing.slack))
+    assert nothing.sliding == nothing.returned
     assert budget(watches, accountant, "watches").epsilon_spent_upper == 0.0
 
 
@@ -144,11 +153,13 @@ def test_settling_charges_the_truth_and_gives_nothing_back(
     assert total(watches) == before
     settled = settle(watches, accountant, "fewer", reports=15_000, actor="tester")
     assert not settled.overspent
-    rules = filters(watches)
-    one = accountant.charge(slot_for(dataclasses.replace(settled.accounted, reports=20_000)), rules)
-    taken = rules.taken(rules.nothing(), one)
-    instead = rules.taken_instead(before, taken, accountant.charge(settled.accounted, rules))
-    assert total(watches) == before - taken + instead
+    was, truth = (
+        cost_of(accountant.charge(one, filters(watches)))
+        for one in (slot_for(dataclasses.replace(settled.accounted, reports=20_000)), settled.accounted)
+    )
+    rises = [max(0, new - old) for new, old in zip(truth.gaussian, was.gaussian, strict=True)]
+    assert total(watches).gaussian == tuple(a + b for a, b in zip(before.gaussian, rises, strict=True))
+    assert total(watches).late == total(watches).sliding - before.sliding > 0
     assert all(a > b for a, b in zip(total(watches).gaussian, before.gaussian, strict=True))
     assert settle(watches, accountant, "far fewer", reports=3, actor="tester").overspent
     refused = decide(watches, accountant, make_request("late", cohort="watches", reports=100_000))
@@ -171,38 +182,66 @@ def test_a_decision_reads_no_history(
     )
 
 
-def less(mapping: Any) -> Any:
-    """A charge with one percent off."""
-    charge = Charge.from_mapping(mapping)
-    part = Fraction(99, 100)
+Numbers = TypeVar("Numbers", Charge, Cost, Total)
+
+
+def less(numbers: Numbers) -> Numbers:
+    """Costs, charges or totals with one percent off."""
+    changes: dict[str, Any] = {
+        name: tuple(one * 99 // 100 for one in getattr(numbers, name)) for name in ("gaussian", "divergences")
+    }
+    if not isinstance(numbers, Cost):
+        changes["sliding"] = numbers.sliding * 99 // 100
+    return dataclasses.replace(numbers, **changes)
+
+
+def cheaper(policy: BudgetPolicy, body: EntryBody) -> EntryBody:
+    """An admitted round that costs one percent less, with everything that follows from it."""
+    details = dict(body.details)
+    after, charge = policy.state_in(details), read(Charge, details["charge"])
+    before = dataclasses.replace(after, total=less_of(after.total, charge))
+    cost = less(read(Cost, details["cost"]))
+    taken = machine.taken(before, cost)
+    state = dataclasses.replace(before, total=machine.added(before.rules, before.total, taken))
+    details |= {"cost": spelled(cost), "charge": spelled(taken)}
+    details["standing"] = {**details["standing"], "total": spelled(state.total)}
+    spent = policy.spending(state, rounds=body.spent.rounds)
+    return dataclasses.replace(body, details={**details, "requested": spent.to_mapping()}, spent=spent)
+
+
+def less_of(total: Total, charge: Charge) -> Total:
+    """The total before an admitted round."""
     return dataclasses.replace(
-        charge,
-        gaussian=tuple(value * part for value in charge.gaussian),
-        renyi=tuple(value * part for value in charge.renyi),
-        sliding=tuple(value * part for value in charge.sliding),
+        total,
+        gaussian=tuple(a - b for a, b in zip(total.gaussian, charge.gaussian, strict=True)),
+        divergences=tuple(a - b for a, b in zip(total.divergences, charge.divergences, strict=True)),
+        sliding=total.sliding - charge.sliding,
+        certain=total.certain - charge.certain,
+        slack=total.slack - charge.slack,
     )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["charge", "standing", "both", "rules", "spent"])
+@pytest.mark.parametrize("what", ["charge", "cost", "standing", "both", "all", "rules", "spent"])
 def test_forged_charges_are_found(
     watches: Store, accountant: Accountant, make_request: MakeRequest, what: str
 ) -> None:
     for number in range(3):
         decide(watches, accountant, make_request(f"r{number}", cohort="watches", epsilon0=0.5))
     assert verify(watches, accountant).ok
+    policy = policy_in(watches, "watches")
 
     def forge(body: EntryBody) -> EntryBody:
         details = dict(body.details)
-        charged = Charge.from_mapping(details["standing"]["charged"])
+        if what == "all":
+            return cheaper(policy, body)
         if what in ("charge", "both"):
-            smaller = less(details["charge"])
-            charged += smaller - Charge.from_mapping(details["charge"])
-            details["charge"] = smaller.to_mapping()
-        if what == "standing":
-            charged = less(charged.to_mapping())
+            details["charge"] = spelled(less(read(Charge, details["charge"])))
+        if what in ("cost", "both"):
+            details["cost"] = spelled(less(read(Cost, details["cost"])))
         if what in ("standing", "both"):
-            details["standing"] = {**details["standing"], "charged": charged.to_mapping()}
+            smaller = less(read(Total, details["standing"]["total"]))
+            details["standing"] = {**details["standing"], "total": spelled(smaller)}
         if what == "rules":
             details["standing"] = {**details["standing"], "rules": "0" * 64}
         spent = body.spent
@@ -224,7 +263,8 @@ def test_rules_are_those_of_the_first_entry(
 
     def forge(body: EntryBody) -> EntryBody:
         generous = FilterSet.for_budget(epsilon=5.0, delta=0.1).to_mapping()
-        return dataclasses.replace(body, details={**body.details, "rules": generous})
+        rules = {**body.details["rules"], "delta": 0.1, "filters": generous}
+        return dataclasses.replace(body, details={**body.details, "rules": rules})
 
     rewrite(watches, 1, forge, rest=False)
     # As another process would: one that has read the first entry before knows it, whatever the row says.
@@ -252,7 +292,7 @@ def test_readings_are_the_same_in_every_process(watches: Store) -> None:
         "from accounting import *\n"
         "filters = FilterSet.for_budget(epsilon=1.0, delta=1e-9)\n"
         "shuffled = ShuffledRound(randomizer='generic(epsilon0=1)', reports=5000, sampled_from=50000)\n"
-        "print(Accountant().charge(shuffled, filters).to_mapping())"
+        "print(Accountant().charge(shuffled, filters), filters.limits(1.0))"
     )
     command = [sys.executable, "-c", program]
     answers = {
@@ -268,7 +308,8 @@ def test_readings_are_the_same_in_every_process(watches: Store) -> None:
     }
     assert len(answers) == 1
     shuffled = ShuffledRound(randomizer="generic(epsilon0=1)", reports=5000, sampled_from=50000)  # type: ignore[arg-type]
-    assert answers == {f"{Accountant().charge(shuffled, filters(watches)).to_mapping()}\n"}
+    again = filters(watches)
+    assert answers == {f"{Accountant().charge(shuffled, again)} {again.limits(1.0)}\n"}
 
 
 class disarmed:  # noqa: N801 - reads like the function it stands for
@@ -332,8 +373,11 @@ def test_an_adaptive_opening_says_its_rules(watches: Store) -> None:
     body = watches.entry("watches", 1).content()
     assert body.kind is EntryKind.OPENED
     opened = FilterSet.for_budget(epsilon=EPSILON, delta=DELTA)
-    assert FilterSet.from_mapping(body.details["rules"]) == opened
-    assert total(watches) == filters(watches).nothing()
+    assert FilterSet.from_mapping(body.details["rules"]["filters"]) == opened
+    assert (body.details["rules"]["delta"], body.details["rules"]["kind"]) == (DELTA, "life")
+    state = state_in(watches, "watches")
+    assert state.limits == read(Limits, body.details["limits"])
+    assert state.total == machine.new_state(state.rules, state.limits).total
 
 
 def test_a_round_of_more_users_than_the_cohort_has_is_neither_admitted_nor_verified(

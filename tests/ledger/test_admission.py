@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from datetime import date
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -31,12 +32,14 @@ from shuffle_ledger.ledger.errors import (
     RoundStuck,
     SchemaError,
 )
+from shuffle_ledger.ledger.policies.numbers import cost_of
 from shuffle_ledger.ledger.reports.budgets import budget, history
 from shuffle_ledger.ledger.storage import schema
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, Pending, RefusalReason, Refused, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.desk import policy_in, state_in
 
 MakeRequest = Callable[..., RoundRequest]
 
@@ -49,8 +52,17 @@ def decide(store: Store, accountant: Accountant, request: RoundRequest) -> Admit
 def fitting(accountant: Accountant, accounted: ShuffledRound, *, epsilon: float, delta: float) -> int:
     """Return how many equal rounds fit a budget, found without the ledger."""
     filters = FilterSet.for_budget(epsilon=epsilon, delta=delta)
-    total, cost, count = filters.nothing(), accountant.charge(accounted, filters), 0
-    while filters.epsilon_upper(total := filters.after(total, filters.taken(total, cost))) <= epsilon:
+    cost, limits, count = accountant.charge(accounted, filters), filters.limits(epsilon), 0
+
+    def holds(rounds: int) -> bool:
+        variance = min(
+            Fraction(reserve) + rounds * one
+            for reserve, one in zip(filters.gaussian.reserves, cost.gaussian, strict=True)
+        )
+        pairs = zip(cost.renyi, limits.renyi, strict=True)
+        return variance <= limits.gaussian or any(rounds * one <= most for one, most in pairs)
+
+    while holds(count + 1):
         count += 1
     return count
 
@@ -226,7 +238,7 @@ def test_a_settlement_says_that_its_cohort_was_overspent_whatever_was_raised_sin
     for name in ("a", "b"):
         decide(phones, accountant, make_request(name, reports=50_000))
     assert settle(phones, accountant, "a", reports=20, actor="tester").overspent
-    change_budget(phones, accountant, "phones", epsilon=100.0, reason="a larger one", actor="tester")
+    change_budget(phones, "phones", epsilon=100.0, reason="a larger one", actor="tester")
     kept = settle(phones, accountant, "b", reports=50_000, actor="tester")
     assert kept.overspent
     assert kept.epsilon_spent_upper < 100.0
@@ -368,9 +380,11 @@ def test_a_damaged_stored_loss_decides_nothing(
     second = decide(phones, fresh, make_request("b"))
     assert isinstance(first, Admitted)
     assert isinstance(second, Admitted)
-    filters = FilterSet.for_budget(epsilon=1.0, delta=1e-9)
-    cost = accountant.charge(first.accounted, filters)
-    assert second.epsilon_spent_upper == filters.epsilon_upper(filters.after_more(filters.nothing(), cost, 2))
+    policy, state = policy_in(phones, "phones"), state_in(phones, "phones")
+    assert policy.filters is not None
+    cost = cost_of(accountant.charge(first.accounted, policy.filters))
+    assert state.total.gaussian == tuple(2 * one for one in cost.gaussian)
+    assert second.epsilon_spent_upper == policy.spending(state, rounds=2).epsilon_upper
     report = verify(phones, Accountant())
     assert "privacy loss" in report.cohorts[0].problems[0].what
 

@@ -388,7 +388,7 @@ def test_what_is_remembered_is_what_is_stored(
             if number % 5 == 4 and isinstance(outcome, Admitted):
                 settle(writer, accountant, request.round_id, reports=100, actor="tester")
             if number % 7 == 6 and isinstance(outcome, Admitted):
-                change_budget(other, accountant, "watches", epsilon=2.0, reason="more", actor="tester")
+                change_budget(other, "watches", epsilon=2.0, reason="more", actor="tester")
             stored = reader.view("watches")
             for store in (watches, other):
                 remembered = store._memory.last_view("watches")

@@ -21,12 +21,10 @@ from hypothesis import strategies as st
 
 from shuffle_ledger.accounting import (
     Accountant,
-    Charge,
-    FilterSet,
-    RaisedLimits,
     ShuffledRound,
     parse_randomizer,
 )
+from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
 from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, saved_heads
 from shuffle_ledger.ledger.decisions import admit, open_cohort, register, settle, void
@@ -37,7 +35,9 @@ from shuffle_ledger.ledger.evidence.bundle import BundleMade, make_bundle
 from shuffle_ledger.ledger.evidence.bundle_reader import open_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.evidence.findings import BundleReport
-from shuffle_ledger.ledger.policies.adaptive import spending_of
+from shuffle_ledger.ledger.machine import UNBOUNDED, Cause, Charge, Cost, Described, Round, State
+from shuffle_ledger.ledger.policies.numbers import read, spelled
+from shuffle_ledger.ledger.policies.policy import BudgetPolicy, decided, restated
 from shuffle_ledger.ledger.reports.budgets import heads
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical, entries
@@ -415,7 +415,7 @@ def half(body: dict[str, Any], *path: str) -> None:
 
 
 def first_set(body: dict[str, Any]) -> dict[str, Any]:
-    filters: dict[str, Any] = body["details"]["rules"]
+    filters: dict[str, Any] = body["details"]["rules"]["filters"]
     return filters
 
 
@@ -523,37 +523,45 @@ def test_a_manifest_that_lies_is_named(made: BundleMade, lie: Callable[[dict[str
 
 
 def charged(factor: Fraction) -> Callable[[int, dict[str, Any]], None]:
-    """Returns a change that multiplies all charges by `factor`, with everything that follows from them."""
-    rules: list[FilterSet] = []
+    """Returns a change that multiplies all costs by `factor`, with everything that follows from them."""
+    found: list[tuple[BudgetPolicy, State]] = []
+    charges: dict[str, Charge] = {}
 
-    def scaled(mapping: Mapping[str, Any]) -> Charge:
-        charge = Charge.from_mapping(mapping)
-        parts = {
-            name: tuple(factor * each for each in getattr(charge, name))
-            for name in ("gaussian", "renyi", "sliding")
+    def scaled(cost: Cost) -> Cost:
+        parts: dict[str, Any] = {
+            name: tuple(min(int(factor * one), UNBOUNDED) for one in getattr(cost, name))
+            for name in ("gaussian", "divergences")
         }
-        return dataclasses.replace(charge, **parts)
+        return dataclasses.replace(cost, **parts)
 
     def change(sequence: int, body: dict[str, Any]) -> None:
         details = body["details"]
         if sequence == 1:
-            rules.append(FilterSet.from_mapping(details["rules"]))
-        raised = details["standing"].get("raised")
-        filters = rules[0].under(raised and RaisedLimits.from_mapping(raised))
-        total = scaled(details["standing"]["charged"])
-        details["standing"]["charged"] = total.to_mapping()
-        told = {"spent": total}
-        if "charge" in details:
-            charge = scaled(details["charge"])
-            details["charge"] = charge.to_mapping()
-            if details.get("requested"):
-                told["requested"] = total if body["kind"] == "admitted" else total + charge
-        for name, sum_of_charges in told.items():
-            place = body if name == "spent" else details
-            stated = place[name]
-            readings = filters.readings(sum_of_charges)
-            spending = spending_of(readings, rounds=stated["rounds"], delta=stated["delta"])
-            place[name] = spending.to_mapping()
+            policy = BudgetPolicy.from_details("adaptive", details)
+            found.append((policy, policy.state_in(details)))
+            return
+        policy, state = found.pop()
+        cost, round_id = scaled(read(Cost, details["cost"])), body["round_id"]
+        if body["kind"] == "settled":
+            known = Round(charges={"budget": charges[round_id]})
+            posting = restated(state, known, Described.STATED, Cause.CORRECT, cost)
+            asked = total = posting.total
+        else:
+            posting = decided(state, cost)
+            assert posting.charge is not None
+            asked = machine.added(state.rules, state.total, posting.charge)
+            total = asked if body["kind"] == "admitted" else state.total
+        assert posting.charge is not None
+        charges[round_id] = posting.charge
+        details |= {"cost": spelled(cost), "charge": spelled(posting.charge)}
+        details["standing"]["total"] = spelled(total)
+        after = dataclasses.replace(state, total=total)
+        found.append((policy, after))
+        told = {"spent": (body, after)}
+        if details.get("requested"):
+            told["requested"] = (details, dataclasses.replace(state, total=asked))
+        for name, (place, reached) in told.items():
+            place[name] = policy.spending(reached, rounds=place[name]["rounds"]).to_mapping()
 
     return change
 

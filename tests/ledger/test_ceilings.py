@@ -26,14 +26,15 @@ from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
-from shuffle_ledger.ledger.policies.registry import rules_digest
+from shuffle_ledger.ledger.machine import Limits
+from shuffle_ledger.ledger.policies.numbers import read, spelled
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryBody
 from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
-from tests.ledger.desk import AnyDesk
+from tests.ledger.desk import AnyDesk, state_in
 from tests.ledger.test_adaptive import rewrite
 
 pytestmark = pytest.mark.policies
@@ -57,7 +58,7 @@ class Desk(AnyDesk):
         return most
 
     def change(self, epsilon: float, cohort: str = "watches") -> None:
-        change_budget(self.store, self.accountant, cohort, epsilon=epsilon, reason="why", actor="ada")
+        change_budget(self.store, cohort, epsilon=epsilon, reason="why", actor="ada")
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_a_cohort_without_a_ceiling_is_as_before(desk: Desk) -> None:
     desk.open("plain", epsilon=0.2)
     desk.change(0.3, cohort="plain")
     body = desk.store.entry("plain", 1).content()
-    assert body.details["rules"] == FilterSet.for_budget(epsilon=0.2, delta=1e-6).to_mapping()
+    assert body.details["rules"]["filters"] == FilterSet.for_budget(epsilon=0.2, delta=1e-6).to_mapping()
     assert "ceiling" not in body.details
     for ceiling in (0.1, float("nan"), float("inf"), 0.0):
         with pytest.raises(InvalidValue, match="ceiling"):
@@ -99,10 +100,8 @@ def test_slack_is_priced_at_the_ceiling_from_the_beginning(desk: Desk) -> None:
     used = {}
     for name in ("low", "none", "high"):
         desk.admitted(name, SLACK, most=1)
-        rules = desk.store.entry(name, 1).content().details["rules"]
-        accounts = FilterSet.from_mapping(rules).accounts
-        used[name] = accounts.epsilon
-    assert used == {"low": 3.0, "none": 0.2, "high": 3.0}
+        used[name] = state_in(desk.store, name).limits.slack
+    assert used["low"] == used["high"] < used["none"], "a unit of slack costs 1 + exp(epsilon)"
     desk.check()
 
 
@@ -140,6 +139,15 @@ def test_plans_have_ceilings(desk: Desk) -> None:
     assert desk.admitted("other") == 5
     desk.change(0.4, "other")
     assert desk.store.cohort("other").epsilon_budget == 0.4
+    desk.check()
+
+
+def test_a_plan_within_its_ceiling_waits_until_the_budget_is_raised(desk: Desk) -> None:
+    desk.open("other", epsilon=0.05, ceiling=0.4, policy="plan", plan={KRR: 5})
+    assert desk.admitted("other") == 0
+    desk.check()
+    desk.change(0.4, "other")
+    assert desk.admitted("other") == 5
     desk.check()
 
 
@@ -193,11 +201,26 @@ def test_a_refusal_by_a_plans_promise_is_verified(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
-        ({"reason": "unbounded_loss"}, "its reason is not the one that its numbers"),
-        ({"slot": 1}, "what it accounts is not the slot"),
-        ({"slot": ...}, "it states a slot without what was requested"),
-        ({"requested": None, "privacy_loss": None}, "it states a slot without what was requested"),
-        ({"requested": None, "privacy_loss": None, "slot": ...}, "its reason is not the one"),
+        ({"reason": "unbounded_loss"}, "is not the one that its numbers"),
+        ({"reason": "no_free_slot"}, "is not the one that its numbers"),
+        ({"cost": {"fits": [0, 1]}}, "fits other slots than it does"),
+        ({"charge": {"kind": 1, "claimed": 1, "units": 1}}, "its round takes does not follow"),
+        ({"charge": ...}, "it states a cost or a charge without what was requested"),
+        ({"requested": None, "privacy_loss": None}, "it states a cost or a charge without what was"),
+        (
+            {"requested": None, "privacy_loss": None, "cost": ..., "charge": ...},
+            "is not the one that its numbers",
+        ),
+        (
+            {
+                "requested": None,
+                "privacy_loss": None,
+                "cost": ...,
+                "charge": ...,
+                "reason": "no_free_slot",
+            },
+            "one is free",
+        ),
     ],
 )
 def test_a_forged_refusal_by_a_plans_promise_is_found(
@@ -251,12 +274,13 @@ def test_forged_raises_are_found(desk: Desk, how: str) -> None:
 
 def test_slack_that_is_priced_below_the_ceiling_is_found(desk: Desk) -> None:
     def cheaper(body: EntryBody) -> EntryBody:
-        rules = FilterSet.for_budget(epsilon=0.2, delta=1e-6).to_mapping()
-        standing = {**body.details["standing"], "rules": rules_digest(rules)}
-        return dataclasses.replace(body, details={**body.details, "rules": rules, "standing": standing})
+        limits = dataclasses.replace(read(Limits, body.details["limits"]), slack=at_the_budget)
+        return dataclasses.replace(body, details={**body.details, "limits": spelled(limits)})
 
+    desk.open("plain", epsilon=0.2)
+    at_the_budget = state_in(desk.store, "plain").limits.slack
     rewrite(desk.store, 1, cheaper)
-    assert "smaller epsilon than the budget's" in str(verify(desk.store, desk.accountant))
+    assert "larger than their shares of delta" in str(verify(desk.store, desk.accountant))
 
 
 def test_the_database_keeps_what_was_declared(desk: Desk) -> None:

@@ -75,7 +75,7 @@ def attempts(store: Store, accountant: Accountant, make_request: MakeRequest) ->
         lambda: register_and_admit(store, accountant, make_request(), actor="ada"),
         lambda: register_and_admit(store, accountant, make_request(epsilon0=1.7), actor="ada"),
         lambda: settle(store, accountant, "first", reports=999, actor="ada"),
-        lambda: set_quota(store, accountant, "phones", team="t", epsilon=0.5, reason="agreed", actor="ada"),
+        lambda: set_quota(store, "phones", team="t", epsilon=0.5, reason="agreed", actor="ada"),
         lambda: record_incident(store, accountant, "phones", round_id="leak", **leak),
     ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,6 +26,7 @@ from shuffle_ledger.ledger.errors import Conflict, InvalidValue
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
+from shuffle_ledger.ledger.policies.registry import rules_digest
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
 from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
@@ -56,9 +57,9 @@ def watches(store: Store) -> Store:
 
 def test_a_share_is_fixed_by_the_opening(watches: Store, accountant: Accountant) -> None:
     body = watches.entry("watches", 1).content()
-    assert body.details["approximate_share"] == 1 / 8
+    assert body.details["rules"]["approximate_share"] == 1 / 8
     wanted = FilterSet.for_budget(epsilon=EPSILON, delta=DELTA, approximate_share=1 / 8)
-    assert body.details["rules"] == wanted.to_mapping()
+    assert body.details["rules"]["filters"] == wanted.to_mapping()
     window = Window(unit="day", epsilon=1.0, delta=1e-7)
     opened: dict[str, Any] = {"population": 10**6, "epsilon": EPSILON, "delta": DELTA, "policy": "adaptive"}
     by: dict[str, Any] = {"name": "parts", "actor": "tester", **opened, "windows": (window,)}
@@ -74,20 +75,22 @@ def test_a_share_is_fixed_by_the_opening(watches: Store, accountant: Accountant)
     planned = {**opened, "policy": "plan", "plan": {ShuffledRound(**KRR): 1}}
     with pytest.raises(InvalidValue, match="approximate_share"):
         open_cohort(watches, approximate_share=0.1, name="new", actor="a", **planned)
-    set_quota(watches, accountant, "parts", team="ads", epsilon=1.0, reason="agreed", actor="ada")
+    set_quota(watches, "parts", team="ads", epsilon=1.0, reason="agreed", actor="ada")
     shuffled = ShuffledRound(randomizer=parse_randomizer("krr(k=4, epsilon0=1)"), reports=20_000)
     wanted_round = with_budgets(watches, RoundRequest(round_id="r", cohort="parts", round=shuffled))
     register_and_admit(watches, accountant, wanted_round, actor="ada")
     parts = [cohort.name for cohort in watches.cohorts() if cohort.parent == "parts"]
     assert len(parts) == 2, "a day and a quota"
     for name in parts:
-        assert watches.entry(name, 1).content().details["approximate_share"] == 0.25
+        assert watches.entry(name, 1).content().details["rules"]["approximate_share"] == 0.25
     assert verify(watches, accountant, numbers="all").ok
 
 
 def test_a_share_that_the_accounts_do_not_have_is_found(watches: Store, accountant: Accountant) -> None:
     def forge(body: EntryBody) -> EntryBody:
-        return dataclasses.replace(body, details={**body.details, "approximate_share": 0.25})
+        rules = {**body.details["rules"], "approximate_share": 0.25}
+        standing = {**body.details["standing"], "rules": rules_digest(rules)}
+        return dataclasses.replace(body, details={**body.details, "rules": rules, "standing": standing})
 
     rewrite(watches, 1, forge)
     assert "another share of delta than it says" in str(verify(watches, accountant))
@@ -196,12 +199,12 @@ def test_a_budget_is_not_raised_beyond_what_local_deltas_cost(
     change: dict[str, Any] = {"reason": "as agreed", "actor": "owner"}
     head = watches.view("watches").head_sequence
     with pytest.raises(Conflict, match="cannot be raised"):
-        change_budget(watches, accountant, "watches", epsilon=5.0, **change)
+        change_budget(watches, "watches", epsilon=5.0, **change)
     assert watches.view("watches").head_sequence == head
     at_three = used(watches, accountant)
-    change_budget(watches, accountant, "watches", epsilon=4.0, **change)
+    change_budget(watches, "watches", epsilon=4.0, **change)
     assert used(watches, accountant) == pytest.approx(at_three * 55.598 / 21.0855, rel=1e-4)
-    change_budget(watches, accountant, "watches", epsilon=2.0, **change)
+    change_budget(watches, "watches", epsilon=2.0, **change)
     assert used(watches, accountant) == pytest.approx(at_three * 55.598 / 21.0855, rel=1e-4)
     assert verify(watches, accountant, numbers="all").ok
     assert not audited(watches)
@@ -211,7 +214,7 @@ def test_a_budget_is_not_raised_beyond_what_local_deltas_cost(
 def test_a_budget_raised_before_the_first_round_counts(
     watches: Store, accountant: Accountant, ask: Ask
 ) -> None:
-    change_budget(watches, accountant, "watches", epsilon=4.0, reason="as agreed", actor="owner")
+    change_budget(watches, "watches", epsilon=4.0, reason="as agreed", actor="owner")
     ask("a", **LOCAL, delta0=1e-15)
     accounts = budget(watches, accountant, "watches").delta_accounts
     assert accounts is not None
@@ -222,9 +225,9 @@ def test_a_budget_raised_before_the_first_round_counts(
 FORGERIES = {
     "slack": "too small",
     "certain loss": "too small",
-    "negative": "too small",
+    "negative": "not written as ledgers write it",
     "total": "does not follow",
-    "judged": "does not follow",
+    "judged": "larger than their shares of delta",
 }
 
 
@@ -234,13 +237,14 @@ def test_forged_accounts_are_found_from_the_bundle_alone(
     watches: Store, accountant: Accountant, ask: Ask, what: str
 ) -> None:
     if what == "judged":
-        change_budget(watches, accountant, "watches", epsilon=4.0, reason="as agreed", actor="owner")
+        change_budget(watches, "watches", epsilon=4.0, reason="as agreed", actor="owner")
     ask("pure", **KRR)
     ask("a", **LOCAL, delta0=1e-14)
     ask("d", randomizer="declared(epsilon=0.1, delta=1e-9)", reports=1)
     assert not audited(watches)
+    opened = watches.entry("watches", 1).content().details["limits"]
     sequence = {"certain loss": 4, "judged": 2}.get(what, 3)
-    rewrite(watches, sequence, lambda body: forged(body, what))
+    rewrite(watches, sequence, lambda body: forged(body, what, opened))
     found = audited(watches)
     assert any(each.sequence == sequence and FORGERIES[what] in each.what for each in found), found
     assert not verify(watches, accountant, numbers="all").ok
@@ -250,17 +254,20 @@ def audited(store: Store) -> tuple[Any, ...]:
     return verify_bundle(make_bundle(store, ["watches"]).data, AUDITOR, numbers="all").findings
 
 
-def forged(body: EntryBody, what: str) -> EntryBody:
+def forged(body: EntryBody, what: str, at_opening: Mapping[str, Any]) -> EntryBody:
     details: dict[str, Any] = dict(body.details)
     standing = dict(details["standing"])
     if what in ("slack", "certain loss", "negative"):
-        certain, slack = details["charge"]["account"]
-        wanted = {"slack": [certain, "0"], "certain loss": ["0", slack], "negative": [certain, "-" + slack]}
-        details["charge"] = {**details["charge"], "account": wanted[what]}
-        total = list(standing["charged"]["account"])
-        standing["charged"] = {**standing["charged"], "account": total}
+        name = {"certain loss": "certain"}.get(what, "slack")
+        for place in ("cost", "charge"):
+            details[place] = dict(details[place])
+            amount = details[place].pop(name)
+            if what == "negative":
+                details[place][name] = "-" + amount
     if what == "total":
-        standing["charged"] = {**standing["charged"], "account": ["0", "0"]}
+        standing["total"] = {
+            name: value for name, value in standing["total"].items() if name not in ("certain", "slack")
+        }
     if what == "judged":
-        standing["raised"] = {**standing["raised"], "slack_epsilon": EPSILON}
+        standing["limits"] = {**standing["limits"], "slack": at_opening["slack"]}
     return dataclasses.replace(body, details={**details, "standing": standing})

@@ -13,6 +13,8 @@ from shuffle_ledger.ledger.decisions import admit, open_cohort, register, settle
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.health import verify_oldest
+from shuffle_ledger.ledger.machine import Charge, Cost, Total
+from shuffle_ledger.ledger.policies.numbers import spelled
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryBody, Spending, loss_digest
 from shuffle_ledger.ledger.values.requests import RoundRequest
@@ -36,16 +38,30 @@ def audited(store: Store) -> list[str]:
     return [each.what for each in verify_bundle(bundle, AUDITOR, numbers="all").findings]
 
 
-def placed(slot: int | None, accounted: ShuffledRound, claimed: list[int], **more: Any) -> Mapping[str, Any]:
-    return {"slot": slot, "accounted": accounted.to_mapping(), "claimed": claimed, **more}
+def placed(
+    kind: int | None, accounted: ShuffledRound, claims: tuple[int, ...], *, fits: tuple[int, ...], **more: Any
+) -> Mapping[str, Any]:
+    charge = spelled(Charge(kind=kind, claimed=0, units=1))
+    total = spelled(Total(claims=claims, unplaced=int(kind is None)))
+    return {"accounted": accounted.to_mapping(), "charge": charge, "total": total, "fits": fits, **more}
 
 
+# Each says that its round stands in another slot, with claims and numbers that fit; some, that it fits it.
 FORGERIES = {
-    "keeps its slot": placed(0, LARGE, [1, 0, 0]),
-    "takes a dearer slot": placed(2, OTHER, [0, 0, 1]),
-    "leaves the plan": placed(None, SMALL, [0, 0, 0], unplaced=1, overspent=True),
-    "keeps its slot for more reports": placed(0, LARGE, [1, 0, 0], reports=9_999),
+    "keeps its slot": placed(0, LARGE, (1, 0, 0), fits=(1, 2)),
+    "is accounted as its slot": placed(1, LARGE, (0, 1, 0), fits=(1, 2)),
+    "keeps its slot and says that it fits it": placed(0, LARGE, (1, 0, 0), fits=(0, 1, 2)),
+    "takes a dearer slot": placed(2, OTHER, (0, 0, 1), fits=(1, 2)),
+    "takes a dearer slot and fits no other": placed(2, OTHER, (0, 0, 1), fits=(2,)),
+    "leaves the plan": placed(None, SMALL, (0, 0, 0), fits=(1, 2), overspent=True),
+    "leaves the plan and fits nothing": placed(None, SMALL, (0, 0, 0), fits=(), overspent=True),
+    "keeps its slot for more reports": placed(0, LARGE, (1, 0, 0), fits=(1, 2), reports=9_999),
 }
+SAID = (
+    "fits other slots than it does",
+    "its round takes does not follow",
+    "not the slot of the plan in which its round stands",
+)
 
 
 @pytest.mark.slow
@@ -60,18 +76,17 @@ def test_a_settlement_in_another_slot_than_its_reports_name_is_found(
 
     def forge(body: EntryBody) -> EntryBody:
         details, change = dict(body.details), dict(FORGERIES[how])
-        standing = {**details["standing"], "claimed": change.pop("claimed")}
-        if "unplaced" in change:
-            standing["unplaced"] = change.pop("unplaced")
+        standing = {**details["standing"], "total": change.pop("total")}
+        cost = spelled(Cost(fits=change.pop("fits")))
         kind = ShuffledRound.from_mapping(change["accounted"])
         certificate = accountant.certify({kind: 1}, delta=DELTA)
         loss = accountant.privacy_loss(kind).to_bytes()
         spent = Spending.from_certificate(certificate, delta=DELTA)
-        details |= {**change, "standing": standing, "privacy_loss": loss_digest(loss).hex()}
+        details |= {**change, "cost": cost, "standing": standing, "privacy_loss": loss_digest(loss).hex()}
         return dataclasses.replace(body, details=details, spent=spent)
 
     rewrite(store, 3, forge)
-    assert any("slot of the plan that its reports name" in what for what in audited(store)), audited(store)
+    assert any(said in what for said in SAID for what in audited(store)), audited(store)
     assert not verify(store, accountant).ok
 
 
@@ -86,10 +101,11 @@ def test_a_slot_that_the_plan_does_not_have_is_found_and_keeps_no_other_cohort_w
     decide(store, accountant, "a", LARGE)
 
     def forge(body: EntryBody) -> EntryBody:
-        return dataclasses.replace(body, details={**body.details, "slot": slot})
+        charge = {**body.details["charge"], "kind": slot, "claimed": slot}
+        return dataclasses.replace(body, details={**body.details, "charge": charge})
 
     rewrite(store, 2, forge)
-    said = "a slot that the plan does not have"
+    said = "its round takes does not follow"
     assert any(said in what for what in audited(store)), audited(store)
     found = {each.cohort: each for each in verify(store, accountant).cohorts}
     assert any(said in each.what for each in found["watches"].problems)
@@ -110,8 +126,9 @@ def test_an_uncovered_round_that_is_not_counted_is_found(store: Store, accountan
     assert found.promise_kept is False, "within the budget, but not covered by the plan"
 
     def forge(body: EntryBody) -> EntryBody:
-        standing = {name: each for name, each in body.details["standing"].items() if name != "unplaced"}
+        total = {name: one for name, one in body.details["standing"]["total"].items() if name != "unplaced"}
+        standing = {**body.details["standing"], "total": total}
         return dataclasses.replace(body, details={**body.details, "standing": standing, "overspent": False})
 
     rewrite(store, 3, forge)
-    assert any("plan's slots" in what for what in audited(store))
+    assert any("charged altogether does not follow" in what for what in audited(store))

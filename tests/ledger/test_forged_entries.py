@@ -13,7 +13,7 @@ from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant
 from shuffle_ledger.ledger.decisions import admit, decide, open_cohort, register, settle
 from shuffle_ledger.ledger.evidence.bundle import BundleMade, make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
-from shuffle_ledger.ledger.policies.registry import Books, policy_of
+from shuffle_ledger.ledger.policies.registry import policy_of
 from shuffle_ledger.ledger.storage.rows import EntryDraft
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind
@@ -139,7 +139,7 @@ def test_a_clock_that_is_set_back_sets_no_entry_back(
     entry = store.append(early, draft)
     assert entry.content().recorded_at >= view.round.registered_at
     after = store.view("phones")
-    rebudgeted = policy_of(store, after).rebudgeted(Books(store=store, accountant=accountant), after, 2.0)
+    rebudgeted = policy_of(store, after).rebudgeted(after, 2.0)
     changed = EntryDraft(
         kind=EntryKind.BUDGET_CHANGED,
         round_id=None,

@@ -68,7 +68,6 @@ def test_the_budget_that_ends_first_ends_the_rounds_of_all(
     desk.open("cyprus", epsilon=2.0, policy="plan", plan={KRR: 30})
     set_quota(
         desk.store,
-        desk.accountant,
         "belgium",
         team="ads",
         epsilon=0.9 if larger else 0.2,

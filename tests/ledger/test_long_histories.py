@@ -267,5 +267,5 @@ def test_quotas_of_a_cohort_are_not_those_of_names_beside_it(store: Store, accou
             store, name=name, population=10**6, epsilon=1.0, delta=1e-9, policy="adaptive", actor="tester"
         )
         for team in ("z", "ads"):
-            set_quota(store, accountant, cohort=name, team=team, epsilon=0.5, reason="why", actor="tester")
+            set_quota(store, cohort=name, team=team, epsilon=0.5, reason="why", actor="tester")
     assert [(each.cohort, each.team) for each in store.quotas_of("a")] == [("a", "ads"), ("a", "z")]

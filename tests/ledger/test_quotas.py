@@ -56,7 +56,7 @@ class Desk(AnyDesk):
 
     def allow(self, team: str, epsilon: float, cohort: str = "phones") -> None:
         values: dict[str, Any] = {"team": team, "epsilon": epsilon, "reason": "agreed", "actor": "ada"}
-        set_quota(self.store, self.accountant, cohort, **values)
+        set_quota(self.store, cohort, **values)
 
     def ask(self, team: str | None = None, **changes: Any) -> Outcome:
         values: dict[str, Any] = {"round_id": self.new_name(), "cohort": "phones", "round": KRR}
@@ -77,7 +77,7 @@ def desk(store: Store, accountant: Accountant) -> Desk:
 
 
 def test_a_team_has_what_a_budget_of_its_quota_has_and_others_the_rest(desk: Desk) -> None:
-    change_budget(desk.store, desk.accountant, "phones", epsilon=0.4, reason="less", actor="ada")
+    change_budget(desk.store, "phones", epsilon=0.4, reason="less", actor="ada")
     desk.allow("ads", 0.2)
     desk.open("alone", epsilon=0.2)
     desk.open("whole", epsilon=0.4)
@@ -195,8 +195,8 @@ def test_a_quota_has_the_same_rules_where_its_budget_is_changed_as_that_of_a_coh
     desk.allow("ads", 0.2)
     values: dict[str, Any] = {"reason": "more", "actor": "eve"}
     with pytest.raises(InvalidValue, match="the cohort's own budget"):
-        change_budget(desk.store, desk.accountant, ADS, epsilon=1.5, **values)
-    assert change_budget(desk.store, desk.accountant, ADS, epsilon=0.9, **values).epsilon_budget == 0.9
+        change_budget(desk.store, ADS, epsilon=1.5, **values)
+    assert change_budget(desk.store, ADS, epsilon=0.9, **values).epsilon_budget == 0.9
     desk.check()
 
 
@@ -216,7 +216,7 @@ def test_bad_quotas_are_refused(desk: Desk, changes: dict[str, Any], match: str)
     desk.allow("ads", 0.2)
     values = {"cohort": "phones", "team": "maps", "epsilon": 0.2, "reason": "why", **changes}
     with pytest.raises(InvalidValue, match=match):
-        set_quota(desk.store, desk.accountant, actor="ada", **values)
+        set_quota(desk.store, actor="ada", **values)
     assert [each.team for each in quotas_of(desk.store, "phones")] == ["ads"]
 
 
@@ -331,7 +331,7 @@ def test_teams_of_a_year_against_a_ledger_in_which_every_quota_is_a_cohort(
 def test_a_cohort_budget_may_change_under_its_quotas(desk: Desk) -> None:
     desk.allow("ads", 0.5)
     values: dict[str, Any] = {"reason": "less", "actor": "ada"}
-    change_budget(desk.store, desk.accountant, "phones", epsilon=0.1, **values)
+    change_budget(desk.store, "phones", epsilon=0.1, **values)
     desk.open("alone", epsilon=0.1)
     assert desk.admitted("ads") == desk.admitted(cohort="alone")
     desk.check()

@@ -151,7 +151,7 @@ def world(
     decided(store, accountant, make_request("p3", epsilon0=8.0, reports=5))  # refused
     settle(store, accountant, "p1", reports=900, actor="tester")
     void(store, accountant, "p2", reason="a bug", actor="tester")
-    change_budget(store, accountant, "phones", epsilon=1.5, reason="agreed", actor="owner")
+    change_budget(store, "phones", epsilon=1.5, reason="agreed", actor="owner")
     decided(store, accountant, make_request("p4"))
     decided(store, accountant, make_request("t2", cohort="tablets", epsilon0=1.0))
     opened(store, "watches", "adaptive")

@@ -14,7 +14,6 @@ from shuffle_ledger.ledger.decisions import (
     admit_at_once,
     admit_in_order,
     admit_together,
-    change_budget,
     freezing,
     quote,
     register,
@@ -30,6 +29,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import LedgerEntry
 from shuffle_ledger.ledger.values.requests import Admitted, Pending, RefusalReason, Refused, RoundRequest
 from shuffle_ledger.workers import dispatch
+from tests.ledger.desk import break_promise
 
 MakeRequest = Callable[..., RoundRequest]
 
@@ -40,7 +40,7 @@ def freeze(store: Store, _accountant: Accountant, _round_id: str) -> None:
 
 
 def overspend(store: Store, accountant: Accountant, _round_id: str) -> None:
-    change_budget(store, accountant, "phones", epsilon=1e-6, reason="less", actor="tester")
+    break_promise(store, accountant, "phones")
 
 
 def voided(store: Store, accountant: Accountant, round_id: str) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 import pytest
 
-from shuffle_ledger.accounting import Accountant, FilterSet, ShuffledRound, parse_randomizer, slot_for
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
 from shuffle_ledger.ledger.decisions import admit, open_cohort, register, settle
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.reports.rounds_left import KINDS_MAX
@@ -97,17 +95,3 @@ def test_nothing_fits_into_a_cohort_that_is_overspent_or_new(
     found = budget(store, accountant, "watches")
     assert (found.status, {one.rounds_at_least for one in found.fits}) == ("overspent", {0})
     assert len(found.fits) <= KINDS_MAX
-
-
-def test_settlements_that_used_up_the_headroom_end_the_sliding_total() -> None:
-    filters = FilterSet.for_budget(epsilon=1.0, delta=1e-9)
-    nothing = filters.nothing()
-    beyond = dataclasses.replace(
-        nothing,
-        gaussian=tuple(one + 10**6 for one in nothing.gaussian),
-        renyi=tuple(one + 10**6 for one in nothing.renyi),
-    )
-    small = dataclasses.replace(nothing, gaussian=tuple(one + Fraction(1, 10**6) for one in nothing.gaussian))
-    late = dataclasses.replace(beyond, sliding=(Fraction(0), Fraction(0), Fraction(99)))
-    assert filters.most_more(beyond, small.cost, epsilon=1.0) > 0
-    assert filters.most_more(late, small.cost, epsilon=1.0) == 0

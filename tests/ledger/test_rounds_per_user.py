@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import UTC, datetime
-from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from shuffle_ledger.accounting import (
     Accountant,
-    Charge,
-    FilterSet,
-    InvalidParameter,
     ShuffledRound,
     parse_randomizer,
 )
@@ -35,12 +29,10 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryBody
 from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Refused, ReleaseTimes, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
-from tests.ledger.desk import AnyDesk
+from tests.ledger.desk import AnyDesk, total_in
 from tests.ledger.test_adaptive import rewrite
 
 pytestmark = pytest.mark.policies
-
-ONE = Fraction(1)
 
 
 def krr(reports: int, epsilon0: float = 2.0) -> ShuffledRound:
@@ -164,15 +156,10 @@ def test_the_number_is_a_whole_one(store: Store, accountant: Accountant, wrong: 
 
 
 def test_cohorts_without_it_have_the_usual_rules(desk: Desk) -> None:
-    plain = FilterSet.for_budget(epsilon=0.4, delta=1e-6).to_mapping()
     desk.open("plain")
-    assert desk.store.entry("plain", 1).content().details["rules"] == plain
-    assert "rounds_per_user" not in str(plain)
-    capped = FilterSet.for_budget(epsilon=0.4, delta=1e-6, rounds_per_user=3)
-    assert FilterSet.from_mapping(capped.to_mapping()) == capped
-    for wrong in (0, "3", 2.5):
-        with pytest.raises(InvalidParameter):
-            FilterSet.from_mapping({**capped.to_mapping(), "rounds_per_user": wrong})
+    plain, limited = (desk.store.entry(name, 1).content().details for name in ("plain", "watches"))
+    assert limited["rules"] == {**plain["rules"], "rounds_per_user": 3}
+    assert limited["limits"] == {name: one for name, one in plain["limits"].items() if name != "sliding"}
 
 
 def _release_twice(desk: Desk) -> float:
@@ -194,8 +181,8 @@ def test_an_incident_counts_beside_the_rounds_that_devices_count(desk: Desk) -> 
     assert isinstance(four, Admitted)
     assert spent == pytest.approx(four.epsilon_spent_upper, rel=1e-9)
     correct(desk.store, desk.accountant, "again", {"reports": 20_000}, reason="a log", actor="ada")
-    standing = desk.store.entry("watches", 8).content().details["standing"]
-    assert standing["charged"]["rounds"] == ["6", "1"], "a correction counts the incident no second time"
+    total = total_in(desk.store, "watches")
+    assert (total.rounds, total.incidents) == (6, 1), "a correction counts the incident no second time"
     corrected = desk.store.view("watches").spent.epsilon_upper
     later = desk.ask()
     assert isinstance(later, Admitted)
@@ -210,10 +197,8 @@ def test_an_incident_that_is_not_counted_as_one_is_found(desk: Desk) -> None:
 
     def fewer(body: EntryBody) -> EntryBody:
         standing = body.details["standing"]
-        charged = {**standing["charged"], "rounds": ["6", "0"]}
-        return dataclasses.replace(
-            body, details={**body.details, "standing": {**standing, "charged": charged}}
-        )
+        total = {name: value for name, value in standing["total"].items() if name != "incidents"}
+        return dataclasses.replace(body, details={**body.details, "standing": {**standing, "total": total}})
 
     rewrite(desk.store, 7, fewer)
     assert "charged altogether does not follow" in str(verify(desk.store, desk.accountant))
@@ -225,7 +210,7 @@ def test_smaller_totals_are_found(desk: Desk) -> None:
 
     def fewer(body: EntryBody) -> EntryBody:
         standing = body.details["standing"]
-        standing = {**standing, "charged": {**standing["charged"], "rounds": ["1", "0"]}}
+        standing = {**standing, "total": {**standing["total"], "rounds": 1}}
         return dataclasses.replace(body, details={**body.details, "standing": standing})
 
     def more(body: EntryBody) -> EntryBody:
@@ -235,48 +220,3 @@ def test_smaller_totals_are_found(desk: Desk) -> None:
     assert "another number of rounds for each user" in str(verify(desk.store, desk.accountant))
     rewrite(desk.store, 4, fewer)
     assert "charged altogether does not follow" in str(verify(desk.store, desk.accountant))
-
-
-@settings(max_examples=80, deadline=None)
-@given(
-    costs=st.lists(st.integers(0, 40), min_size=1, max_size=12),
-    cap=st.integers(1, 6),
-    changes=st.lists(st.tuples(st.integers(0, 11), st.integers(0, 40)), max_size=4),
-    told=st.sets(st.integers(0, 11)),
-)
-def test_the_total_is_never_below_the_largest_charges_that_one_user_can_have(
-    costs: list[int], cap: int, changes: list[tuple[int, int]], told: set[int]
-) -> None:
-    """Also after settlements, which replace a charge by a larger one, in every filter by itself, and after
-    incidents, which a user may have joined beside the rounds that were admitted."""
-    filters = FilterSet.for_budget(epsilon=1.0, delta=1e-6, rounds_per_user=cap)
-    total, taken = filters.nothing(), []
-
-    def cost(value: int, part: int) -> Charge:
-        zero = filters.nothing()
-        gaussian = tuple(ONE * ((value * (part + place)) % 41) for place in range(len(zero.gaussian)))
-        return dataclasses.replace(zero, gaussian=gaussian, renyi=(ONE * value,) * len(zero.renyi), rounds=())
-
-    for place, value in enumerate(costs):
-        charge = filters.taken(total, cost(value, place))
-        if place in told:
-            charge = filters.taken_instead(total, filters.nothing(), cost(value, place))
-        total = filters.after(total, charge)
-        taken.append(charge)
-    for place, value in changes:
-        if place < len(taken):
-            charge = filters.taken_instead(total, taken[place], cost(value, place + 1))
-            total = filters.after_instead(total, taken[place], charge)
-            taken[place] = charge
-    most = filters.rounds_of_one_user(total)
-    assert most is not None
-    counted = total * most
-    for name in ("gaussian", "renyi"):
-        for position, value in enumerate(vars(counted)[name]):
-            charges = [vars(one)[name][position] for one in taken]
-            beside = [each for place, each in enumerate(charges) if place in told]
-            admitted = sorted((each for place, each in enumerate(charges) if place not in told), reverse=True)
-            assert value >= sum(beside) + sum(admitted[:cap])
-    spent = filters.readings(total)
-    unlimited = dataclasses.replace(filters, rounds_per_user=None)
-    assert [one.epsilon_upper for one in spent] == [one.epsilon_upper for one in unlimited.readings(counted)]

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shuffle_ledger.accounting import ShuffledRound, fits, parse_randomizer, slot_for
-from shuffle_ledger.ledger.decisions.settled_rounds import really_shuffled
 from shuffle_ledger.ledger.decisions.truths import truth_of
+from shuffle_ledger.ledger.policies.base import told
 
 KRR = parse_randomizer("krr(k=4, epsilon0=1)")
 COUNTS = st.one_of(st.integers(1, 500), st.integers(1, 10**7))
@@ -31,7 +31,7 @@ def declared_rounds(draw: st.DrawFn) -> ShuffledRound:
 
 
 def charged(declared: ShuffledRound, reports: int) -> ShuffledRound:
-    return really_shuffled(slot_for(declared), declared, reports)
+    return told(slot_for(declared), truth_of(declared, reports))
 
 
 @pytest.mark.slow
@@ -62,6 +62,6 @@ def test_a_charge_that_a_correction_left_covers_the_honest_reports_that_arrived(
     )
     accounted = slot_for(declared)
     assert fits(corrected, accounted), "so the correction changes no charge"
-    fewer, enough = (really_shuffled(accounted, corrected, reports) for reports in (700, 1_800))
+    fewer, enough = (told(accounted, truth_of(corrected, reports)) for reports in (700, 1_800))
     assert fewer == slot_for(truth_of(corrected, 700))
     assert enough == accounted

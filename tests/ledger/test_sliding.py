@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -11,14 +10,17 @@ from typing import Any
 
 import pytest
 
-from shuffle_ledger.accounting import Accountant, Charge, FilterSet, ShuffledRound, slot_for
+from shuffle_ledger.accounting import Accountant, FilterSet, ShuffledRound, slot_for
+from shuffle_ledger.accounting import Charge as FilterCharge
+from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.decisions import admit, change_budget, open_cohort, register, settle, void
-from shuffle_ledger.ledger.policies import registry
-from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, policy_from
+from shuffle_ledger.ledger.machine import LOSS_UNIT, Charge, Limits, State, Total
+from shuffle_ledger.ledger.policies.numbers import cost_of, read, spelled
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryBody
 from shuffle_ledger.ledger.values.requests import Admitted, Outcome, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.desk import policy_in, state_in, total_in
 from tests.ledger.test_adaptive import rewrite
 from tests.ledger.test_state_machine import (
     BUDGET,
@@ -42,18 +44,14 @@ def watches(store: Store) -> Store:
     return store
 
 
-def filters_of(store: Store, cohort: str = "watches") -> FilterSet:
-    policy = policy_from("adaptive", store.entry(cohort, 1).body)
-    assert isinstance(policy, AdaptivePolicy)
-    return policy.filters(store.view(cohort))
+def total_of(store: Store) -> Total:
+    return total_in(store, "watches")
 
 
-def total_of(store: Store) -> Charge:
-    return registry.total_charged(store.view("watches").details, rules_of(store))
-
-
-def rules_of(store: Store) -> str:
-    return registry.rules_digest(store.entry("watches", 1).content().details["rules"])
+def goes_on_by_sliding(state: State) -> bool:
+    """Returns whether the sliding total alone holds, of all filters that add variances up."""
+    *fixed, sliding = machine.standing(state.rules, state.limits, state.total, state.limits.refuse).filters
+    return not any(fixed[: len(state.rules.reserves)]) and bool(sliding)
 
 
 def until_refused(
@@ -83,7 +81,7 @@ def test_rounds_go_on_where_fixed_reserves_end(
 ) -> None:
     kinds = [REGULAR, IRREGULAR]
     admitted = until_refused(watches, accountant, make_request, kinds)
-    assert filters_of(watches).epsilon_upper(total_of(watches).cost) > EPSILON
+    assert goes_on_by_sliding(state_in(watches, "watches"))
     accounted = [slot_for(make_request("any", cohort="watches", **kind).round) for kind in kinds]
     exact = admitted
     while (
@@ -107,13 +105,15 @@ def test_a_late_void_gives_back_what_nothing_was_built_on(
     void(watches, accountant, "r0", reason="never released", actor="tester")
     kept = total_of(watches)
     assert kept.gaussian == before.gaussian, "later rounds were hidden in what it had left"
-    assert all(after < was for after, was in zip(kept.renyi, before.renyi, strict=True))
+    assert all(after < was for after, was in zip(kept.divergences, before.divergences, strict=True))
     last = admitted - 1 if admitted % 2 == 0 else admitted - 2  # the last regular one: it needs no reserve
     void(watches, accountant, f"r{last}", reason="never released", actor="tester")
     given = total_of(watches)
     assert all(after < was for after, was in zip(given.gaussian, kept.gaussian, strict=True))
     settle(watches, accountant, "r2", reports=9_900, actor="tester")
-    assert total_of(watches).sliding[0] > given.sliding[0]
+    settled = total_of(watches)
+    assert settled.sliding > given.sliding
+    assert settled.late == settled.sliding - given.sliding
     report = verify(watches, Accountant(), numbers="all")
     assert report.ok, report
 
@@ -127,12 +127,13 @@ def test_a_reserve_that_is_not_left_is_found(
     def smoothed(body: EntryBody) -> EntryBody:
         """The last admitted round, charged as if half of the budget were left."""
         details = dict(body.details)
-        charge = Charge.from_mapping(details["charge"])
-        cheaper = dataclasses.replace(charge, sliding=(charge.gaussian[-1], Fraction(0), Fraction(0)))
-        assert cheaper.sliding[0] < charge.sliding[0]
-        total = Charge.from_mapping(details["standing"]["charged"]) - charge + cheaper
-        details["charge"] = cheaper.to_mapping()
-        details["standing"] = {**details["standing"], "charged": total.to_mapping()}
+        charge, total = read(Charge, details["charge"]), read(Total, details["standing"]["total"])
+        last = len(charge.gaussian) - 1
+        cheaper = dataclasses.replace(charge, sliding=charge.gaussian[last], reserve=last)
+        assert cheaper.sliding < charge.sliding
+        less = dataclasses.replace(total, sliding=total.sliding - charge.sliding + cheaper.sliding)
+        details["charge"] = spelled(cheaper)
+        details["standing"] = {**details["standing"], "total": spelled(less)}
         return dataclasses.replace(body, details=details)
 
     rewrite(watches, admitted + 1, smoothed)
@@ -144,29 +145,33 @@ def test_a_reserve_that_is_not_left_is_found(
 def test_a_budget_that_is_raised_lets_rounds_go_on(
     watches: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
-    change_budget(watches, accountant, "watches", epsilon=0.3, reason="as agreed", actor="owner")
+    change_budget(watches, "watches", epsilon=0.3, reason="as agreed", actor="owner")
     refused = until_refused(watches, accountant, make_request, [REGULAR, IRREGULAR])
-    with_less = watches.view("watches").details["standing"]
-    assert "raised" not in with_less, "the opening's limits are larger"
-    change_budget(watches, accountant, "watches", epsilon=0.6, reason="as agreed", actor="owner")
-    raised = watches.view("watches").details["standing"]["raised"]["sliding_limit"]
+    lowered_limits = state_in(watches, "watches").limits
+    assert lowered_limits.promise == lowered_limits.refuse
+    assert (
+        lowered_limits.sliding
+        == read(Limits, watches.entry("watches", 1).content().details["limits"]).sliding
+    )
+    change_budget(watches, "watches", epsilon=0.6, reason="as agreed", actor="owner")
+    raised = state_in(watches, "watches").limits
+    assert raised.sliding == raised.promise.gaussian > (lowered_limits.sliding or 0)
     more = until_refused(watches, accountant, make_request, [REGULAR, IRREGULAR], refused + 1)
     assert more > 2 * refused
-    assert filters_of(watches).sliding_limit == raised
-    assert filters_of(watches).epsilon_upper(total_of(watches).cost) > 0.6
+    assert goes_on_by_sliding(state_in(watches, "watches"))
     report = verify(watches, Accountant(), numbers="all")
     assert report.ok, report
-    change_budget(watches, accountant, "watches", epsilon=0.7, reason="as agreed", actor="owner")
+    change_budget(watches, "watches", epsilon=0.7, reason="as agreed", actor="owner")
 
     def lowered(body: EntryBody) -> EntryBody:
         standing = body.details["standing"]
-        limits = {**standing["raised"], "sliding_limit": raised / 2}
-        return dataclasses.replace(body, details={**body.details, "standing": {**standing, "raised": limits}})
+        limits = {**standing["limits"], "sliding": str((raised.sliding or 0) // 2)}
+        return dataclasses.replace(body, details={**body.details, "standing": {**standing, "limits": limits}})
 
     head = watches.view("watches").head_sequence
     rewrite(watches, head, lowered)
     problems = verify(watches, accountant).cohorts[0].problems
-    assert any(one.sequence == head and "limits that were raised" in one.what for one in problems), problems
+    assert any(one.sequence == head and "what it says of limits" in one.what for one in problems), problems
 
 
 @pytest.mark.parametrize("written", ["1" + "0" * 400, "1e1000000000", "1/0"])
@@ -178,9 +183,10 @@ def test_a_charge_beyond_all_numbers_is_named(
     assert isinstance(admit(watches, accountant, "r0"), Admitted)
 
     def dearest(body: EntryBody) -> EntryBody:
-        charge = {**body.details["charge"], "renyi": [written] * 3}
-        standing = {**body.details["standing"], "charged": charge}
-        return dataclasses.replace(body, details={**body.details, "charge": charge, "standing": standing})
+        changed = {name: {**body.details[name], "divergences": [written] * 3} for name in ("cost", "charge")}
+        total = {**body.details["standing"]["total"], "divergences": [written] * 3}
+        standing = {**body.details["standing"], "total": total}
+        return dataclasses.replace(body, details={**body.details, **changed, "standing": standing})
 
     rewrite(watches, 2, dearest)
     problems = verify(watches, accountant).cohorts[0].problems
@@ -191,7 +197,7 @@ def test_a_charge_beyond_all_numbers_is_named(
 class SmoothingAccountant(ChargingAccountant):
     """Only the Gaussian filter bounds anything, and rounds are cheaper where there is more noise."""
 
-    def charge(self, accounted: ShuffledRound, filters: FilterSet) -> Charge:
+    def charge(self, accounted: ShuffledRound, filters: FilterSet) -> FilterCharge:
         charge = super().charge(accounted, filters)
         beyond, cost = charge.gaussian[0], charge.renyi[-1]
         least = cost / Fraction(BUDGET) * Fraction(filters.gaussian.reserves[-1])
@@ -217,46 +223,53 @@ class SlidingOperations(Operations):
 
     def __init__(self) -> None:
         super().__init__()
-        self.costs: dict[str, tuple[Fraction, ...]] = {}
-        self.took: dict[str, Fraction] = {}
-        self.fixed = {name: [Fraction(0)] * 5 for name in ("phones", "tablets")}
-        self.held = {name: Fraction(0) for name in self.fixed}
-        self.ever = {name: Fraction(0) for name in self.fixed}
-        self.late = {name: Fraction(0) for name in self.fixed}
+        self.costs: dict[str, tuple[int, ...]] = {}
+        self.took: dict[str, int] = {}
+        self.fixed = {name: [0] * 5 for name in ("phones", "tablets")}
+        self.held = dict.fromkeys(self.fixed, 0)
+        self.ever = dict.fromkeys(self.fixed, 0)
+        self.late = dict.fromkeys(self.fixed, 0)
 
     def new_accountant(self) -> AddingAccountant:
         return SmoothingAccountant()
 
-    def after(
-        self, cohort: str, round_: ShuffledRound, least: Fraction = Fraction(0)
-    ) -> tuple[tuple[Fraction, ...], Fraction]:
-        filters = filters_of(self.store, cohort)
-        costs = self.accountant.charge(round_, filters).gaussian
+    def reserves(self, cohort: str) -> tuple[int, ...]:
+        return policy_in(self.store, cohort).machine_rules.reserves
+
+    def limit(self, cohort: str) -> int:
+        found = policy_in(self.store, cohort).limits
+        assert found.sliding == found.refuse.gaussian
+        return found.refuse.gaussian
+
+    def after(self, cohort: str, round_: ShuffledRound, least: int = 0) -> tuple[tuple[int, ...], int]:
+        filters = policy_in(self.store, cohort).filters
+        assert filters is not None
+        costs = cost_of(self.accountant.charge(round_, filters)).gaussian
         limit, held = self.limit(cohort), self.held[cohort]
         wanted = [max(cost, least) for cost in costs]
         fitting = [
             cost
-            for reserve, cost in zip(filters.gaussian.reserves, wanted, strict=True)
-            if held + cost + (Fraction(reserve) + limit / 32 if reserve else 0) <= limit
+            for reserve, cost in zip(self.reserves(cohort), wanted, strict=True)
+            if held + cost + (reserve + limit // 32 if reserve else 0) <= limit
         ]
         return costs, min(fitting, default=wanted[0])
 
-    def limit(self, cohort: str) -> Fraction:
-        return Fraction(filters_of(self.store, cohort).sliding_limit or 0)
+    def least(self, cohort: str, fixed: Sequence[int]) -> int:
+        pairs = zip(self.reserves(cohort), fixed, strict=True)
+        return min(reserve + used if used else 0 for reserve, used in pairs)
 
-    def reads(self, cohort: str, fixed: Sequence[Fraction], held: Fraction) -> float:
-        filters, limit = filters_of(self.store, cohort), self.limit(cohort)
-        readings = [filters.gaussian.reading(fixed).epsilon_upper]
-        if 0 < held <= limit and self.late[cohort] <= limit / 32:
-            readings.append(filters.gaussian.epsilon(float(limit)).epsilon_upper)
-        return min(readings)
+    def slides(self, cohort: str, held: int) -> bool:
+        limit = self.limit(cohort)
+        return held <= limit and self.late[cohort] <= limit // 32
+
+    def holds(self, cohort: str, fixed: Sequence[int], held: int) -> bool:
+        return self.least(cohort, fixed) <= self.limit(cohort) or self.slides(cohort, held)
 
     def would_admit(self, request: RoundRequest) -> bool:
         name = request.cohort
         costs, taken = self.after(name, slot_for(request.round))
         fixed = [total + cost for total, cost in zip(self.fixed[name], costs, strict=True)]
-        broken = self.cohorts[name].overspent
-        return not broken and self.reads(name, fixed, self.held[name] + taken) <= BUDGET
+        return not self.cohorts[name].overspent and self.holds(name, fixed, self.held[name] + taken)
 
     def note_outcome(self, name: str, outcome: Outcome, *, expected: bool) -> None:
         if isinstance(outcome, Admitted):
@@ -265,7 +278,7 @@ class SlidingOperations(Operations):
             self.add(cohort, self.costs[name], self.took[name])
         super().note_outcome(name, outcome, expected=expected)
 
-    def add(self, cohort: str, costs: Sequence[Fraction], taken: Fraction, *, sign: int = 1) -> None:
+    def add(self, cohort: str, costs: Sequence[int], taken: int, *, sign: int = 1) -> None:
         self.fixed[cohort] = [
             total + sign * cost for total, cost in zip(self.fixed[cohort], costs, strict=True)
         ]
@@ -273,9 +286,12 @@ class SlidingOperations(Operations):
         self.ever[cohort] += max(sign, 0) * taken
 
     def note_settled(self, name: str, before: ShuffledRound, after: ShuffledRound) -> None:
-        if before == after:
-            return
         cohort = self.requests[name].cohort
+        filters = policy_in(self.store, cohort).filters
+        assert filters is not None
+        worse = cost_of(self.accountant.charge(after, filters)).gaussian
+        if before == after or worse <= self.costs[name]:
+            return  # what was charged covers it at every reserve
         self.add(cohort, self.costs[name], self.took[name], sign=-1)
         self.ever[cohort] -= self.took[name]
         costs, taken = self.after(cohort, after, self.took[name])
@@ -284,18 +300,23 @@ class SlidingOperations(Operations):
 
     def note_voided(self, name: str, accounted: ShuffledRound) -> None:
         cohort = self.requests[name].cohort
-        place = self.costs[name].index(self.took[name])
-        reserve = Fraction(filters_of(self.store, cohort).gaussian.reserves[place])
+        reserve = self.reserves(cohort)[self.costs[name].index(self.took[name])]
         limit = self.limit(cohort)
-        if not reserve or self.ever[cohort] + reserve + limit / 32 <= limit:
+        if not reserve or self.ever[cohort] + reserve + limit // 32 <= limit:
             self.add(cohort, self.costs[name], self.took[name], sign=-1)
 
     def is_broken(self, cohort: str) -> bool:
-        return self.reads(cohort, self.fixed[cohort], self.held[cohort]) > BUDGET
+        return not self.holds(cohort, self.fixed[cohort], self.held[cohort])
 
     def is_spent(self, cohort: str, stated: float) -> bool:
-        held: Counter[ShuffledRound] = +self.cohorts[cohort].held
-        return stated == (self.reads(cohort, self.fixed[cohort], self.held[cohort]) if held else 0.0)
+        filters, held = policy_in(self.store, cohort).filters, self.held[cohort]
+        assert filters is not None
+        if not +self.cohorts[cohort].held:
+            return stated == 0.0
+        totals = [self.least(cohort, self.fixed[cohort])]
+        if held and self.slides(cohort, held):
+            totals.append(self.limit(cohort))
+        return stated == min(filters.gaussian_reading(one * LOSS_UNIT).epsilon_upper for one in totals)
 
 
 @pytest.mark.slow

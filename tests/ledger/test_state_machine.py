@@ -84,6 +84,15 @@ ANY_LOSS = Accountant(precision=0.1).privacy_loss(
 )
 
 
+def costing(filters: FilterSet, others: Fraction, loss: Fraction) -> Charge:
+    """Returns the charge of a round with a largest loss, and the same in all other filters."""
+    return Charge(
+        gaussian=(others,) * len(filters.gaussian.reserves),
+        renyi=(*(others for _ in filters.renyi[:-1]), loss),
+        account=(Fraction(0), Fraction(0)),
+    )
+
+
 class AddingAccountant:
     """Costs the local epsilon0, more for fewer reports, and adds up."""
 
@@ -100,8 +109,8 @@ class AddingAccountant:
         return True
 
     def charge(self, accounted: ShuffledRound, filters: FilterSet) -> Charge:
-        """Says where a search for what still fits begins; nothing rests on it."""
-        return filters.nothing()
+        """Nothing rests on it."""
+        return costing(filters, Fraction(0), Fraction(0))
 
     def certify(
         self, rounds: Mapping[ShuffledRound, int], *, delta: float, budget: float | None = None
@@ -134,15 +143,8 @@ class ChargingAccountant(AddingAccountant):
 
     def charge(self, accounted: ShuffledRound, filters: FilterSet) -> Charge:
         self.seen.add(accounted)
-        nothing = filters.nothing()
-        beyond = Fraction(10**30)
         cost = Fraction(super().certify({accounted: 1}, delta=DELTA).epsilon_upper)
-        return dataclasses.replace(
-            nothing,
-            gaussian=(beyond,) * len(nothing.gaussian),
-            renyi=(*(beyond for _ in nothing.renyi[:-1]), cost),
-            sliding=(),
-        )
+        return costing(filters, Fraction(10**30), cost)
 
     def certify(
         self, rounds: Mapping[ShuffledRound, int], *, delta: float, budget: float | None = None

@@ -233,7 +233,7 @@ def test_it_waits_for_who_has_the_turn(
             waiting = pool.submit(together, own, accountant, requests)
             with pytest.raises(TimeoutError):
                 waiting.result(OVERTAKING_SECONDS)
-            change_budget(three, accountant, "phones", epsilon=1.25, reason="a test", actor="tester")
+            change_budget(three, "phones", epsilon=1.25, reason="a test", actor="tester")
             assert len(together(three, accountant, [make_request("elsewhere", cohort="watches")])) == 1
         assert len(waiting.result(WAIT_SECONDS_MAX)) == len(requests)
     kinds = [entry.kind for entry in three.entries_of("phones")]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shuffle_ledger.accounting import Accountant, Charge, ShuffledRound, parse_randomizer, slot_for
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
 from shuffle_ledger.ledger.decisions import (
     admit,
     correct,
@@ -26,7 +26,8 @@ from shuffle_ledger.ledger.decisions import (
 )
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
-from shuffle_ledger.ledger.policies.registry import AdaptivePolicy, policy_of
+from shuffle_ledger.ledger.machine import Total, taken
+from shuffle_ledger.ledger.policies.numbers import cost_of
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
 from shuffle_ledger.ledger.values.requests import (
@@ -38,7 +39,7 @@ from shuffle_ledger.ledger.values.requests import (
     RoundRequest,
 )
 from shuffle_ledger.ledger.verification.verifier import verify
-from tests.ledger.desk import AnyDesk
+from tests.ledger.desk import AnyDesk, policy_in, state_in, total_in
 
 pytestmark = pytest.mark.policies
 
@@ -101,14 +102,8 @@ class Desk:
         assert opened_at is not None
         return opened_at
 
-    def total(self, cohort: str) -> Charge:
-        view = self.store.view(cohort)
-        policy = policy_of(self.store, view)
-        assert isinstance(policy, AdaptivePolicy)
-        return policy.total(view)
-
-    def standing(self, cohort: str) -> Any:
-        return self.store.view(cohort).details.get("standing")
+    def total(self, cohort: str) -> Total:
+        return total_in(self.store, cohort)
 
     def status(self, cohort: str) -> str:
         return self.store.cohort(cohort).status
@@ -148,9 +143,8 @@ def test_a_correction_costs_what_admitting_the_truth_would_have_cost(desk: Desk)
     assert answer.changed
     assert answer.accounted == slot_for(krr(2, 20_000))
     told, known = desk.total("told"), desk.total("known")
-    assert dataclasses.replace(told, sliding=()) == dataclasses.replace(known, sliding=())
-    assert told.sliding[:2] == known.sliding[:2]
-    assert told.sliding[2] > 0 == known.sliding[2]  # the difference is late
+    assert told.late > 0 == known.late
+    assert dataclasses.replace(told, late=0) == known
     views = [desk.store.view(cohort) for cohort in ("told", "known")]
     assert views[0].spent.epsilon_upper == views[1].spent.epsilon_upper
     for cohort in ("told", "known"):
@@ -169,11 +163,12 @@ def test_correcting_twice_is_correcting_once_with_the_worse_filter_by_filter(des
             desk.correct(f"r-{cohort}", randomizer=truth.randomizer.to_mapping(), reports=truth.reports)
         charges.append(desk.total(cohort))
         desk.verified(cohort)
-    policy = policy_of(desk.store, desk.store.view("in-order-0"))
-    assert isinstance(policy, AdaptivePolicy)
-    filters = policy.filters(desk.store.view("in-order-0"))
-    worse = [desk.accountant.charge(slot_for(each), filters) for each in truths]
-    assert charges[0].cost == charges[1].cost == worse[0].at_least(worse[1])
+    filters = policy_in(desk.store, "in-order-0").filters
+    assert filters is not None
+    worse = [cost_of(desk.accountant.charge(slot_for(each), filters)) for each in truths]
+    for total in charges:
+        assert total.gaussian == tuple(map(max, *(each.gaussian for each in worse)))
+        assert total.divergences == tuple(map(max, *(each.divergences for each in worse)))
 
 
 def test_a_better_truth_changes_nothing_but_the_record(desk: Desk) -> None:
@@ -261,23 +256,19 @@ def test_a_correction_beyond_the_budget_marks_the_cohort_overspent_and_goes_on(d
 
 
 def headroom(desk: Desk, cohort: str) -> Fraction:
-    policy = policy_of(desk.store, desk.store.view(cohort))
-    assert isinstance(policy, AdaptivePolicy)
-    return Fraction(policy.filters(desk.store.view(cohort)).sliding_limit or 0.0) / 32
+    return Fraction(state_in(desk.store, cohort).limits.sliding or 0, 32)
 
 
 def costing(desk: Desk, cohort: str, target: Fraction) -> ShuffledRound:
     """Return a round whose charge, where all reserves are free, is close to `target` of the variance."""
-    policy = policy_of(desk.store, desk.store.view(cohort))
-    assert isinstance(policy, AdaptivePolicy)
-    filters = policy.filters(desk.store.view(cohort))
+    desk.open(f"{cohort}-empty")
+    filters, empty = policy_in(desk.store, f"{cohort}-empty").filters, state_in(desk.store, f"{cohort}-empty")
+    assert filters is not None
     low, high = 0.1, 8.0
     for _ in range(16):
         middle = (low + high) / 2
-        charge = filters.taken(
-            filters.nothing(), desk.accountant.charge(slot_for(krr(middle, 20_000)), filters)
-        )
-        low, high = (middle, high) if charge.sliding[0] <= target else (low, middle)
+        cost = cost_of(desk.accountant.charge(slot_for(krr(middle, 20_000)), filters))
+        low, high = (middle, high) if taken(empty, cost).sliding <= target else (low, middle)
     return krr(round(low, 6), 20_000)
 
 
@@ -295,7 +286,7 @@ def test_an_incident_within_the_headroom_keeps_the_sliding_total_and_a_larger_on
             after=desk.chosen(cohort),
         )
         total = desk.total(cohort)
-        assert (total.sliding[2] <= headroom(desk, cohort)) is holds
+        assert (total.late <= headroom(desk, cohort)) is holds
         assert desk.status(cohort) == "open"  # fixed totals go on
         assert isinstance(desk.admit(f"next-{cohort}", krr(1, 20_000), cohort), Admitted)
         desk.verified(cohort)
@@ -369,7 +360,7 @@ def test_an_incident_takes_the_first_slot_kind_that_dominates_it_or_none(desk: D
         "y", krr(1, 20_000), "phones", after=later
     )  # its kind is taken, and no other is tried
     assert second.overspent
-    assert desk.standing("phones")["unplaced"] == 1
+    assert desk.total("phones").claims == (2, 0)
     desk.verified("phones")
 
 
@@ -377,12 +368,12 @@ def test_a_corrected_round_of_a_plan_is_placed_from_its_claim_and_its_last_truth
     desk.open("phones", epsilon=3.0, policy="plan", plan={krr(1, 10_000): 1, krr(2, 10_000): 2})
     desk.admit("r", krr(1, 10_000), "phones")
     desk.correct("r", randomizer=krr(1.5).randomizer.to_mapping())
-    assert desk.standing("phones")["claimed"] == [0, 1]
+    assert desk.total("phones").claims == (0, 1)
     desk.settle("r", 12_000)
     desk.correct("r", randomizer=krr(0.5).randomizer.to_mapping())
-    assert desk.standing("phones")["claimed"] == [1, 0]
+    assert desk.total("phones").claims == (1, 0)
     assert desk.correct("r", reports=50).overspent
-    assert desk.standing("phones")["unplaced"] == 1
+    assert desk.total("phones").unplaced == 1
     desk.verified("phones")
 
 
@@ -391,10 +382,10 @@ def test_a_correction_that_a_settlement_followed_is_told_anew(desk: Desk) -> Non
     desk.admit("r", krr(1, 10_000), "phones")
     first = desk.correct("r", reports=5_000)
     desk.settle("r", 10_000)
-    assert desk.standing("phones")["claimed"] == [1, 0]
+    assert desk.total("phones").claims == (1, 0)
     again = desk.correct("r", reports=5_000)
     assert (again.sequence, again.accounted) == (first.sequence + 2, krr(1, 5_000))
-    assert desk.standing("phones")["claimed"] == [0, 1]
+    assert desk.total("phones").claims == (0, 1)
     assert desk.correct("r", reports=5_000) == again
     desk.verified("phones")
 

@@ -71,7 +71,7 @@ def decided(store: Store, accountant: Accountant, request: RoundRequest) -> None
 
 
 def budget(store: Store, accountant: Accountant, epsilon: float) -> None:
-    change_budget(store, accountant, name="phones", epsilon=epsilon, reason="a test", actor="tester")
+    change_budget(store, name="phones", epsilon=epsilon, reason="a test", actor="tester")
 
 
 def kinds(messages: list[Any]) -> list[str]:

@@ -319,7 +319,7 @@ def test_a_refusal_that_says_wrongly_that_the_days_have_passed_is_found(
     monkeypatch.setattr(decide, "is_over", lambda _request, _today: True)
     assert isinstance(desk.ask(), Refused)
     monkeypatch.undo()
-    _is_found(desk, "phones", "its reason is not the one that its numbers and the cohort's state give")
+    _is_found(desk, "phones", "its reason is collection_over, and its cohort is open")
 
 
 def _shift(monkeypatch: pytest.MonkeyPatch, store: Store, by: timedelta) -> None:
@@ -370,7 +370,7 @@ def test_what_windows_do_not_allow(sqlite_desk: Desk) -> None:
     with pytest.raises(InvalidValue, match="the periods of the cohorts' windows"):
         decide.check_request(desk.request(monday), [desk.store.cohort("phones")])
     with pytest.raises(Conflict, match="fixed when the cohort is opened"):
-        change_budget(desk.store, desk.accountant, name, epsilon=9.0, reason="more", actor="ada")
+        change_budget(desk.store, name, epsilon=9.0, reason="more", actor="ada")
     with pytest.raises(InvalidValue, match="without @"):
         desk.open("phones@2031")
     with pytest.raises(Conflict, match="other parameters"):

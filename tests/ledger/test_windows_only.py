@@ -19,6 +19,7 @@ from shuffle_ledger.ledger.errors import Conflict, InvalidValue
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
+from shuffle_ledger.ledger.policies.registry import rules_digest
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
 from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
@@ -209,7 +210,7 @@ def test_nothing_fits_into_a_period_that_is_over(desk: Desk) -> None:
 
 def test_its_own_budget_never_changes_and_is_in_no_alarm(desk: Desk) -> None:
     with pytest.raises(Conflict, match="windows only"):
-        change_budget(desk.store, desk.accountant, "watches", epsilon=2.0, reason="why", actor="ada")
+        change_budget(desk.store, "watches", epsilon=2.0, reason="why", actor="ada")
     desk.ask(a_monday(), cohort="watches")
     (worst,) = CohortUses(desk.store).totals(worst_max=9, shares=()).worst
     assert worst.cohort == f"watches@{a_monday():%G-W%V}"
@@ -240,10 +241,27 @@ def without(name: str) -> Callable[[EntryBody], EntryBody]:
     return forge
 
 
+def with_twice_the_slack(body: EntryBody) -> EntryBody:
+    """The opening, so that what is read rests on more of delta than its account has."""
+    limits = {**body.details["limits"], "slack": str(2 * int(body.details["limits"]["slack"]))}
+    return dataclasses.replace(body, details={**body.details, "limits": limits})
+
+
+def as_life(body: EntryBody) -> EntryBody:
+    """The opening as one of a cohort that promises its budget."""
+    rules = {**body.details["rules"], "kind": "life"}
+    standing = {**body.details["standing"], "rules": rules_digest(rules)}
+    return without("windows_only")(
+        dataclasses.replace(body, details={**body.details, "rules": rules, "standing": standing})
+    )
+
+
 @pytest.mark.parametrize(
     ("forge", "found"),
     [
-        (without("windows_only"), "beyond the budget"),
+        (without("windows_only"), "another kind of budget than it says"),
+        (as_life, "a limit it states is too large"),
+        (with_twice_the_slack, "larger than their shares of delta"),
         (without("windows"), "it has none, a plan or a ceiling"),
         (
             lambda body: dataclasses.replace(body, details={**body.details, "windows_only": False}),
@@ -290,6 +308,8 @@ def test_a_refusal_by_the_yardstick_is_found(desk: Desk) -> None:
     monday, most = a_monday(), alone(desk, WEEK)
     assert desk.admitted(monday, cohort="watches") == most
 
+    admitted = desk.store.entry("watches", 2).content().details
+
     def forge(body: EntryBody) -> EntryBody:
         requested = body.details["requested"]
         assert requested is None
@@ -304,7 +324,8 @@ def test_a_refusal_by_the_yardstick_is_found(desk: Desk) -> None:
         }
         spent = {**body.spent.to_mapping(), "rounds": body.spent.rounds + 1}
         details = {**body.details, "reason": "budget_exceeded", "requested": spent, "refused_by": refused_by}
+        details |= {name: admitted[name] for name in ("cost", "charge", "privacy_loss")}
         return dataclasses.replace(body, details=details)
 
     rewrite(desk.store, most + 2, forge)
-    assert "its reason is not the one that its numbers" in str(verify(desk.store, desk.accountant))
+    assert "is not the one that its numbers" in str(verify(desk.store, desk.accountant))

@@ -1,19 +1,22 @@
 """A year of telemetry, replayed by an independent model of the rules.
 
 Cohorts with a budget for their life and one for each week, quotas of three teams; rounds over audiences, late
-settlements, voids, and one correction. The model knows the calendar and the rules by its own few lines, and
-of the accountant only the filters: no database, no policies, no chains. At the end every budget of the ledger
-must be where the model says. `SHUFFLE_LEDGER_TEST_YEAR_COHORTS=200` makes it a large year.
+settlements, voids, and one correction. The model knows the calendar and which budgets a round is charged to
+by its own few lines, and asks the exact machine about each of them: no database, no chains. At the end every
+budget of the ledger must be where the model says. `SHUFFLE_LEDGER_TEST_YEAR_COHORTS=200` makes it a large
+year.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 import pytest
@@ -21,12 +24,11 @@ from sqlalchemy import event
 
 from shuffle_ledger.accounting import (
     Accountant,
-    Charge,
-    FilterSet,
     ShuffledRound,
     parse_randomizer,
     slot_for,
 )
+from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.decisions import (
     correct,
     open_cohort,
@@ -36,10 +38,15 @@ from shuffle_ledger.ledger.decisions import (
     void,
     with_budgets,
 )
+from shuffle_ledger.ledger.machine import Cause, Charge, Cost, Described, Posting, Round, State
+from shuffle_ledger.ledger.policies.numbers import cost_of
+from shuffle_ledger.ledger.policies.policy import BudgetPolicy, decided, restated
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
+from shuffle_ledger.ledger.values.quotas import Quota
+from shuffle_ledger.ledger.values.requests import Admitted, Cohort, RoundRequest
 from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.desk import total_in
 
 COHORTS = int(os.environ.get("SHUFFLE_LEDGER_TEST_YEAR_COHORTS", "3"))
 WEEKS = 52
@@ -55,47 +62,54 @@ POPULATION = 50_000
 
 @dataclass
 class Budget:
-    """One budget of the model: its filters, and what they were charged."""
+    """One budget of the model: its rules, and what the machine made of its events."""
 
     epsilon: float
     delta: float
     promises: bool  # a quota does not, so that nothing breaks it
-    broken: bool = False  # for good
-    total: Charge | None = None
+    state: State | None = None
     charges: dict[str, Charge] = field(default_factory=dict)  # of the rounds admitted
 
-    @property
-    def filters(self) -> FilterSet:
-        return FilterSet.for_budget(epsilon=self.epsilon, delta=self.delta)
+    @cached_property
+    def policy(self) -> BudgetPolicy:
+        quota = None if self.promises else Quota(cohort="any", team="ads")
+        shape: dict[str, Any] = {"name": "any", "population": POPULATION, "policy": "adaptive"}
+        return BudgetPolicy.opened(
+            Cohort(epsilon_budget=self.epsilon, delta_budget=self.delta, quota=quota, **shape)
+        )
 
-    def admits(self, accountant: Accountant, kind: ShuffledRound) -> tuple[Charge, Charge] | None:
-        """Return what the admission of a round changes; None if the budget refuses it."""
-        if self.broken:
-            return None
-        filters = self.filters
-        total = self.total or filters.nothing()
-        charge = filters.taken(total, accountant.charge(kind, filters))
-        after = filters.after(total, charge)
-        holds = min(one.epsilon_upper for one in filters.readings(after)) <= self.epsilon
-        return (charge, after) if holds else None
+    def cost(self, accountant: Accountant, kind: ShuffledRound) -> Cost:
+        assert self.policy.filters is not None
+        return cost_of(accountant.charge(kind, self.policy.filters))
+
+    def admits(self, accountant: Accountant, kind: ShuffledRound) -> Posting | None:
+        """Return what the admission of a round posts; None if the budget refuses it."""
+        state = self.state or machine.new_state(self.policy.machine_rules, self.policy.limits)
+        posting = decided(state, self.cost(accountant, kind))
+        return None if posting.reasons else posting
+
+    def post(self, name: str, posting: Posting) -> None:
+        state = self.state or machine.new_state(self.policy.machine_rules, self.policy.limits)
+        assert posting.charge is not None
+        self.charges[name] = posting.charge
+        self.state = dataclasses.replace(state, total=posting.total, is_overspent=posting.is_overspent)
 
     def tell(self, accountant: Accountant, name: str, kind: ShuffledRound | None) -> None:
         """Charge a round for what it truly was; None: nothing was released."""
-        assert self.total is not None
-        filters, before = self.filters, self.charges[name]
+        assert self.state is not None
+        charges = Round(charges={self.policy.machine_rules.name: self.charges[name]})
         if kind is None:
-            self.total = filters.given_back(self.total, self.charges.pop(name))
+            self.post(name, restated(self.state, charges, Described.NOTHING, Cause.VOID, None))
+            del self.charges[name]
             return
-        charge = filters.taken_instead(self.total, before, accountant.charge(kind, filters))
-        self.total = filters.after_instead(self.total, before, charge)
-        self.charges[name] = charge
-        self.broken = self.broken or (self.promises and self.epsilon_upper > self.epsilon)
+        cost = self.cost(accountant, kind)
+        self.post(name, restated(self.state, charges, Described.STATED, Cause.CORRECT, cost))
 
     @property
     def epsilon_upper(self) -> float:
-        if self.total is None or not self.charges:
+        if self.state is None:
             return 0.0
-        return min(one.epsilon_upper for one in self.filters.readings(self.total))
+        return self.policy.spending(self.state, rounds=len(self.charges)).epsilon_upper
 
 
 class Model:
@@ -122,10 +136,9 @@ class Model:
             found[each] = budget.admits(self.accountant, slot_for(kind))
         if None in found.values():
             return False
-        for each, step in found.items():
-            assert step is not None
-            budget = self.budgets[each]
-            budget.charges[name], budget.total = step
+        for each, posting in found.items():
+            assert posting is not None
+            self.budgets[each].post(name, posting)
         self.rounds[name] = tuple(budgets)
         return True
 
@@ -171,7 +184,7 @@ def test_a_year_ends_where_the_model_says(ledger: Store, clock: Clock, accountan
         opened: dict[str, Any] = {"population": POPULATION, "policy": "adaptive", "windows": (window,)}
         open_cohort(ledger, name=name, epsilon=LIFE[0], delta=LIFE[1], actor="ada", **opened)
         for team, epsilon in QUOTAS.items():
-            set_quota(ledger, accountant, name, team=team, epsilon=epsilon, reason="agreed", actor="ada")
+            set_quota(ledger, name, team=team, epsilon=epsilon, reason="agreed", actor="ada")
     outcomes: list[bool] = []
     open_rounds: list[tuple[int, str, ShuffledRound]] = []
     for week in range(WEEKS):
@@ -220,12 +233,11 @@ def _compare(ledger: Store, model: Model) -> None:
     met = 0
     for cohort in ledger.cohorts():
         view, budget = ledger.view(cohort.name), model.budgets.get(cohort.name)
-        if budget is None or budget.total is None:
+        if budget is None or budget.state is None:
             assert view.spent.epsilon_upper == 0.0, cohort.name
             continue
         met += 1
-        charged = Charge.from_mapping(view.details["standing"]["charged"])
-        assert charged == budget.total, cohort.name
+        assert total_in(ledger, cohort.name) == budget.state.total, cohort.name
         assert view.spent.epsilon_upper == budget.epsilon_upper, cohort.name
-        assert (view.cohort.status == "overspent") == budget.broken, cohort.name
-    assert met == sum(budget.total is not None for budget in model.budgets.values())
+        assert (view.cohort.status == "overspent") == budget.state.is_overspent, cohort.name
+    assert met == sum(budget.state is not None for budget in model.budgets.values())

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse
 
-from shuffle_ledger.accounting import Accountant, calibrate
+from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.access import Permission
 from shuffle_ledger.ledger.api.dependencies import Asked, Needs, Service
 from shuffle_ledger.ledger.api.description import ANSWERS, answers
@@ -17,6 +17,7 @@ from shuffle_ledger.ledger.api.problems import TOO_LARGE, problem
 from shuffle_ledger.ledger.api.schemas.calculators import AmplifyRound, CalibrateRounds, ComposeRounds
 from shuffle_ledger.ledger.api.schemas.strict_body import StrictRoute
 from shuffle_ledger.ledger.errors import TryAgain
+from shuffle_ledger.ledger.reports import calibrate
 from shuffle_ledger.ledger.values.calculations import (
     amplification_document,
     attack_on,

@@ -1,0 +1,770 @@
+"""A budget's rules and what its chain says of it, as the exact machine reads them, and what the machine's
+postings make of the next entry.
+
+The opening states the rules and the limits. Every entry states the total after it and, of a round, what it
+costs and what it is charged; limits that were changed are stated ever after. So the opening and the last
+entry alone tell the machine's state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from shuffle_ledger.accounting import (
+    APPROXIMATE_SHARE,
+    AccountsReading,
+    FilterReading,
+    FilterSet,
+    ShuffledRound,
+    fits,
+    upper_text,
+)
+from shuffle_ledger.ledger import machine
+from shuffle_ledger.ledger.errors import Conflict, Damaged, LedgerError
+from shuffle_ledger.ledger.machine import (
+    DELTA_UNIT,
+    LOSS_UNIT,
+    BudgetKind,
+    Cause,
+    Charge,
+    Cost,
+    Described,
+    Level,
+    Limits,
+    Posting,
+    PostingKind,
+    Refusal,
+    Request,
+    Round,
+    Rules,
+    Standing,
+    State,
+    Total,
+)
+from shuffle_ledger.ledger.policies.base import (
+    ASSUMES,
+    Books,
+    Course,
+    SlotReading,
+    Step,
+    changed,
+    read_once,
+    rules_digest,
+    slot_of,
+    spell_once,
+    standing_of,
+    told,
+)
+from shuffle_ledger.ledger.policies.numbers import (
+    cost_of,
+    epsilon_units,
+    read,
+    spelled,
+    units_above,
+    units_below,
+)
+from shuffle_ledger.ledger.storage.rows import CohortView
+from shuffle_ledger.ledger.values.entries import Spending
+from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, POLICY_PLAN, Cohort
+
+# Part of delta for slots that are declared beside filters.
+SLOTS_SHARE = 0.75
+# How the machine's reasons to refuse a round are read.
+NO_SLOT, NO_FILTER, NO_DELTA = "slots", "filters", ("certain loss", "slack")
+SLOTS = "slots"  # the name of their reading
+_ENDLESS = machine.UNBOUNDED - 1  # the largest limit
+_NAME = "budget"  # postings of one budget are asked for one by one: its name in them says nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetPolicy:
+    """The rules of one budget: filters, declared slots, or both.
+
+    Attributes:
+        filters: its Gaussian and Renyi filters with the accounts of delta; None: slots alone.
+        slots_declared: kinds of rounds and how many of each, fixed at the opening; empty: none.
+        slots_epsilon: certified bounds on the epsilon of all slots together, at their share of delta.
+        delta: of the budget.
+        kind: what the budget is for; quotas promise nothing.
+        rounds_per_user: in how many admitted rounds a user takes part at most; None: in all.
+        approximate_share: part of delta for approximate rounds, of what slots leave of it.
+        limits: at the opening.
+    """
+
+    filters: FilterSet | None
+    slots_declared: tuple[tuple[ShuffledRound, int], ...]
+    slots_epsilon: tuple[float, float]  # upper, lower
+    delta: float
+    kind: BudgetKind
+    rounds_per_user: int | None
+    approximate_share: float
+    limits: Limits
+
+    @classmethod
+    def opened(
+        cls,
+        cohort: Cohort,
+        *,
+        slots: tuple[tuple[ShuffledRound, int], ...] = (),
+        slots_epsilon: tuple[float, float] = (0.0, 0.0),
+        approximate_share: float = APPROXIMATE_SHARE,
+    ) -> BudgetPolicy:
+        """Returns the rules that a new cohort, period or quota is opened with.
+
+        Args:
+            cohort: as it would be opened.
+            slots: declared kinds of rounds with their numbers.
+            slots_epsilon: certified bounds on the epsilon of all of them together, at `share_of_slots`.
+            approximate_share: part of delta for approximate rounds.
+
+        Raises:
+            InvalidParameter: filters cannot share the budget's delta.
+        """
+        filters = None
+        if cohort.policy == POLICY_ADAPTIVE:
+            left = cohort.delta_budget * (1 - SLOTS_SHARE if slots else 1.0)
+            filters = FilterSet.for_budget(
+                epsilon=cohort.epsilon_budget, delta=left, approximate_share=approximate_share
+            )
+        is_quota = cohort.quota is not None or cohort.windows_only
+        if cohort.windows_only and filters is not None:
+            limits = _boundless(filters, cohort.epsilon_budget)
+        else:
+            promised = cohort.epsilon_budget if cohort.ceiling is None or is_quota else cohort.ceiling
+            refuse, promise = level(filters, cohort.epsilon_budget), level(filters, promised)
+            is_summed = cohort.rounds_per_user is None
+            limits = _limits(filters, _least(refuse, promise), promise, is_summed=is_summed)
+        return cls(
+            filters=filters,
+            slots_declared=slots,
+            slots_epsilon=slots_epsilon,
+            delta=cohort.delta_budget,
+            kind=BudgetKind.QUOTA if is_quota else BudgetKind.PERIOD if cohort.period else BudgetKind.LIFE,
+            rounds_per_user=cohort.rounds_per_user,
+            approximate_share=approximate_share,
+            limits=limits,
+        )
+
+    @classmethod
+    def from_details(cls, name: str, details: Mapping[str, Any]) -> BudgetPolicy:
+        """Returns the rules that the first entry's details lay down.
+
+        Raises:
+            Damaged, InvalidParameter, AttributeError, KeyError, TypeError: they are not rules.
+        """
+        rules = details["rules"]
+        given = rules.get("slots", {})
+        slots = tuple(
+            (ShuffledRound.from_mapping(one["round"]), int(one["count"])) for one in given.get("kinds", ())
+        )
+        if (name == POLICY_ADAPTIVE) != ("filters" in rules) or (name == POLICY_PLAN and not slots):
+            raise Damaged(f"the rules of the first entry are not those of policy {name}")
+        return cls(
+            filters=FilterSet.from_mapping(rules["filters"]) if "filters" in rules else None,
+            slots_declared=slots,
+            slots_epsilon=(float(given.get("epsilon_upper", 0.0)), float(given.get("epsilon_lower", 0.0))),
+            delta=float(rules["delta"]),
+            kind=BudgetKind(rules["kind"]),
+            rounds_per_user=rules.get("rounds_per_user"),
+            approximate_share=float(rules.get("approximate_share", APPROXIMATE_SHARE)),
+            limits=read(Limits, details["limits"]),
+        )
+
+    @functools.cached_property
+    def rules(self) -> dict[str, Any]:
+        """Returns the rules as the first entry states them."""
+        rules: dict[str, Any] = {"delta": self.delta, "kind": str(self.kind)}
+        if self.filters is not None:
+            rules["filters"] = self.filters.to_mapping()
+        if self.slots_declared:
+            upper, lower = self.slots_epsilon
+            kinds = [{"round": one.to_mapping(), "count": count} for one, count in self.slots_declared]
+            rules["slots"] = {"kinds": kinds, "epsilon_upper": upper, "epsilon_lower": lower}
+        if self.rounds_per_user is not None:
+            rules["rounds_per_user"] = self.rounds_per_user
+        if self.approximate_share != APPROXIMATE_SHARE:
+            rules["approximate_share"] = self.approximate_share
+        return rules
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """How entries name these rules."""
+        return rules_digest(self.rules)
+
+    @functools.cached_property
+    def share_of_slots(self) -> float:
+        """Returns the part of delta at which the slots are certified."""
+        return self.delta * slots_share(POLICY_PLAN if self.filters is None else POLICY_ADAPTIVE)
+
+    @functools.cached_property
+    def machine_rules(self) -> Rules:
+        """Returns the rules in the machine's numbers."""
+        filters, shares = self.filters, []
+        if filters is not None:
+            shares += [units_above(one, DELTA_UNIT) for one in filters.shares()]
+        if self.slots_declared:
+            shares.append(units_below(self.share_of_slots, DELTA_UNIT))
+        reserves = filters.gaussian.reserves if filters is not None else ()
+        return Rules(
+            name=_NAME,
+            cohort=_NAME,
+            kind=self.kind,
+            delta=units_below(self.delta, DELTA_UNIT),
+            shares=tuple(shares),
+            reserves=tuple(units_above(one, LOSS_UNIT) for one in reserves),
+            orders=filters.names[1:] if filters is not None else (),
+            slots=tuple(count for _, count in self.slots_declared),
+            slots_epsilon=units_above(Fraction(repr(self.slots_epsilon[0])), machine.EPSILON_UNIT)
+            if math.isfinite(self.slots_epsilon[0])
+            else machine.UNBOUNDED,
+            rounds_per_user=self.rounds_per_user,
+        )
+
+    @functools.cached_property
+    def _empty(self) -> State:
+        return machine.new_state(self.machine_rules, self.limits)
+
+    @property
+    def decided_by(self) -> str:
+        """Returns the sentence of statements about the number that decides."""
+        if self.filters is None:
+            return f"the composition of the whole plan, made before its first round; {ASSUMES[POLICY_PLAN]}"
+        slots = " or the declared slots," if self.slots_declared else ""
+        return f"the filter{slots} that holds at the smallest epsilon; {ASSUMES[POLICY_ADAPTIVE]}"
+
+    # What a chain says.
+
+    def opening(self) -> dict[str, Any]:
+        """Returns what the first entry states."""
+        rules, limits = self.rules, spelled(self.limits)
+        return {"rules": rules, "limits": limits, **self._stated(spelled(self._empty.total), None)}
+
+    def unchanged(self, view: CohortView) -> dict[str, Any]:
+        """Returns what an entry states that changes nothing which the rules know of."""
+        state = self.state(view)
+        return self._standing(view, state.total, state.limits)
+
+    def state(self, view: CohortView) -> State:
+        """Returns the machine's state of the budget by its last entry; raises Damaged."""
+        standing = standing_of(view.details, self.digest)
+        total, limits = standing.get("total"), standing.get("limits")
+        state = dataclasses.replace(
+            self._empty,
+            total=read_once(view, "total", total, lambda: self.read_total(total)),
+            is_used=view.head_sequence > 1,
+            is_overspent=view.cohort.status == "overspent",
+            is_frozen=view.cohort.status == "frozen",
+        )
+        if limits is None:
+            return state
+        stated = read_once(view, "limits", limits, lambda: read(Limits, limits))
+        return dataclasses.replace(state, limits=stated)
+
+    def read_total(self, content: object) -> Total:
+        """Returns the total that an entry states; raises Damaged."""
+        total, empty = read(Total, content), self._empty.total
+        if any(
+            len(getattr(total, name)) != len(getattr(empty, name))
+            for name in ("gaussian", "divergences", "claims")
+        ):
+            raise Damaged("the last entry states a total of another budget's rules")
+        return total
+
+    def state_in(self, details: Mapping[str, Any], *, overspent: bool = False) -> State:
+        """Returns the machine's state by an entry's details; raises Damaged."""
+        standing = standing_of(details, self.digest)
+        limits = read(Limits, standing["limits"]) if "limits" in standing else self.limits
+        total = self.read_total(standing.get("total"))
+        return dataclasses.replace(self._empty, total=total, limits=limits, is_overspent=overspent)
+
+    # What is shown.
+
+    def slots(self, view: CohortView) -> tuple[SlotReading, ...]:
+        """Returns the declared slots, and how many of each are claimed."""
+        if not self.slots_declared:
+            return ()
+        pairs = zip(self.slots_declared, self.state(view).total.claims, strict=True)
+        return tuple(SlotReading(round=one, count=count, claimed=taken) for (one, count), taken in pairs)
+
+    def readings(self, view: CohortView) -> tuple[FilterReading, ...]:
+        """Returns what each filter says, and the slots beside them; nothing of slots alone."""
+        return self.readings_of(self.state(view))
+
+    def readings_of(self, state: State) -> tuple[FilterReading, ...]:
+        """Returns what each filter says of a state, and the slots beside them; nothing of slots alone."""
+        if self.filters is None:
+            return ()
+        total, times = state.total, machine.rounds_of_one_user(state.rules, state.total)
+        variance = min(
+            (reserve + used * times if used else 0)
+            for reserve, used in zip(state.rules.reserves, total.gaussian, strict=True)
+        )
+        found = self.filters.readings(
+            variance * LOSS_UNIT, [one * times * LOSS_UNIT for one in total.divergences]
+        )
+        holds = machine.standing(state.rules, state.limits, total, state.limits.promise)
+        if holds.filters[-1] and total.sliding > total.returned and state.limits.sliding is not None:
+            at_limit = self.filters.gaussian_reading(state.limits.sliding * LOSS_UNIT)
+            found = (min(found[0], at_limit, key=lambda one: one.epsilon_upper), *found[1:])
+        if not (holds.certain and holds.slack):
+            found = tuple(dataclasses.replace(one, epsilon_upper=math.inf) for one in found)
+        return (*found, *self._slots_reading(state))
+
+    def delta_accounts(self, view: CohortView) -> AccountsReading | None:
+        """Returns what approximate rounds have used of delta, if there are filters."""
+        return self.accounts_of(self.state(view))
+
+    def accounts_with(self, view: CohortView, posting: Posting) -> AccountsReading:
+        """Returns what approximate rounds would have used of delta with a round that was refused."""
+        state = self.state(view)
+        found = self.accounts_of(state if posting.charge is None else self._with(state, posting.charge))
+        if found is None:
+            raise AssertionError("only filters have accounts of delta")
+        return found
+
+    def accounts_of(self, state: State) -> AccountsReading | None:
+        """Returns what approximate rounds have used of delta by a state, if there are filters."""
+        if self.filters is None:
+            return None
+        times = machine.rounds_of_one_user(state.rules, state.total)
+        certain, slack = (one * times * DELTA_UNIT for one in (state.total.certain, state.total.slack))
+        promised = float(state.limits.promise.epsilon * machine.EPSILON_UNIT)
+        limit = state.limits.slack * DELTA_UNIT
+        return self.filters.accounts.reading(certain, slack, slack_limit=limit, epsilon=promised)
+
+    def promised(self, view: CohortView) -> float:
+        """Returns the epsilon that must stay within the budget: of slots alone, that of all of them."""
+        if self.filters is not None:
+            return view.spent.epsilon_upper
+        return math.inf if self.state(view).total.unplaced else self.slots_epsilon[0]
+
+    def refuses_all(self, view: CohortView) -> bool:
+        """Returns whether slots alone promise more than the budget, which was lowered: then no round is
+        admitted, whatever it costs."""
+        refuse = self.state(view).limits.refuse
+        return self.filters is None and self.machine_rules.slots_epsilon > refuse.epsilon
+
+    def composition(self, books: Books, view: CohortView) -> Spending:
+        """Returns the certified composition of what is held."""
+        if self.filters is None:
+            return view.spent
+        return books.certify(view.held, delta=view.cohort.delta_budget)
+
+    def accounted(self, view: CohortView, described: ShuffledRound) -> ShuffledRound | None:
+        """Returns what a round is accounted as: its own slot or, of slots alone, the declared kind that it
+        claims; None if no declared kind has a free slot for it."""
+        if self.filters is not None:
+            return slot_of(described)
+        state, kinds = self.state(view), self.fitting(described)
+        free = (one for one in kinds if state.total.claims[one] < state.rules.slots[one])
+        kind = next(free, None)
+        return None if kind is None else self.slots_declared[kind][0]
+
+    # What an event changes.
+
+    def fitting(self, described: ShuffledRound) -> tuple[int, ...]:
+        """Returns which declared kinds a round fits: its own first, then in the order of the plan."""
+        kinds = [kind for kind, _ in self.slots_declared]
+        own = [place for place, kind in enumerate(kinds) if kind == described]
+        others = [place for place, kind in enumerate(kinds) if kind != described and fits(described, kind)]
+        return (*own, *others)
+
+    def cost(self, books: Books, described: ShuffledRound) -> Cost:
+        """Returns what a round costs the budget; computes its privacy loss if it is not known."""
+        kinds = self.fitting(described)
+        if self.filters is None:
+            return Cost(fits=kinds)
+        return cost_of(books.charge(slot_of(described), self.filters), fits=kinds)
+
+    def is_quick(self, books: Books, accounted: ShuffledRound) -> bool:
+        """Returns whether `cost` answers from memory, so that a decision may be awaited."""
+        return self.filters is not None and books.accountant.remembers_charge(accounted, self.filters)
+
+    def prepare(self, books: Books, accounted: ShuffledRound) -> bool:
+        """Computes what `is_quick` misses, where the privacy loss is stored; returns whether that is
+        enough."""
+        if self.filters is None:
+            return False
+        books.charge(accounted, self.filters)
+        return True
+
+    def admitting(self, books: Books, view: CohortView, described: ShuffledRound) -> Step:
+        """Returns what deciding a round changes; its posting says whether it is admitted."""
+        state, cost = self.state(view), self.cost(books, described)
+        posting = decided(state, cost)
+        accounted = self.accounted(view, described) or slot_of(described)
+        after = state if posting.charge is None else self._with(state, posting.charge)
+        return self._step(
+            books, view, posting, shown=after, changes={accounted: 1}, cost=cost, accounted=accounted
+        )
+
+    def replacing(self, books: Books, view: CohortView, course: Course, truth: ShuffledRound | None) -> Step:
+        """Returns what it changes that a round turned out otherwise, or with None that it released
+        nothing."""
+        round_ = Round(charges={_NAME: read(Charge, course.last["charge"])})
+        held = {course.accounted: -1}
+        if truth is None:
+            return self._restated(books, view, round_, Cause.VOID, None, changes=held)
+        if self.filters is None:
+            cost = self.cost(books, truth)
+        elif (accounted := told(course.accounted, truth)) == course.accounted and "cost" in course.last:
+            cost = dataclasses.replace(read(Cost, course.last["cost"]), fits=self.fitting(truth))
+        else:
+            cost = cost_of(books.charge(accounted, self.filters), fits=self.fitting(truth))
+        return self._restated(
+            books, view, round_, Cause.CORRECT, cost, changes=held, truth=truth, before=course.accounted
+        )
+
+    def telling(
+        self, books: Books, view: CohortView, truth: ShuffledRound, *, chosen_after: bool = False
+    ) -> Step:
+        """Returns what a release that nothing admitted changes.
+
+        Args:
+            books: where privacy losses come from.
+            view: the cohort now.
+            truth: what was released.
+            chosen_after: it may have had a part in the opening, which chose the rules, so that nothing bounds
+                it.
+        """
+        cost = None if chosen_after else self.cost(books, truth)
+        return self._restated(books, view, Round(charges={}), Cause.INCIDENT, cost, changes={}, truth=truth)
+
+    def rebudgeted(self, view: CohortView, epsilon: float) -> Step:
+        """Returns what another budget changes.
+
+        Without a ceiling the promise moves with the budget; but a smaller one is promised only if what is
+        held is within it.
+
+        Raises:
+            Conflict: slack costs more of delta at a larger epsilon than its account has, and nothing else
+                would hold: raising the budget would make the cohort overspent.
+        """
+        state, limits = self.state(view), self.limits_in(view)
+        refuse, promise, slack = level(self.filters, epsilon), None, None
+        if self.kind is BudgetKind.QUOTA:
+            slack = self._slack(epsilon)
+        elif view.cohort.ceiling is None:
+            is_raised = refuse.epsilon > limits.promise.epsilon
+            promise = _most(refuse, limits.promise) if is_raised else _least(refuse, limits.promise)
+            slack = self._slack(epsilon) if is_raised else None
+        refuse = _least(refuse, promise or (refuse if self.kind is BudgetKind.QUOTA else limits.promise))
+        found = machine.change_budget(state, refuse, promise, slack=slack)
+        if isinstance(found, Refusal) and "slack" in found.reasons:
+            raise Conflict(
+                f"at epsilon {epsilon!r} the local deltas of rounds would cost more than the account of delta"
+                " that is set aside for them: the budget cannot be raised so far"
+            )
+        if isinstance(found, Refusal):
+            found = machine.change_budget(state, refuse)
+        if isinstance(found, Refusal) or found.limits is None:
+            raise LedgerError("the budget cannot be changed so")
+        after = dataclasses.replace(state, limits=found.limits)
+        spent = view.spent if self.filters is None else self.spending(after, rounds=view.spent.rounds)
+        return Step(spent=spent, details=self._standing(view, found.total, found.limits), posting=found)
+
+    def limits_in(self, view: CohortView) -> Limits:
+        """Returns the limits in force."""
+        return self.state(view).limits
+
+    def room(self, books: Books, view: CohortView, described: ShuffledRound) -> Standing:
+        """Returns how many more rounds of one kind each limit and filter takes."""
+        return _room(self.state(view), self.cost(books, described))
+
+    def spending(self, state: State, *, rounds: int) -> Spending:
+        """Returns the smallest epsilon at which a filter, or the slots, hold, as spending."""
+        return spending_of(self.readings_of(state), rounds=rounds, delta=self.delta)
+
+    def after(self, state: State, cost: Cost) -> tuple[State, bool]:
+        """Returns the state after a round of some cost is decided, and whether it is admitted."""
+        posting = decided(state, cost)
+        return dataclasses.replace(state, total=posting.total), not posting.reasons
+
+    def epsilon_after(self, books: Books, view: CohortView, described: ShuffledRound, rounds: int) -> float:
+        """Returns an epsilon within the budget that holds after so many more rounds of one kind; infinite if
+        one of them would be refused."""
+        epsilon = view.cohort.epsilon_budget
+        return self.epsilon_of(self.state(view), self.cost(books, described), rounds, epsilon=epsilon)
+
+    def epsilon_of(self, state: State, cost: Cost, rounds: int, *, epsilon: float) -> float:
+        """Returns the same of a cost, for a state whose `refuse_at` is `epsilon`."""
+        if _room(state, cost).promised < rounds:
+            return math.inf
+        if self.filters is None:
+            return self.slots_epsilon[0]
+        after = self.after_together(state, [cost], rounds)
+        least = min(one.epsilon_upper for one in self.readings_of(after))
+        # If the sliding total or the slots decide, they hold at the budget's epsilon or below.
+        return min(least, epsilon)
+
+    def room_together(self, state: State, costs: Sequence[Cost]) -> int:
+        """Returns how many more times rounds of some costs, one of each, are admitted at least: as many as
+        the limits take that add costs up."""
+        found = _room(state, _together(costs))
+        return min(found.certain, found.slack, max(found.filters[:-1], default=0))
+
+    def after_together(self, state: State, costs: Sequence[Cost], count: int) -> State:
+        """Returns a state after so many more times rounds of some costs, one of each. What it reads is an
+        upper bound: the sliding total is taken as if no noise remained."""
+        total = state.total
+        if self.rounds_per_user is not None:
+            for cost in costs if count else ():
+                total = machine.added(state.rules, total, machine.taken(state, cost))
+            rounds = state.total.rounds + count * len(costs)
+            return dataclasses.replace(state, total=dataclasses.replace(total, rounds=rounds))
+        one = _together(costs)
+        total = dataclasses.replace(
+            total,
+            certain=total.certain + count * one.certain,
+            slack=total.slack + count * one.slack,
+            gaussian=tuple(a + count * b for a, b in zip(total.gaussian, one.gaussian, strict=True)),
+            divergences=tuple(a + count * b for a, b in zip(total.divergences, one.divergences, strict=True)),
+            sliding=total.sliding + count * max(one.gaussian, default=0),
+        )
+        return dataclasses.replace(state, total=total)
+
+    def _with(self, state: State, charge: Charge) -> State:
+        return dataclasses.replace(state, total=machine.added(state.rules, state.total, charge))
+
+    def _restated(
+        self,
+        books: Books,
+        view: CohortView,
+        round_: Round,
+        cause: Cause,
+        cost: Cost | None,
+        *,
+        changes: Mapping[ShuffledRound, int],
+        truth: ShuffledRound | None = None,
+        before: ShuffledRound | None = None,
+    ) -> Step:
+        state = self.state(view)
+        described = Described.STATED if cost else Described.UNKNOWN
+        if cause is Cause.VOID:
+            described = Described.NOTHING
+        posting = restated(state, round_, described, cause, cost)
+        accounted = truth and self.accounted_truth(posting, truth, before)
+        if accounted is not None:
+            changes = _merged(changes, {accounted: 1})
+        after = dataclasses.replace(state, total=posting.total)
+        return self._step(books, view, posting, shown=after, changes=changes, cost=cost, accounted=accounted)
+
+    def accounted_truth(
+        self, posting: Posting, truth: ShuffledRound, before: ShuffledRound | None
+    ) -> ShuffledRound:
+        """Returns what a restated round is accounted as: itself or, of slots alone, the kind in which it
+        stands and has room."""
+        kind = posting.charge.kind if posting.charge else None
+        if self.filters is not None:
+            return slot_of(truth) if before is None else told(before, truth)
+        if kind is None or posting.total.claims[kind] > self.machine_rules.slots[kind]:
+            return slot_of(truth)
+        return self.slots_declared[kind][0]
+
+    def _step(
+        self,
+        books: Books,
+        view: CohortView,
+        posting: Posting,
+        *,
+        shown: State,
+        changes: Mapping[ShuffledRound, int],
+        cost: Cost | None,
+        accounted: ShuffledRound | None,
+    ) -> Step:
+        details = self._standing(view, posting.total, self.limits_in(view))
+        if posting.charge is not None and cost is not None:
+            details = {"cost": spelled(cost), **details}
+        if posting.charge is not None:
+            details = {"charge": spelled(posting.charge), **details}
+        return Step(
+            spent=self._spent(books, view, shown, changes),
+            details=details,
+            posting=posting,
+            changes=changes,
+            accounted=accounted,
+        )
+
+    def _spent(
+        self, books: Books, view: CohortView, state: State, changes: Mapping[ShuffledRound, int]
+    ) -> Spending:
+        rounds = view.spent.rounds + sum(changes.values())
+        if self.filters is not None:
+            return self.spending(state, rounds=rounds)
+        if not changes:
+            return view.spent
+        spent = books.certify(changed(view.held, changes), delta=view.cohort.delta_budget)
+        # Where slots cover all that is held, the whole plan's bound is one for it too.
+        is_covered = machine.standing(state.rules, state.limits, state.total, _endless(state)).slots
+        upper = min(spent.epsilon_upper, self.slots_epsilon[0]) if is_covered else spent.epsilon_upper
+        return dataclasses.replace(spent, epsilon_upper=upper, epsilon_lower=min(spent.epsilon_lower, upper))
+
+    def _slots_reading(self, state: State) -> tuple[FilterReading, ...]:
+        if not self.slots_declared:
+            return ()
+        upper, lower = self.slots_epsilon
+        holds = machine.standing(state.rules, state.limits, state.total, _endless(state)).slots
+        epsilon = upper if holds else math.inf
+        return (
+            FilterReading(name=SLOTS, delta=self.share_of_slots, epsilon_upper=epsilon, epsilon_lower=lower),
+        )
+
+    def _slack(self, epsilon: float) -> int:
+        if self.filters is None:
+            return 0
+        return units_below(self.filters.accounts.limits(epsilon)[1], DELTA_UNIT)
+
+    def _standing(self, view: CohortView, total: Total, limits: Limits) -> dict[str, Any]:
+        """Returns what every entry states after it: the total, and limits that were changed."""
+        raised = (
+            None if limits == self.limits else spell_once(view, "limits", limits, lambda: spelled(limits))
+        )
+        return self._stated(spell_once(view, "total", total, lambda: spelled(total)), raised)
+
+    def _stated(self, total: dict[str, Any], limits: dict[str, Any] | None) -> dict[str, Any]:
+        return {"standing": {"rules": self.digest, "total": total, **({"limits": limits} if limits else {})}}
+
+
+def decided(state: State, cost: Cost) -> Posting:
+    """Returns what a budget posts when it decides alone about a round of some cost."""
+    posting = machine.decide({_NAME: state}, Request(audience=(_NAME,)), {_NAME: cost}).postings[0]
+    if posting.charge is None or not refuses_nothing(state):
+        return posting
+    total = machine.added(state.rules, state.total, posting.charge)
+    return dataclasses.replace(posting, kind=PostingKind.ADMITTED, total=total, reasons=())
+
+
+def refuses_nothing(state: State) -> bool:
+    """Returns whether only the windows of a budget's cohort refuse rounds."""
+    return state.limits.refuse.gaussian == _ENDLESS and not state.is_frozen
+
+
+def _room(state: State, cost: Cost) -> Standing:
+    """Returns how many more rounds of a cost each limit and filter takes."""
+    if refuses_nothing(state):
+        most = machine.ROUNDS_MAX
+        return Standing(
+            local=most, certain=most, slack=most, filters=(most,) * (len(cost.divergences) + 2), slots=0
+        )
+    return machine.room(state, cost)
+
+
+def restated(state: State, round_: Round, described: Described, cause: Cause, cost: Cost | None) -> Posting:
+    """Returns what a budget posts when a release turned out otherwise; an incident's cost is stated only if
+    its release is attested to be later than the opening."""
+    costs = {} if cost is None else {_NAME: cost}
+    attested = dataclasses.replace(round_, released_after=state.rules.opened_at + 1)
+    (posting,) = machine.restate({_NAME: state}, attested, described, cause, costs)
+    return posting
+
+
+def slots_share(policy: str) -> float:
+    """Returns the part of delta that slots have: all of it, or half of it beside filters."""
+    return SLOTS_SHARE if policy == POLICY_ADAPTIVE else 1.0
+
+
+def level(filters: FilterSet | None, epsilon: float) -> Level:
+    """Returns an epsilon with what filters allow at it, rounded down."""
+    if filters is None:
+        return Level(epsilon=epsilon_units(epsilon))
+    found = filters.limits(epsilon)
+    return Level(
+        epsilon=epsilon_units(epsilon),
+        gaussian=units_below(found.gaussian, LOSS_UNIT),
+        divergences=tuple(units_below(one, LOSS_UNIT) for one in found.renyi),
+    )
+
+
+def spending_of(readings: tuple[FilterReading, ...], *, rounds: int, delta: float) -> Spending:
+    """Returns the smallest epsilon at which one of the filters holds, as spending.
+
+    Raises:
+        LedgerError: a reading cannot be a bound. Unknown is an error, never an admission.
+    """
+    if rounds == 0:
+        return Spending.nothing(delta)
+    best = min(readings, key=lambda reading: reading.epsilon_upper)
+    upper = best.epsilon_upper
+    lower = min(reading.epsilon_lower for reading in readings)
+    if not 0.0 <= lower <= upper:
+        raise LedgerError(f"the filters read epsilon in [{lower}, {upper}], which bounds nothing")
+    return Spending(
+        epsilon_upper=upper,
+        epsilon_lower=lower,
+        delta=delta,
+        rounds=rounds,
+        discretization=0.0,
+        truncation=0.0,
+        round_off=upper - lower if upper < float("inf") else 0.0,
+        method=method_of(best),
+    )
+
+
+def method_of(reading: FilterReading) -> str:
+    """Returns how the spending is said to be read."""
+    return f"{reading.name} filter at delta {upper_text(reading.delta)}"
+
+
+def _together(costs: Sequence[Cost]) -> Cost:
+    """Returns the sums of some costs, of which no slot is known to cover all."""
+    return Cost(
+        certain=sum(one.certain for one in costs),
+        slack=sum(one.slack for one in costs),
+        gaussian=tuple(map(sum, zip(*(one.gaussian for one in costs), strict=True))),
+        divergences=tuple(map(sum, zip(*(one.divergences for one in costs), strict=True))),
+    )
+
+
+def _endless(state: State) -> Level:
+    """Returns a level that no certificate of slots is beyond."""
+    return dataclasses.replace(state.limits.promise, epsilon=machine.UNBOUNDED - 1)
+
+
+def _limits(filters: FilterSet | None, refuse: Level, promise: Level, *, is_summed: bool) -> Limits:
+    if filters is None:
+        return Limits(refuse=refuse, promise=promise)
+    certain, slack = filters.accounts.limits(float(promise.epsilon * machine.EPSILON_UNIT))
+    return Limits(
+        refuse=refuse,
+        promise=promise,
+        certain=units_below(certain, DELTA_UNIT),
+        slack=units_below(slack, DELTA_UNIT),
+        sliding=promise.gaussian if is_summed else None,
+    )
+
+
+def _boundless(filters: FilterSet, epsilon: float) -> Limits:
+    """Returns the limits of a budget that refuses nothing: only its cohort's windows do. What it reads still
+    rests on its accounts of delta."""
+    endless = Level(
+        epsilon=epsilon_units(epsilon), gaussian=_ENDLESS, divergences=(_ENDLESS,) * len(filters.renyi)
+    )
+    certain, slack = (units_below(one, DELTA_UNIT) for one in filters.accounts.limits(epsilon))
+    return Limits(refuse=endless, promise=endless, certain=certain, slack=slack)
+
+
+def _least(one: Level, other: Level) -> Level:
+    return _combined(min, one, other)
+
+
+def _most(one: Level, other: Level) -> Level:
+    return _combined(max, one, other)
+
+
+def _combined(combine: Any, one: Level, other: Level) -> Level:
+    return Level(
+        epsilon=combine(one.epsilon, other.epsilon),
+        gaussian=combine(one.gaussian, other.gaussian),
+        divergences=tuple(map(combine, one.divergences, other.divergences)),
+    )
+
+
+def _merged(one: Mapping[ShuffledRound, int], other: Mapping[ShuffledRound, int]) -> dict[ShuffledRound, int]:
+    """Returns changes of what is held together, without kinds of which nothing changes."""
+    return changed(one, other)

@@ -1,0 +1,528 @@
+"""Follows a budget through its chain: the exact machine decides again, and every entry is compared with that.
+
+What the accountant computed is taken as stated here: costs, limits, and which slots a round fits. `recompute`
+proves that each stated cost is at least what its round costs and each stated limit small enough.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Protocol, Self
+
+from shuffle_ledger.accounting import (
+    AccountsReading,
+    FilterReading,
+    FilterSet,
+    ShuffledRound,
+    exact_text,
+    lower_text,
+    slot_for,
+)
+from shuffle_ledger.accounting import Charge as FilterCharge
+from shuffle_ledger.accounting.verification import Coverage
+from shuffle_ledger.ledger import machine
+from shuffle_ledger.ledger.errors import Damaged
+from shuffle_ledger.ledger.machine import (
+    DELTA_UNIT,
+    EPSILON_UNIT,
+    LOSS_UNIT,
+    BudgetKind,
+    Cause,
+    Charge,
+    Cost,
+    Described,
+    Level,
+    Limits,
+    Posting,
+    PostingKind,
+    Refusal,
+    Round,
+    State,
+)
+from shuffle_ledger.ledger.policies.numbers import epsilon_units, filter_charge, read
+from shuffle_ledger.ledger.policies.policy import (
+    NO_FILTER,
+    SLOTS,
+    BudgetPolicy,
+    decided,
+    restated,
+    slots_share,
+)
+from shuffle_ledger.ledger.policies.registry import policy_from
+from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, EntryBody, EntryKind, Spending
+from shuffle_ledger.ledger.values.requests import RefusalReason
+
+_ROUND_OFF = Fraction(1, 2**30)  # of a share of delta, on another computer
+# Charges are upper bounds. A ledger's precision is at worst 0.1, and its charges are then too large by about
+# as much. That is sound; a larger excess is worth a note.
+DEARER_MAX = 0.1
+_CAUSES = {
+    EntryKind.SETTLED: Cause.CORRECT,
+    EntryKind.CORRECTED: Cause.CORRECT,
+    EntryKind.VOIDED: Cause.VOID,
+    EntryKind.INCIDENT: Cause.INCIDENT,
+}
+# Reasons to refuse a round whose cost nobody computes: of any budget, and of slots alone.
+_UNSEEN = (
+    RefusalReason.COHORT_FROZEN,
+    RefusalReason.COHORT_OVERSPENT,
+    RefusalReason.COLLECTION_OVER,
+    RefusalReason.REFUSED_ELSEWHERE,
+)
+_OF_SLOTS = (RefusalReason.NO_FREE_SLOT, RefusalReason.LOCAL_BUDGET_EXCEEDED)
+
+
+class ChargeSource(Protocol):
+    """Computes what rounds cost filters: from stored privacy losses, or from nothing but parameters."""
+
+    def charge(self, accounted: ShuffledRound, filters: FilterSet) -> FilterCharge:
+        """Return what a round costs each filter."""
+
+    def certify(self, held: Mapping[ShuffledRound, int], *, delta: float) -> Spending:
+        """Return the certified composition of rounds."""
+
+
+@dataclass
+class Trail:
+    """The state of a budget while its chain is read from the beginning."""
+
+    policy: BudgetPolicy | None = None  # None before the opening
+    state: State | None = None
+    frozen: bool = False  # the spending is unknown from here on
+    _charges: dict[str, Charge] = field(default_factory=dict)  # of rounds that may be restated
+    _costs: dict[str, Cost] = field(default_factory=dict)  # that their entries stated last
+    _same: dict[Any, Any] = field(default_factory=dict)  # rounds of one kind share their numbers
+    _stated: tuple[ShuffledRound, Cost] | None = None  # to be proven, by the last entry followed
+    _limits: Limits | None = None  # likewise
+    _is_endless: bool = False  # the budget refuses nothing: its levels prove nothing
+    _opens: bool = False  # the last entry followed opens the budget
+
+    @classmethod
+    def resumed(cls, opened: EntryBody, last: EntryBody, *, overspent: bool) -> Self:
+        """Return the state after `last`, of a chain that was verified up to it.
+
+        What single rounds were charged is not part of it: `recall` each round before an entry about it.
+        """
+        policy = policy_from(str(opened.details.get("policy")), opened.to_bytes())
+        return cls(
+            policy=policy,
+            state=policy.state_in(last.details, overspent=overspent),
+        )
+
+    def recall(self, body: EntryBody) -> None:
+        """Take notice of what an entry, verified before, says of its round; entries of a round in order."""
+        details, round_id = body.details, str(body.round_id)
+        if body.kind is EntryKind.REFUSED or "charge" not in details:
+            return
+        self._keep(round_id, read(Charge, details["charge"]))
+        if "cost" in details:
+            self._costs[round_id] = read(Cost, details["cost"])
+
+    @property
+    def decided_by(self) -> str:
+        """Return the sentence of statements about the number that decides; empty before the opening."""
+        return "" if self.policy is None else self.policy.decided_by
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether the last entry and the opening say all that `resumed` needs."""
+        return not self.frozen
+
+    @property
+    def filtered(self) -> bool:
+        """Whether filters decide, so that the numbers are theirs and not the composition's."""
+        return self.policy is not None and self.policy.filters is not None
+
+    @property
+    def is_overspent(self) -> bool:
+        """Whether the promise is broken after the last entry."""
+        return self.state is not None and self.state.is_overspent
+
+    @property
+    def promised_epsilon(self) -> float:
+        """Return the epsilon that is promised after the last entry; infinite where nothing is."""
+        if self.state is None or not self.state.rules.promises:
+            return math.inf
+        return float(self.state.limits.promise.epsilon * EPSILON_UNIT)
+
+    def readings(self) -> tuple[FilterReading, ...]:
+        """Return what each filter says after the last entry, if filters decide."""
+        return () if self.policy is None or self.state is None else self.policy.readings_of(self.state)
+
+    def delta_accounts(self) -> AccountsReading | None:
+        """Return what approximate rounds used of delta by the last entry, if there are accounts of it."""
+        return None if self.policy is None or self.state is None else self.policy.accounts_of(self.state)
+
+    def rounds_of_one_user(self) -> int | None:
+        """Return in how many of the rounds so far one user takes part at most; None without a limit."""
+        if self.state is None or self.state.rules.rounds_per_user is None:
+            return None
+        return machine.rounds_of_one_user(self.state.rules, self.state.total)
+
+    def shares(self) -> dict[str, float]:
+        """Return the shares of delta of the filters, and of slots beside them, by their names."""
+        return {one.name: one.delta for one in self.readings()}
+
+    def restates(self, body: EntryBody) -> bool:
+        """Returns whether the next entry may state a new reading of the spending, although it admits nothing:
+        a larger budget raises the limit at which the sliding total is read."""
+        return self.filtered and body.kind is EntryKind.BUDGET_CHANGED
+
+    def follow(self, body: EntryBody, truth: ShuffledRound | None) -> Iterator[str]:
+        """Apply the next entry, and yield its errors.
+
+        Args:
+            body: the entry.
+            truth: the round as it was asked for, settled, corrected or told; None: it is about no round, or
+                says that nothing was released.
+        """
+        self.frozen = self.frozen or body.kind is EntryKind.FROZEN
+        self._stated = self._limits = None
+        self._opens = body.kind is EntryKind.OPENED
+        if body.kind is EntryKind.OPENED:
+            yield from self._open(body)
+        elif self.policy is not None and self.state is not None:
+            yield from self._follow(self.policy, self.state, body, truth)
+
+    def recompute(self, books: ChargeSource, coverage: Coverage) -> Iterator[str]:
+        """Prove anew what the last entry states of costs, limits and slots; yield what cannot be proven."""
+        if self.policy is None:
+            return
+        if self._opens and self.policy.slots_declared:
+            yield from self._recompute_slots(self.policy, books)
+        filters = self.policy.filters
+        if filters is None:
+            return
+        if self._limits is not None:
+            yield from _unproven_limits(filters, self._limits, is_endless=self._is_endless)
+            if self._opens and self._limits.sliding not in (None, self._limits.promise.gaussian):
+                yield "its sliding limit is not the variance that its promise allows"
+        if self._stated is not None:
+            accounted, cost = self._stated
+            books.charge(accounted, filters)  # from the stored privacy loss, if there is one
+            if not coverage.covers(accounted, filters, filter_charge(cost)):
+                yield (
+                    "the charge it states is too small: nothing proves that it covers a round of its"
+                    f" parameters, at precisions down to {exact_text(min(coverage.precisions))}"
+                )
+
+    def dearer(self, books: ChargeSource) -> Iterator[str]:
+        """Yield which costs of the last entry are more than its round needs: sound, and a waste."""
+        if self.policy is None or self.policy.filters is None or self._stated is None:
+            return
+        accounted, cost = self._stated
+        share = _dearer(filter_charge(cost), books.charge(accounted, self.policy.filters))
+        if share > DEARER_MAX:
+            more = lower_text(100 * share, digits=3)
+            yield f"the charge it states is {more} % more than its round needs: sound, and a waste"
+
+    def accounts(self, body: EntryBody, described: ShuffledRound, accounted: ShuffledRound) -> bool:
+        """Return whether a decided round is accounted as this one."""
+        if self.policy is None or self.policy.filters is not None or "charge" not in body.details:
+            return slot_for(described) == accounted
+        kind, slots = read(Charge, body.details["charge"]).claimed, self.policy.slots_declared
+        return kind is not None and kind < len(slots) and slots[kind][0] == accounted
+
+    def _open(self, body: EntryBody) -> Iterator[str]:
+        details = body.details
+        policy = self.policy = policy_from(str(details.get("policy")), body.to_bytes())
+        self.state = machine.new_state(policy.machine_rules, policy.limits)
+        self._limits, self._is_endless = policy.limits, bool(details.get("windows_only"))
+        stated = policy.state_in(details)
+        if stated.total != self.state.total or stated.limits != policy.limits:
+            yield "it opens a cohort that has already spent something"
+        if policy.delta != body.delta_budget:
+            yield "its rules are of another delta than the budget's"
+        if policy.rounds_per_user != details.get("rounds_per_user"):
+            yield "its filters count another number of rounds for each user than it says"
+        if policy.kind is not _kind(details):
+            yield "its rules are for another kind of budget than it says"
+        yield from _misplaced(policy, body)
+        if policy.filters is not None:
+            yield from _misdivided(policy, policy.filters)
+        if policy.filters is None and policy.machine_rules.slots_epsilon > policy.limits.promise.epsilon:
+            yield "it opens a cohort with a plan beyond its budget"
+
+    def _follow(
+        self, policy: BudgetPolicy, before: State, body: EntryBody, truth: ShuffledRound | None
+    ) -> Iterator[str]:
+        details, posting = body.details, None
+        if body.kind in CORRECTED_OR_INCIDENT and ("charge" in details) == self.frozen:
+            yield "it charges a release although the cohort is frozen, or charges nothing although it is not"
+        if body.kind in (EntryKind.ADMITTED, EntryKind.REFUSED):
+            posting = yield from self._decide(policy, before, body, truth)
+        elif body.kind in _CAUSES and not self.frozen:
+            posting = yield from self._restate(policy, before, body, truth)
+            yield from _misaccounted(policy, posting, body, truth)
+        elif body.kind is EntryKind.BUDGET_CHANGED:
+            posting = yield from self._change(policy, before, body)
+        after = before if posting is None else _after(before, posting)
+        self.state = after = dataclasses.replace(after, is_frozen=self.frozen)
+        stated = policy.state_in(details)
+        if stated.total != after.total:
+            yield "what it says was charged altogether does not follow from the entries before it"
+        if stated.limits != after.limits:
+            yield "what it says of limits does not follow from the entries before it"
+        if not self.frozen and policy.filters is not None:
+            yield from self._compare(policy, "what is spent", body.spent, after)
+        elif not self.frozen:
+            yield from _compare_with_plan(policy, after, body)
+
+    def _decide(
+        self, policy: BudgetPolicy, before: State, body: EntryBody, truth: ShuffledRound | None
+    ) -> Generator[str, None, Posting | None]:
+        """Decide a round again; yield what the entry says otherwise, and return the posting."""
+        details = body.details
+        if "cost" not in details:
+            if body.kind is EntryKind.ADMITTED:
+                yield "it admits a round and does not say what that costs"
+            else:
+                yield from _unfounded(policy, before, str(details["reason"]), truth)
+            return None
+        cost, charge = read(Cost, details["cost"]), read(Charge, details["charge"])
+        yield from self._check_fits(policy, cost, truth)
+        open_state = dataclasses.replace(before, is_frozen=False, is_overspent=False)
+        posting = decided(open_state, cost)
+        self._stated = (ShuffledRound.from_mapping(details["accounted"]), cost)
+        if posting.charge != charge:
+            yield "what it says its round takes does not follow from its cost and from what is left"
+        if body.kind is EntryKind.ADMITTED:
+            self._keep(str(body.round_id), charge)
+            self._costs[str(body.round_id)] = self._same.setdefault(cost, cost)
+            if before.is_overspent or before.is_frozen:
+                yield "it admits a round although the cohort is overspent or frozen"
+            if posting.reasons:
+                yield "it admits a round beyond the budget, by its own numbers"
+            after = machine.added(before.rules, before.total, charge)
+            return dataclasses.replace(posting, kind=PostingKind.ADMITTED, total=after)
+        yield from _contradicted(policy, details, posting)
+        if details["requested"] is not None and policy.filters is not None:
+            total = machine.added(before.rules, before.total, charge)
+            asked = dataclasses.replace(before, total=total)
+            requested = Spending(**details["requested"])
+            yield from self._compare(policy, "what was requested", requested, asked)
+        return None
+
+    def _restate(
+        self, policy: BudgetPolicy, before: State, body: EntryBody, truth: ShuffledRound | None
+    ) -> Generator[str, None, Posting | None]:
+        """Restate a round again; yield what the entry says otherwise, and return the posting."""
+        details, round_id, cause = body.details, str(body.round_id), _CAUSES[body.kind]
+        cost = read(Cost, details["cost"]) if "cost" in details else None
+        if cost is not None:
+            yield from self._check_fits(policy, cost, truth)
+        if cause is Cause.CORRECT and cost is None:
+            raise Damaged("it charges a release and does not say what that costs")
+        if cause is Cause.INCIDENT and (cost is None) != bool(details["chosen_after"]):
+            yield "it bounds a release that may have come before the opening, or does not bound a later one"
+        described = Described.NOTHING if cause is Cause.VOID else Described.STATED
+        if cause is Cause.INCIDENT and cost is None:
+            described = Described.UNKNOWN
+        known = self._charges.get(round_id)
+        charges = {} if known is None or cause is Cause.INCIDENT else {policy.machine_rules.name: known}
+        posting = restated(before, Round(charges=charges), described, cause, cost)
+        if posting.charge != read(Charge, details["charge"]):
+            yield "what it says its round takes does not follow from its cost and from what is left"
+        self._prove(policy, body, cost)
+        if cause is Cause.VOID:
+            self._charges.pop(round_id, None)
+            self._costs.pop(round_id, None)
+            return posting
+        if posting.charge is not None:
+            self._keep(round_id, posting.charge)
+        if cost is not None:
+            self._costs[round_id] = self._same.setdefault(cost, cost)
+        return posting
+
+    def _prove(self, policy: BudgetPolicy, body: EntryBody, cost: Cost | None) -> None:
+        """Keep a stated cost for its proof, unless it is that of the round before."""
+        if cost is None or policy.filters is None:
+            return
+        accounted = ShuffledRound.from_mapping(body.details["accounted"])
+        known = self._costs.get(str(body.round_id))
+        is_same = body.details.get("accounted_before") == body.details["accounted"]
+        if known is None or not is_same or dataclasses.replace(known, fits=cost.fits) != cost:
+            self._stated = (accounted, cost)
+
+    def _change(
+        self, policy: BudgetPolicy, before: State, body: EntryBody
+    ) -> Generator[str, None, Posting | None]:
+        """Change the budget again; yield what the entry says otherwise, and return the posting."""
+        stated = policy.state_in(body.details).limits
+        self._limits = stated
+        given, held = epsilon_units(body.epsilon_budget), before.limits.promise
+        if stated.refuse.epsilon != given:
+            yield "it refuses rounds at another epsilon than its budget's"
+        promise = None if stated.promise == held else stated.promise
+        if not before.rules.promises:
+            promise = None
+            if stated.promise != stated.refuse:
+                yield "it promises something of a quota"
+        elif promise is not None and stated.promise.epsilon != given:
+            yield "it promises another epsilon than its budget says"
+        if given > held.epsilon and promise is None and before.rules.promises:
+            yield "it refuses rounds at a larger epsilon than it promises"
+        slack = stated.slack if stated.slack != before.limits.slack or promise is not None else None
+        found = machine.change_budget(before, stated.refuse, promise, slack=slack)
+        if isinstance(found, Refusal):
+            yield "it changes the budget so that what is held does not fit"
+            return None
+        return found
+
+    def _check_fits(self, policy: BudgetPolicy, cost: Cost, truth: ShuffledRound | None) -> Iterator[str]:
+        if truth is not None and cost.fits != policy.fitting(truth):
+            yield "it says that its round fits other slots than it does"
+
+    def _compare(self, policy: BudgetPolicy, subject: str, stated: Spending, state: State) -> Iterator[str]:
+        readings = policy.readings_of(state)
+        again = policy.spending(state, rounds=stated.rounds)
+        # What decides is the filter that reads least; how little another one might is no excuse.
+        least = min(readings, key=lambda reading: reading.epsilon_upper)
+        # A filter is read again, on another computer; the slots' bound is the number that the rules state.
+        most = least.epsilon_upper if least.name == SLOTS else least.epsilon_lower
+        enough = stated.rounds == 0 or most <= stated.epsilon_upper
+        if stated.rounds and math.isinf(least.epsilon_upper):
+            enough = math.isinf(stated.epsilon_upper)
+        if not enough or again.epsilon_upper < stated.epsilon_lower:
+            yield (
+                f"it says epsilon of {subject} is up to {exact_text(stated.epsilon_upper)}; for its charges"
+                f" the filters say {exact_text(again.epsilon_upper)}"
+            )
+
+    def _recompute_slots(self, policy: BudgetPolicy, books: ChargeSource) -> Iterator[str]:
+        upper, lower = policy.slots_epsilon
+        again = books.certify(dict(policy.slots_declared), delta=policy.share_of_slots)
+        if lower > again.epsilon_upper:
+            yield (
+                f"it says the whole plan costs at least {exact_text(lower)}; computed again it is up to"
+                f" {exact_text(again.epsilon_upper)}"
+            )
+        if upper < again.epsilon_lower:
+            yield (
+                f"it says the whole plan costs up to {exact_text(upper)}; computed again it is at least"
+                f" {exact_text(again.epsilon_lower)}"
+            )
+
+    def _keep(self, round_id: str, charge: Charge) -> None:
+        self._charges[round_id] = self._same.setdefault(charge, charge)
+
+
+def _after(state: State, posting: Posting) -> State:
+    return dataclasses.replace(
+        state,
+        total=posting.total,
+        limits=posting.limits or state.limits,
+        is_overspent=state.is_overspent or posting.is_overspent,
+    )
+
+
+def _kind(details: Mapping[str, Any]) -> BudgetKind:
+    if "quota" in details or details.get("windows_only"):
+        return BudgetKind.QUOTA
+    return BudgetKind.PERIOD if "period" in details else BudgetKind.LIFE
+
+
+def _misplaced(policy: BudgetPolicy, body: EntryBody) -> Iterator[str]:
+    """Yield how the epsilons of an opening's limits are not those of its budget."""
+    refuse, promise, promised = policy.limits.refuse, policy.limits.promise, body.epsilon_budget
+    if policy.kind is not BudgetKind.QUOTA:
+        promised = body.details.get("ceiling", promised)
+    if promise.epsilon != epsilon_units(promised):
+        yield "it promises another epsilon than its budget says"
+    if refuse.epsilon != epsilon_units(body.epsilon_budget):
+        yield "it refuses rounds at another epsilon than its budget's"
+    if refuse.epsilon == promise.epsilon and refuse != promise:
+        yield "its limits at one epsilon differ"
+    if policy.filters is not None:
+        accounts = policy.filters.accounts.limits(float(promise.epsilon * EPSILON_UNIT))
+        if list(map(bool, accounts)) != [bool(policy.limits.certain), bool(policy.limits.slack)]:
+            yield "it leaves a limit of certain loss or slack out"
+
+
+def _misdivided(policy: BudgetPolicy, filters: FilterSet) -> Iterator[str]:
+    """Yield how the shares of delta are not those that the rules say."""
+    left = policy.delta * (1 - slots_share("adaptive") if policy.slots_declared else 1.0)
+    part = Fraction(policy.approximate_share) * Fraction(left) / 2
+    if not all(abs(Fraction(each) - part) <= part * _ROUND_OFF for each in filters.shares()[-2:]):
+        yield "its accounts have another share of delta than it says"
+
+
+def _unproven_limits(filters: FilterSet, limits: Limits, *, is_endless: bool) -> Iterator[str]:
+    """Yield which stated limits are larger than what the filters' shares of delta allow."""
+    for one in () if is_endless else (limits.refuse, limits.promise):
+        if not _is_within(filters, one):
+            at = exact_text(float(one.epsilon * EPSILON_UNIT))
+            yield f"a limit it states is too large for epsilon {at}"
+    certain, slack = filters.accounts.limits(float(limits.promise.epsilon * EPSILON_UNIT))
+    if limits.certain * DELTA_UNIT > certain or limits.slack * DELTA_UNIT > slack * (1 + _ROUND_OFF):
+        yield "its limits of certain loss or slack are larger than their shares of delta"
+
+
+def _is_within(filters: FilterSet, level: Level) -> bool:
+    """Return whether each filter's reading at its limit is within the level's epsilon."""
+    readings = filters.readings(level.gaussian * LOSS_UNIT, [one * LOSS_UNIT for one in level.divergences])
+    epsilon = level.epsilon * EPSILON_UNIT
+    return all(
+        math.isfinite(one.epsilon_upper) and Fraction(one.epsilon_upper) <= epsilon * (1 + _ROUND_OFF)
+        for one in readings
+    )
+
+
+def _misaccounted(
+    policy: BudgetPolicy, posting: Posting | None, body: EntryBody, truth: ShuffledRound | None
+) -> Iterator[str]:
+    """Yield how a restated round of slots alone is not accounted as the slot in which it stands."""
+    if policy.filters is not None or posting is None or truth is None:
+        return
+    accounted = ShuffledRound.from_mapping(body.details["accounted"])
+    if accounted != policy.accounted_truth(posting, truth, None):
+        yield "what it accounts is not the slot of the plan in which its round stands"
+
+
+def _unfounded(policy: BudgetPolicy, state: State, reason: str, truth: ShuffledRound | None) -> Iterator[str]:
+    """Yield how the reason of a refusal for which nothing was computed is none: that the cohort was closed
+    and that another one refused are compared elsewhere, and only slots alone refuse a round unseen."""
+    if reason not in _UNSEEN and (policy.filters is not None or reason not in _OF_SLOTS):
+        yield _wrong_reason(reason)
+    if reason == RefusalReason.NO_FREE_SLOT and truth is not None:
+        kinds = policy.fitting(truth)
+        if any(state.total.claims[kind] < state.rules.slots[kind] for kind in kinds):
+            yield "it refuses a round for want of a slot, and one is free"
+
+
+def _contradicted(policy: BudgetPolicy, details: Mapping[str, Any], posting: Posting) -> Iterator[str]:
+    """Yield how a refusal's reason is not that of the machine."""
+    if not posting.reasons:
+        expected = RefusalReason.LOCAL_BUDGET_EXCEEDED
+    elif policy.filters is None:
+        expected = RefusalReason.BUDGET_EXCEEDED
+    elif NO_FILTER not in posting.reasons:
+        expected = RefusalReason.DELTA_ACCOUNT_EXHAUSTED
+    elif math.isinf(details["requested"]["epsilon_upper"]):
+        expected = RefusalReason.UNBOUNDED_LOSS
+    else:
+        expected = RefusalReason.BUDGET_EXCEEDED
+    if details["reason"] != expected:
+        yield _wrong_reason(details["reason"])
+
+
+def _wrong_reason(reason: object) -> str:
+    return f"its reason, {reason}, is not the one that its numbers and the budget's state give"
+
+
+def _compare_with_plan(policy: BudgetPolicy, state: State, body: EntryBody) -> Iterator[str]:
+    is_covered = not state.total.unplaced and all(
+        taken <= most for taken, most in zip(state.total.claims, state.rules.slots, strict=True)
+    )
+    if is_covered and body.spent.epsilon_upper > policy.slots_epsilon[0]:
+        yield "it says more is spent than the whole plan costs"
+
+
+def _dearer(stated: FilterCharge, again: FilterCharge) -> float:
+    """By what share of it a charge is larger than another, where it is most."""
+    pairs = zip((*stated.gaussian, *stated.renyi), (*again.gaussian, *again.renyi), strict=True)
+    return max(float(ours / theirs) - 1 for ours, theirs in pairs)
