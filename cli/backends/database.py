@@ -116,9 +116,7 @@ class DatabaseLedger:
         """See `Ledger`."""
         session = self.session
         actor = session.settings.actor
-        return change_budget(
-            session.store, session.accountant, cohort, epsilon=epsilon, reason=reason, actor=actor
-        )
+        return change_budget(session.store, cohort, epsilon=epsilon, reason=reason, actor=actor)
 
     def cohorts(self) -> list[Cohort]:
         """See `Ledger`."""

@@ -53,7 +53,7 @@ def divergence(laws: np.ndarray, common: np.ndarray, order: float) -> float:
 def test_no_change_of_one_attribute_shows_more(written: tuple[str, str]) -> None:
     first, second = (PARTS[one] for one in written)
     described = alike(
-        randomizer=f"joint({', '.join(written)})",  # type: ignore[arg-type]  # text is accepted
+        randomizer=f"joint({', '.join(written)})",
         reports=2,
     )
     accountant = Accountant(precision=0.01)

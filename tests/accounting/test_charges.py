@@ -53,7 +53,7 @@ ROUNDS: list[tuple[str, dict[str, object]]] = [
 
 
 def made(randomizer: str, **fields: object) -> ShuffledRound:
-    return alike(randomizer=parse_randomizer(randomizer), **fields)  # type: ignore[arg-type]  # as listed
+    return alike(randomizer=parse_randomizer(randomizer), **fields)
 
 
 def exact_gaussian(variance: object, loss: object) -> mp.mpf:

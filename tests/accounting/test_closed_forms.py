@@ -18,7 +18,7 @@ def one_round(written: str, reports: int, **rest: object) -> ShuffledRound:
     return alike(
         randomizer=parse_randomizer(written),
         reports=reports,
-        **rest,  # type: ignore[arg-type]
+        **rest,
     )
 
 

@@ -38,7 +38,7 @@ KINDS: list[tuple[str, dict[str, object]]] = [
 
 
 def made(randomizer: str, **fields: object) -> ShuffledRound:
-    return alike(randomizer=parse_randomizer(randomizer), **fields)  # type: ignore[arg-type]  # as listed
+    return alike(randomizer=parse_randomizer(randomizer), **fields)
 
 
 def scaled(charge: Charge, factor: float, *, only: int | None = None) -> Charge:

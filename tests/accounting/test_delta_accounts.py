@@ -45,7 +45,7 @@ def made(randomizer: str, reports: int = 20_000, **fields: object) -> ShuffledRo
     return alike(
         randomizer=parse_randomizer(randomizer),
         reports=reports,
-        **fields,  # type: ignore[arg-type]  # as listed
+        **fields,
     )
 
 

@@ -20,7 +20,7 @@ def _round(written: str, reports: int = 1000, **rest: object) -> ShuffledRound:
     return alike(
         randomizer=parse_randomizer(written),
         reports=reports,
-        **rest,  # type: ignore[arg-type]
+        **rest,
     )
 
 

@@ -29,7 +29,7 @@ def _certificate(randomizer: str, **rest: object) -> tuple[ShuffledRound, Certif
     shuffled = alike(
         randomizer=parse_randomizer(randomizer),
         reports=_USERS,
-        **rest,  # type: ignore[arg-type]
+        **rest,
     )
     return shuffled, Accountant().certify({shuffled: 1}, delta=_DELTA)
 

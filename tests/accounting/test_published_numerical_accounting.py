@@ -22,7 +22,7 @@ def _round(randomizer: str, reports: int, **rest: object) -> ShuffledRound:
     return alike(
         randomizer=parse_randomizer(randomizer),
         reports=reports,
-        **rest,  # type: ignore[arg-type]
+        **rest,
     )
 
 

@@ -443,7 +443,7 @@ def test_heavy_atoms_and_large_deltas_are_narrow_too(
     randomizer: str, reports: int, rounds: int, delta: float
 ) -> None:
     """Losses that are too coarse for the answer are computed again: inside what both coarse and fine say."""
-    question = {alike(randomizer=randomizer, reports=reports): rounds}  # type: ignore[arg-type]
+    question = {alike(randomizer=randomizer, reports=reports): rounds}
     certificate = Accountant().certify(question, delta=delta)
     assert certificate.precise
     fine = Accountant(precision=3e-4).certify(question, delta=delta)
@@ -477,9 +477,7 @@ def test_an_infinite_epsilon_is_precise_where_it_is_certain(rounds: int, share: 
 @pytest.mark.slow
 def test_contours_that_overflow_say_nothing() -> None:
     """Smoothed beyond what floats hold, a contour gives the trivial bounds, not a NaN."""
-    loss = Accountant().privacy_loss(
-        alike(randomizer="rappor(epsilon0=8)", reports=1000)  # type: ignore[arg-type]
-    )
+    loss = Accountant().privacy_loss(alike(randomizer="rappor(epsilon0=8)", reports=1000))
     spectra = SpectrumMemory()
     above = Composition([(LossSpectrum(loss.upper, spectra), 10**6)], "upper")
     below = Composition([(LossSpectrum(loss.lower, spectra), 10**6)], "lower")

@@ -36,7 +36,7 @@ ROUNDS = [
 
 
 def one_round(randomizer: str, **parameters: object) -> ShuffledRound:
-    return alike(randomizer=parse_randomizer(randomizer), **parameters)  # type: ignore[arg-type]
+    return alike(randomizer=parse_randomizer(randomizer), **parameters)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ def one_round(randomizer: str, reports: int, **rest: object) -> ShuffledRound:
     return alike(
         randomizer=parse_randomizer(randomizer),
         reports=reports,
-        **rest,  # type: ignore[arg-type]
+        **rest,
     )
 
 

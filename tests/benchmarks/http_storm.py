@@ -28,11 +28,14 @@ from pathlib import Path
 import psycopg
 from sqlalchemy.engine import make_url
 
-from shuffle_ledger.accounting import Accountant, FilterSet, ShuffledRound, parse_randomizer, slot_for
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
+from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.access import issue
 from shuffle_ledger.ledger.client.client import LedgerClient
 from shuffle_ledger.ledger.decisions import open_cohort
 from shuffle_ledger.ledger.decisions.outcomes import round_record
+from shuffle_ledger.ledger.policies.numbers import cost_of
+from shuffle_ledger.ledger.policies.policy import BudgetPolicy
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.schema import initialise
@@ -40,6 +43,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import (
     POLICY_ADAPTIVE,
     Admitted,
+    Cohort,
     Pending,
     Refused,
     RoundRequest,
@@ -230,11 +234,21 @@ def _filtered(accountant: Accountant, held: Mapping[ShuffledRound, int], *, abov
     """Return the budget at which filters made for it hold just these rounds; they depend on the budget."""
 
     def holds(epsilon: float) -> bool:
-        filters = FilterSet.for_budget(epsilon=epsilon, delta=DELTA)
-        total = filters.nothing().cost
-        for kind, count in held.items():
-            total += accountant.charge(kind, filters) * count
-        return filters.epsilon_upper(total) <= epsilon
+        opened = BudgetPolicy.opened(
+            Cohort(
+                name="filters",
+                population=REPORTS,
+                epsilon_budget=epsilon,
+                delta_budget=DELTA,
+                policy=POLICY_ADAPTIVE,
+            )
+        )
+        if opened.filters is None:
+            raise AssertionError("policy adaptive has filters")
+        empty = machine.new_state(opened.machine_rules, opened.limits)
+        costs = [cost_of(accountant.charge(kind, opened.filters) * count) for kind, count in held.items()]
+        after = opened.after_together(empty, costs, 1)
+        return opened.spending(after, rounds=len(costs)).epsilon_upper <= epsilon
 
     low, high = above, 4.0 * above
     for _ in range(BUDGET_STEPS):

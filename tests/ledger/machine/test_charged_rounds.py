@@ -25,6 +25,7 @@ from shuffle_ledger.ledger.machine import DELTA_UNIT, EPSILON_UNIT, LOSS_UNIT, R
 from shuffle_ledger.ledger.policies.policy import BudgetPolicy, decided, level
 from shuffle_ledger.ledger.reports import calibrate as calibrate_budget
 from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, Cohort
+from tests.accounting.alike import alike
 from tests.benchmarks.filters import Budget
 
 EPSILON, DELTA = 3.0, 1e-6
@@ -33,12 +34,7 @@ MOST = 25  # rounds that are admitted one by one
 
 
 def made(randomizer: str, reports: int = 20_000, **fields: object) -> ShuffledRound:
-    return ShuffledRound(
-        interaction="identical",
-        randomizer=parse_randomizer(randomizer),
-        reports=reports,
-        **fields,  # type: ignore[arg-type]  # as listed
-    )
+    return alike(randomizer=parse_randomizer(randomizer), reports=reports, **fields)
 
 
 def local(delta0: float) -> ShuffledRound:
