@@ -71,10 +71,15 @@ class PermitKeys:
 
     def sign(self, claims: Mapping[str, Any], kind: str) -> str:
         """Return claims as a token of this ledger; raises Conflict where it has no key for that."""
+        key, key_id = self.require_signing()
+        named = {"iss": self.issuer, "ledger": self.ledger, **claims}
+        return gate.sign(named, key, kind=kind, key_id=key_id)
+
+    def require_signing(self) -> tuple[bytes, str]:
+        """Return the key that signs, in PEM, and its identifier; raises Conflict if there is none."""
         if self.signing_key is None or self.key_id is None:
             raise Conflict("this ledger signs no permits: SHUFFLE_LEDGER_PERMIT_KEY names no key")
-        named = {"iss": self.issuer, "ledger": self.ledger, **claims}
-        return gate.sign(named, self.signing_key, kind=kind, key_id=self.key_id)
+        return self.signing_key, self.key_id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +178,7 @@ def issue_permit(
 def revoked_permits(store: Store, keys: PermitKeys) -> str:
     """Return the signed list of permits that count no more: of closed rounds, and of cohorts that are frozen
     or overspent. It is good for `REVOKED_SECONDS`."""
+    keys.require_signing()  # before the database is asked, for anyone may ask
     now, events = rows.revoked_events(store.engine)
     if len(events) > rows.REVOKED_MAX:
         raise LedgerError(f"more than {rows.REVOKED_MAX} permits are revoked: shorten the days of permits")

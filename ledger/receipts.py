@@ -82,6 +82,8 @@ def read_receipt(token: str, *, releasers: Mapping[str, Any], permits: Mapping[s
             raise BadSignature(
                 "the receipt names another permit, ledger, round, event or releaser than it has"
             )
+        if type(claims["count"]) is not int or claims["count"] < 1:
+            raise BadSignature(f"the receipt states {claims['count']!r} reports, expected a number from 1 on")
         if permit.releaser not in (None, releaser):
             raise BadSignature(f"the receipt is of {releaser!r}, its permit is for {permit.releaser!r}")
         return Receipt(
@@ -89,7 +91,7 @@ def read_receipt(token: str, *, releasers: Mapping[str, Any], permits: Mapping[s
             digest=hashlib.sha256(token.strip().encode("ascii")).hexdigest(),
             releaser=releaser,
             permit=permit,
-            count=int(claims["count"]),
+            count=claims["count"],
             released_at=datetime.fromtimestamp(claims["iat"], UTC),
             batch_sha256=claims["batch_sha256"],
         )
@@ -135,8 +137,10 @@ def settle_by_receipt(
         if not reaches(name):
             raise NotFound(f"no cohort {name!r}")
     used = [
-        next(key for key in known["keys"] if key.get("kid") == key_id)
+        key
         for known, key_id in ((keys.releasers, receipt.releaser), (keys.published, permit.key_id))
+        for key in known["keys"]
+        if key.get("kid") == key_id
     ]
     kept = rows.keep_receipt(
         store.engine,

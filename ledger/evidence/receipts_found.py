@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
+from typing import Any
 
+from shuffle_ledger import gate
 from shuffle_ledger.ledger.errors import BadSignature, Damaged
 from shuffle_ledger.ledger.evidence import bundle
 from shuffle_ledger.ledger.evidence.bundle_reader import Evidence
@@ -26,8 +29,7 @@ def receipts_found(evidence: Evidence) -> tuple[ReleaserFound, ...]:
         for place, document in enumerate(documents, start=1):
             try:
                 receipt = receipt_of_document(document)
-                key = next(key["x"] for key in document["keys"] if key.get("kid") == receipt.releaser)
-                signed.append((receipt.releaser, str(key), receipt))
+                signed.append((receipt.releaser, _signer(receipt, document["keys"]), receipt))
             except BadSignature as error:
                 evidence.findings.add(f"receipt {place}: {error}", member=bundle.RECEIPTS)
     except (Damaged, TypeError, KeyError, AttributeError) as error:
@@ -44,6 +46,15 @@ def receipts_found(evidence: Evidence) -> tuple[ReleaserFound, ...]:
         for (releaser, key), group in groupby(sorted(signed, key=lambda one: one[:2]), lambda one: one[:2])
         if (own := [receipt for _, _, receipt in group])
     )
+
+
+def _signer(receipt: Receipt, keys: Sequence[Mapping[str, Any]]) -> str:
+    """Return the public key that signed a receipt, as a JSON web key has it."""
+    for key in keys:
+        with suppress(gate.GateRefused):
+            gate.read_token(receipt.token, {"keys": [key]}, kind=gate.RECEIPT)
+            return str(key["x"])
+    raise BadSignature("no key beside it signed it")
 
 
 class _Entries:

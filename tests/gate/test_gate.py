@@ -105,11 +105,32 @@ def test_forged_permits_are_refused(ledger: Signer, stranger: Signer, tmp_path: 
 
 def test_no_byte_of_a_permit_can_be_changed(ledger: Signer, tmp_path: Path) -> None:
     door, own = gate_of(ledger, tmp_path), ledger.permit()
-    for place in range(0, len(own), 3):
+    for place in [*range(0, len(own), 3), *range(len(own) - 3, len(own))]:
         other = "A" if own[place] != "A" else "B"
         changed = own[:place] + other + own[place + 1 :]
         kind = refused(lambda changed=changed: door.check(changed, count=1000))  # type: ignore[misc]
         assert kind in ("altered", "wrong_key")
+
+
+def test_two_texts_are_never_one_token(ledger: Signer, tmp_path: Path) -> None:
+    """The last four bits of a signature's last character mean nothing to a decoder."""
+    door, own = gate_of(ledger, tmp_path), ledger.permit()
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    for last in alphabet.replace(own[-1], ""):
+        assert refused(lambda last=last: door.check(own[:-1] + last, count=1000)) == "altered"  # type: ignore[misc]
+    assert refused(lambda: door.check(own + "==", count=1000)) == "altered"
+    assert door.check(f" {own}\n", count=1000).token == own
+
+
+def test_a_key_that_is_replaced_under_its_name_is_trusted_beside_the_new_one(
+    ledger: Signer, stranger: Signer, tmp_path: Path
+) -> None:
+    named = {**stranger.jwk, "kid": ledger.jwk["kid"]}
+    for keys in ([named, ledger.jwk], [ledger.jwk, named]):
+        door = gate_of(ledger, tmp_path, keys={"ledger": LEDGER, "keys": keys})
+        assert door.check(ledger.permit(), count=1000).round_id == "w48"
+    door = gate_of(ledger, tmp_path, keys={"ledger": LEDGER, "keys": [named]})
+    assert refused(lambda: door.check(ledger.permit(), count=1000)) == "altered"
 
 
 def test_the_clocks_may_differ_by_the_leeway(ledger: Signer, tmp_path: Path) -> None:
