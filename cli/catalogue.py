@@ -78,6 +78,22 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
         "forecast:forecast",
         "Say how many more rounds of COHORT, or of --audience, fit, what limits them, and until when.",
     ),
+    "permit": (None, "Sign permits of admitted rounds, and compare receipts of releases."),
+    "permit issue": ("permit:issue_", "Sign the permit of the admitted round ID."),
+    "permit keys": (
+        "permit:keys_",
+        "Print the public keys of permits, retired ones included, as a JWK set for gates.",
+    ),
+    "permit revoked": (
+        "permit:revoked_",
+        "Print the signed list of permits that count no more, which is good for an hour.",
+    ),
+    "permit keygen": (
+        "permit:keygen",
+        "Make a key that signs permits or receipts, in the new FILE; print its public half as a JWK set.",
+    ),
+    "permit verify": ("permit:verify_", "Compare receipts with the ledger: exits with 6 if they differ."),
+    "gate": ("gate:gate", "Say whether a batch of N reports may be released, and use its permit up."),
     "audit": (None, "Verify the ledger, and sign its heads to verify against later."),
     "audit verify": (
         "audit:verify_",

@@ -82,6 +82,15 @@ class NeedsYes(CommandLineError):
         self.warnings = refused.warnings
 
 
+class RefusedByGate(CommandLineError):
+    """A batch that must not be released; `code` and `kind` are the gate's."""
+
+    def __init__(self, message: str, *, code: int, kind: str, receipt: str | None) -> None:
+        """Keep what scripts need beside the sentence."""
+        super().__init__(message)
+        self.code, self.kind, self.receipt = code, kind, receipt
+
+
 class FileRefused(CommandLineError):
     """A file that cannot be read as what it should be, as a whole."""
 
@@ -90,7 +99,7 @@ class FileRefused(CommandLineError):
 class Failure:
     """An error, ready to be shown."""
 
-    code: ExitCode
+    code: int  # an ExitCode, or one of `gate.CODES`
     kind: str  # stable word for scripts
     message: str  # one sentence for people
     field: str | None = None
@@ -101,6 +110,7 @@ class Failure:
     round_id: str | None = None
     state: str | None = None  # of a round that was admitted and must not be collected any more
     cohort_status: str | None = None
+    receipt: str | None = None  # of the earlier release of a round
     further: tuple[Failure, ...] = ()  # of the same file, behind this one
     differences: tuple[Mapping[str, object], ...] = ()  # of a request from what its identifier is bound to
     warnings: tuple[Mapping[str, object], ...] = ()  # of a cohort that was not opened for them
@@ -156,16 +166,19 @@ def failure_of(error: BaseException) -> Failure:
         round_id=getattr(reason, "round_id", None),
         state=getattr(reason, "state", None),
         cohort_status=getattr(reason, "cohort_status", None),
+        receipt=getattr(reason, "receipt", None),
         differences=tuple(map(vars, getattr(reason, "differences", ()))),
         warnings=tuple(map(vars, getattr(reason, "warnings", ()))),
         usage=usage_text(reason) if isinstance(reason, click.UsageError) else None,
     )
 
 
-def _row_of(reason: BaseException) -> tuple[ExitCode, str]:
+def _row_of(reason: BaseException) -> tuple[int, str]:
     """Returns the exit code and the kind of an error; whatever no row lists exits with 1."""
     if isinstance(reason, click.UsageError):  # found without the libraries that the table imports
         return ExitCode.BAD_VALUE, "bad_usage"
+    if isinstance(reason, RefusedByGate):
+        return reason.code, reason.kind
     return next(
         ((code, kind) for type_, code, kind in _table() if isinstance(reason, type_)),
         (ExitCode.FAILED, "failed"),

@@ -63,6 +63,12 @@ class Settings(BaseSettings):
     oidc_audience: str | None = None  # of its tokens for this server
     oidc_roles_claim: str | None = None  # its name, or a JSON pointer to it
     oidc_roles: dict[str, Any] | None = Field(default=None, max_length=1000)  # role or grant, by its values
+    permit_key: Path | None = None  # the PEM file whose key signs permits; not the key of checkpoints
+    # Files with keys that signed permits before, which gates still trust; a JSON list.
+    permit_keys_retired: tuple[Path, ...] = ()
+    permit_issuer: str | None = Field(default=None, min_length=1, max_length=200)  # None: named by the ledger
+    permit_days: float = Field(default=30.0, gt=0, le=3660)  # from the end of a collection to a permit's
+    releaser_keys: Path | None = None  # a JWK set, or a folder of these: whose receipts settle rounds
     precision: float = Field(default=4e-3, ge=1e-6, le=0.1)  # of the accountant
 
     @field_validator("*", mode="before")

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from shuffle_ledger.ledger.checkpoints import SavedHeads
     from shuffle_ledger.ledger.evidence import Progress, Statement, StatementWanted
     from shuffle_ledger.ledger.health import Health
+    from shuffle_ledger.ledger.permits import IssuedPermit, PermitKeys
     from shuffle_ledger.ledger.verification import Entries, Numbers, VerificationReport
 
 
@@ -218,6 +219,32 @@ class DatabaseLedger:
         actor = session.settings.actor
         return settle(session.store, session.accountant, round_id, reports=reports, actor=actor)
 
+    def permit(self, round_id: str, *, releaser: str | None = None) -> IssuedPermit:
+        """See `Ledger`."""
+        from shuffle_ledger.ledger.permits import issue_permit  # noqa: PLC0415 - PyJWT, which few commands need
+
+        session = self.session
+        told = {"actor": session.settings.actor, "releaser": releaser}
+        return issue_permit(session.store, permit_keys_of(session), round_id, **told)
+
+    def permit_keys(self) -> dict[str, Any]:
+        """See `Ledger`."""
+        return permit_keys_of(self.session).published
+
+    def revoked_permits(self) -> str:
+        """See `Ledger`."""
+        from shuffle_ledger.ledger.permits import revoked_permits  # noqa: PLC0415 - as above
+
+        return revoked_permits(self.session.store, permit_keys_of(self.session))
+
+    def settle_by_receipt(self, receipt: str) -> Settled | Incident:
+        """See `Ledger`."""
+        from shuffle_ledger.ledger.receipts import settle_by_receipt  # noqa: PLC0415 - as above
+
+        session, keys = self.session, permit_keys_of(self.session)
+        actor = session.settings.actor
+        return settle_by_receipt(session.store, session.accountant, keys, receipt, actor=actor)
+
     def void(self, round_id: str, *, reason: str) -> Voided:
         """See `Ledger`."""
         session = self.session
@@ -354,6 +381,13 @@ class DatabaseLedger:
     def _of_team(self, request: RoundRequest) -> RoundRequest:
         team = self.session.settings.team
         return request if team is None else replace(request, team=team)
+
+
+def permit_keys_of(session: Session) -> PermitKeys:
+    """Return the keys of permits and of releasers that the settings name."""
+    from shuffle_ledger.ledger.permits import PermitKeys  # noqa: PLC0415 - PyJWT, which few commands need
+
+    return PermitKeys.of(session.settings, session.store.ledger_id())
 
 
 def decide(session: Session, round_id: str) -> Outcome | Pending:

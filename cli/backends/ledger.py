@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from shuffle_ledger.ledger.checkpoints import SavedHeads
     from shuffle_ledger.ledger.evidence import Progress, Statement, StatementWanted
     from shuffle_ledger.ledger.health import Health
+    from shuffle_ledger.ledger.permits import IssuedPermit
     from shuffle_ledger.ledger.verification import Entries, Numbers, VerificationReport
 
 Preparing = AbstractContextManager[Callable[[Sequence[RoundRequest]], None]]
@@ -122,6 +123,18 @@ class Ledger(Protocol):
 
     def settle(self, round_id: str, *, reports: int) -> Settled:
         """See `ledger.decisions.settle`."""
+
+    def permit(self, round_id: str, *, releaser: str | None = None) -> IssuedPermit:
+        """See `ledger.permits.issue_permit`."""
+
+    def permit_keys(self) -> dict[str, Any]:
+        """Return the public keys of permits: a JWK set."""
+
+    def revoked_permits(self) -> str:
+        """See `ledger.permits.revoked_permits`."""
+
+    def settle_by_receipt(self, receipt: str) -> Settled | Incident:
+        """See `ledger.receipts.settle_by_receipt`."""
 
     def void(self, round_id: str, *, reason: str) -> Voided:
         """See `ledger.decisions.void`."""

@@ -106,6 +106,11 @@ def bundle_view(report: BundleReport) -> RenderableType:
         others = ", ".join(report.not_in_bundle)
         parts.append(f"The heads also list {others}: ask for their bundles if they shared rounds with these.")
     parts.append(_cohorts(report.cohorts))
+    parts += [
+        f"{each.releaser} signed receipts of {shown(each.receipts)} releases, {shown(each.reports)} reports;"
+        f" public key {each.public_key}"
+        for each in report.releasers
+    ]
     without = sorted({kind for each in report.cohorts for kind in each.kinds_without})
     if without:
         parts.append("\n".join(["No second method answers for:", *(f"  {kind}" for kind in without)]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import date
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -11,9 +12,11 @@ import click
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.cli.backends.database import open_ledger
 from shuffle_ledger.cli.backends.ledger import Ledger
+from shuffle_ledger.cli.commands.permit import NEW_FILE, RELEASER, write_permit
 from shuffle_ledger.cli.commands.round_views import decision_facts, quote_facts, record_facts
-from shuffle_ledger.cli.failures import ExitCode
+from shuffle_ledger.cli.failures import BadValue, ExitCode
 from shuffle_ledger.cli.options import (
+    FILE,
     WHOLE,
     audience_option,
     broker_option,
@@ -103,6 +106,10 @@ def quote_(
 @round_options
 @days_options
 @click.option("--use-case", metavar="TEXT", help="What the round is for.")
+@click.option(
+    "--permit", type=NEW_FILE, metavar="FILE", help="Write the permit there, if the round is admitted."
+)
+@RELEASER
 @team_option
 @ledger_options
 @broker_option
@@ -115,6 +122,8 @@ def register_(
     described: ShuffledRound,
     days: dict[str, date],
     use_case: str | None,
+    permit: Path | None,
+    releaser: str | None,
     team: str | None,
     database_url: str | None,
     actor: str | None,
@@ -129,36 +138,62 @@ def register_(
     round. Registering it again answers with its present state: exits with 5 once it is voided or settled, or
     a cohort of it is frozen or overspent.
     """
-    named = names_given(cohort, audience)
+    if releaser is not None and permit is None:
+        raise click.UsageError("--releaser names the gate of the --permit, which is not given")
+    named, issued = names_given(cohort, audience), None
     more: dict[str, Any] = {**days, "use_case": use_case}
     where = {"database_url": database_url, "broker_url": broker_url, "actor": actor, "team": team}
     with open_ledger(server=server, anchored=True, **where) as ledger:
         names = [named] if audience is None else ledger.audience(named, round_id=round_id)
         request = request_of(names, described, round_id=round_id, **more)
+        if permit is not None and not ledger.permit_keys()["keys"]:
+            raise BadValue("--permit", str(permit), "it left out: this ledger has no key that signs permits")
         ((answer, _),) = ledger.register_some([request])
-    present_decision(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
+        if permit is not None and isinstance(answer, Admitted):
+            issued = ledger.permit(round_id, releaser=releaser)
+            write_permit(issued, permit)
+    document = decision_document(answer)
+    document |= {"permit": issued.permit} if issued else {}
+    present_decision(document, lambda: decision_facts(answer), as_json=as_json)
     return _code_of(answer)
 
 
 @click.command("settle")
-@click.argument("round_id", metavar="ID")
+@click.argument("round_id", metavar="ID", required=False)
 @click.option(
     "--reports",
     type=WHOLE,
     metavar="N",
-    required=True,
     help="Reports that were really shuffled, counted as at registration: before the honest fraction is taken;"
     " with --participation the users.",
 )
+@click.option("--receipt", type=FILE, help="The gate's receipt, which says the round and the number.")
 @click.option("--yes", is_flag=True, help="Ask nothing: far fewer reports than declared are meant.")
 @ledger_options
 @server_option
 @output_options
-def settle_(round_id: str, reports: int, yes: bool, as_json: bool, **where: Any) -> int:
+def settle_(
+    round_id: str | None,
+    reports: int | None,
+    receipt: Path | None,
+    yes: bool,
+    as_json: bool,
+    **where: Any,
+) -> int:
     """Record what the round ID really collected; fewer reports than planned cost more.
 
     Exits with 3 if the cohort is overspent with it. At a terminal, it asks before it settles far fewer ones.
+    A --receipt says the round and the number. If it is of a release that nothing in this ledger admits, that
+    is recorded as an incident.
     """
+    if receipt is not None:
+        if round_id is not None or reports is not None:
+            raise click.UsageError("--receipt says the round and the number of reports: leave both out")
+        token = receipt.read_text("utf-8", "replace")
+        told = _close(lambda ledger: ledger.settle_by_receipt(token), where, as_json=as_json)
+        return code_of_charge(told)
+    if round_id is None or reports is None:
+        raise click.UsageError("give ID and --reports, or --receipt")
     if not yes and not as_json and at_terminal():
         _ask_if_far_fewer(round_id, reports, where)
     answer = _close(lambda ledger: ledger.settle(round_id, reports=reports), where, as_json=as_json)
@@ -254,7 +289,7 @@ def _price(ledger: Ledger, request: RoundRequest, *, is_named: bool) -> Quote:
     return ledger.quote_for_all(request)
 
 
-Closed = TypeVar("Closed", Settled, Voided, Corrected)
+Closed = TypeVar("Closed", Settled, Voided, Corrected, Settled | Incident)
 
 
 def _close(close: Callable[[Ledger], Closed], where: Mapping[str, Any], *, as_json: bool) -> Closed:

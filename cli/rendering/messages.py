@@ -9,7 +9,7 @@ from contextlib import suppress
 from shuffle_ledger.cli.failures import Failure
 from shuffle_ledger.cli.surroundings import abandon
 
-_DETAILS = ("field", "value", "expected", "file", "line", "round_id", "state", "cohort_status")
+_DETAILS = ("field", "value", "expected", "file", "line", "round_id", "state", "cohort_status", "receipt")
 
 
 def at_terminal() -> bool:

@@ -37,8 +37,9 @@ from shuffle_ledger.ledger.api.pages import papers, routes
 from shuffle_ledger.ledger.api.pages import rounds as rounds_pages
 from shuffle_ledger.ledger.api.recent import RecentBudgets
 from shuffle_ledger.ledger.api.root_path import RootPath, checked_root_path
-from shuffle_ledger.ledger.api.routes import audit, calculators, cohorts, operations, rounds
+from shuffle_ledger.ledger.api.routes import audit, calculators, cohorts, operations, permits, rounds
 from shuffle_ledger.ledger.errors import Conflict
+from shuffle_ledger.ledger.permits import PermitKeys
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
 
@@ -76,11 +77,12 @@ def create_app(
         root_path: the path below which a proxy offers the server, such as `/ledger`.
 
     Raises:
-        InvalidValue: `root_path` is not one, or settings of OpenID Connect are missing or wrong.
+        InvalidValue: `root_path` is not one, or settings (OpenID Connect, permits) are missing or wrong.
         ModuleNotFoundError: they name an issuer, and the extra `oidc` is not installed.
         Conflict: likewise, and a valid token has a name that is now reserved for its subjects.
     """
     root_path = checked_root_path(root_path)
+    PermitKeys.of(settings, "")  # a wrong file is found now, not when a round is released
     oidc = _oidc_of(settings, store, clock)
     door = Door(store, FailureLimit(burst=settings.authentication_failures, clock=clock), oidc)
     key = settings.session_key.get_secret_value() if settings.session_key else None
@@ -158,7 +160,10 @@ def _oidc_of(settings: Settings, store: Store, clock: Callable[[], float]) -> Op
 
 def _offer(app: FastAPI, metrics: APIRouter) -> None:
     """Add all routes."""
-    api = (cohorts.router, rounds.router, calculators.router, audit.router, operations.router)
+    api = (
+        *(cohorts.router, rounds.router, permits.router),
+        *(calculators.router, audit.router, operations.router),
+    )
     pages = (routes.router, rounds_pages.router, papers.router)
     routers = (*api, metrics, *pages)
     for router in routers:

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 import anyio
 from fastapi import Depends, Header, Path, Query, Request
+from fastapi.responses import Response
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger import telemetry
@@ -91,6 +92,7 @@ class Service:
     profiles: Memory[tuple[ProfilePoint, ...]] = field(default_factory=Memory)
     continuations: Memory[Continuation | None] = field(default_factory=Memory)
     calculations: Memory[Json] = field(default_factory=Memory)
+    published: dict[str, tuple[float, Response]] = field(default_factory=dict)  # keys of permits, with a time
     _fits: Memory[Fits] = field(default_factory=Memory)
     _tasks: set[asyncio.Task[Outcome | Pending]] = field(default_factory=set)
     _begun: set[asyncio.Task[None]] = field(default_factory=set)

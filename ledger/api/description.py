@@ -14,6 +14,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from shuffle_ledger.accounting import ErrorBudget, FrequencyError, ShuffledRound
+from shuffle_ledger.ledger.api.auth.middleware import OPEN_PATHS
 from shuffle_ledger.ledger.api.jobs import StatementProgress, VerificationProgress
 from shuffle_ledger.ledger.api.problems import MEDIA_TYPE, PROBLEMS
 from shuffle_ledger.ledger.decisions.quotas import QuotaReading
@@ -21,6 +22,7 @@ from shuffle_ledger.ledger.decisions.quoting import BatchQuote, Fits
 from shuffle_ledger.ledger.errors import Difference, OpeningWarning
 from shuffle_ledger.ledger.evidence.statement import Statement
 from shuffle_ledger.ledger.health import Health
+from shuffle_ledger.ledger.permits import IssuedPermit
 from shuffle_ledger.ledger.reports.budgets import BudgetStatement
 from shuffle_ledger.ledger.reports.events import EventPage
 from shuffle_ledger.ledger.reports.forecasts import Forecast
@@ -191,6 +193,9 @@ class ANSWERS:
     rounds = _ref("RoundPage")
     admitted = _ref("Admitted")
     pending = _ref("Pending")
+    permit = _ref("IssuedPermit")
+    permit_keys = _ref("PermitKeys")
+    by_receipt: Schema = {"anyOf": [_ref("Settled"), _ref("Incident")]}  # noqa: RUF012 - never changed
     settled = _ref("Settled")
     voided = _ref("Voided")
     corrected = _ref("Corrected")
@@ -398,6 +403,17 @@ _COMPONENTS: Mapping[str, Schema] = {
     "StatementProgress": _schema_of_fields(StatementProgress),
     "VerificationProgress": _schema_of_fields(VerificationProgress),
     "OperationalHealth": _schema_of_fields(Health, **_HEALTHY),
+    "IssuedPermit": _schema_of_fields(IssuedPermit),
+    "PermitKeys": {
+        "type": "object",
+        "description": "A JWK set (RFC 7517), with the ledger and the issuer that permits name.",
+        "properties": {
+            "ledger": {"type": "string"},
+            "issuer": {"type": "string"},
+            "keys": {"type": "array", "items": {"type": "object", "additionalProperties": True}},
+        },
+        "required": ["ledger", "issuer", "keys"],
+    },
     "RoundRecord": _RECORD,
     "RoundPage": _schema_of_fields(RoundPage),
     "ShuffledRound": _ROUND,
@@ -476,6 +492,11 @@ BUNDLED: Responses = {
     },
 }
 
+LIST_OF_REVOKED: Responses = {
+    **answers(200, None, "A signed token."),
+    200: {"description": "A signed token.", "content": {"application/jwt": {"schema": {"type": "string"}}}},
+}
+
 
 def _in_background(progress: Schema) -> Responses:
     return {
@@ -532,7 +553,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
         }
         for path, operations in document["paths"].items():
             for operation in operations.values():
-                operation["security"] = [] if path.endswith(("/healthz", "/readyz")) else [{"token": []}]
+                operation["security"] = [] if path in OPEN_PATHS else [{"token": []}]
         if app.state.service.root_path:
             document["servers"] = [{"url": app.state.service.root_path}]
         app.openapi_schema = document

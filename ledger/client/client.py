@@ -36,6 +36,7 @@ from shuffle_ledger.ledger.evidence.statement import Statement
 from shuffle_ledger.ledger.evidence.statement_builder import Progress
 from shuffle_ledger.ledger.evidence.statement_request import StatementWanted
 from shuffle_ledger.ledger.health import Health
+from shuffle_ledger.ledger.permits import IssuedPermit
 from shuffle_ledger.ledger.reports.budgets import BudgetStatement
 from shuffle_ledger.ledger.reports.events import Event, EventPage
 from shuffle_ledger.ledger.reports.forecasts import Forecast, ForecastWanted
@@ -306,6 +307,28 @@ class _Operations:
         path = f"rounds/{_segment(checked_text('round_id', round_id))}/settle"
         answer = decision_of((yield Ask("POST", path, {"reports": reports})))
         return _expected(Settled, answer)
+
+    @Operation
+    def permit(self, round_id: str, *, releaser: str | None = None) -> Steps[IssuedPermit]:
+        """Return the permit of an admitted round, as `permits.issue_permit`."""
+        path = f"rounds/{_segment(checked_text('round_id', round_id))}/permit"
+        return value_of(IssuedPermit, (yield Ask("POST", path, {"releaser": releaser})))
+
+    @Operation
+    def permit_keys(self) -> Steps[dict[str, Any]]:
+        """Return the public keys of permits: a JWK set."""
+        return dict((yield Ask("GET", "permits/keys")))
+
+    @Operation
+    def revoked_permits(self) -> Steps[str]:
+        """Return the signed list of revoked permits."""
+        return bytes((yield Ask("GET", "permits/revoked"))).decode("ascii")
+
+    @Operation
+    def settle_by_receipt(self, receipt: str) -> Steps[Settled | Incident]:
+        """Settle a round with the number of reports in a receipt, as `receipts.settle_by_receipt`."""
+        answer = decision_of((yield Ask("POST", "receipts", {"receipt": receipt})))
+        return answer if isinstance(answer, Incident) else _expected(Settled, answer)
 
     @Operation
     def void(self, round_id: str, *, reason: str) -> Steps[Voided]:

@@ -100,7 +100,10 @@ class _Wire:
         self._timeout_seconds = timeout_seconds
         self._options: dict[str, Any] = {
             "base_url": url.rstrip("/") + "/v1/",
-            "headers": {"Authorization": f"Bearer {token}", "Accept": "application/json, application/zip"},
+            "headers": {
+                "Authorization": f"Bearer {token}",
+                "Accept": "application/json, application/zip, application/jwt",
+            },
             "follow_redirects": False,  # a token goes to the server it was given for
             "verify": url.startswith("https://") or _NO_AUTHORITIES,
         }
@@ -276,7 +279,7 @@ def _wait(state: RetryCallState) -> float:
 
 
 def _content(answer: httpx.Response) -> Any:
-    if answer.is_success and answer.headers.get("Content-Type") == "application/zip":
+    if answer.is_success and answer.headers.get("Content-Type") in ("application/zip", "application/jwt"):
         return answer.content
     try:
         content = answer.json()

@@ -16,6 +16,7 @@ from typing import Any, Final
 from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
 from shuffle_ledger.ledger.errors import Damaged, NotFound
 from shuffle_ledger.ledger.evidence.archive import pack
+from shuffle_ledger.ledger.receipts import receipts_document
 from shuffle_ledger.ledger.reports.budgets import heads
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
@@ -28,6 +29,7 @@ MANIFEST: Final = "manifest.json"
 FORMAT_NOTE: Final = "FORMAT.md"
 HEADS: Final = "heads.json"  # a checkpoint, or plain heads if the ledger does not sign
 PUBLIC_KEY: Final = "public-key.txt"
+RECEIPTS: Final = "receipts.json"  # only where there are some
 _LINE = re.compile(rb"([1-9][0-9]{0,18}) ([0-9a-f]{64}) ([0-9a-f]{64}) ([^\n]+)", re.DOTALL)
 
 FORMAT_TEXT: Final = """\
@@ -39,6 +41,8 @@ computer that has no ledger. `shuffle-ledger audit verify FILE` checks it, and c
     manifest.json      every other file here, with its length and SHA-256; every cohort, with its last entry
     heads.json         the last entry of every chain, as a signed checkpoint or as a plain list
     public-key.txt     the Ed25519 key of the signature, if there is one: compare it with the one you know
+    receipts.json      the receipts of releases, if there are some: JSON web signatures, each with the keys
+                       of its releaser and of its permit: compare these with those you know
     chains/NNNNNN.txt  one cohort's entries, in order, one per line
 
 A line is `sequence previous_digest digest body`, separated by single spaces and ended by a line feed; digests
@@ -80,7 +84,7 @@ def make_bundle(
     Args:
         checkpoint: signed heads made a moment ago, to use instead of making new ones.
 
-    **Guarantee**: the same ledger and heads give the same bytes.
+    **Guarantee**: the same ledger, heads and receipts give the same bytes.
 
     Raises:
         NotFound: no such cohort.
@@ -104,6 +108,9 @@ def make_bundle(
             progress("writing chains", number, len(names))
     members[FORMAT_NOTE] = FORMAT_TEXT.encode("utf-8")
     members[HEADS] = json_bytes(named)
+    kept = receipts_document(store, names)
+    if kept:
+        members[RECEIPTS] = json_bytes({"receipts": kept})
     if checkpoint is not None:
         members[PUBLIC_KEY] = checkpoint.public_key.hex().encode("ascii") + b"\n"
     members = {name: members[name] for name in sorted(members)}

@@ -30,6 +30,7 @@ class Evidence:
 
     chains: tuple[Chain, ...]
     heads: SavedHeads | None  # None: they cannot be read
+    receipts: bytes | None = None  # None: there are none
     findings: Findings = field(default_factory=Findings)
 
     def cohorts(self) -> tuple[str, ...]:
@@ -73,6 +74,7 @@ def open_bundle(data: bytes, trusted_public_key: bytes | None = None) -> Evidenc
     return Evidence(
         chains=chains,
         heads=_heads(members, trusted_public_key, findings),
+        receipts=members.get(bundle.RECEIPTS),
         findings=findings,
     )
 

@@ -13,6 +13,7 @@ from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads
 from shuffle_ledger.ledger.evidence.bundle import HEADS
 from shuffle_ledger.ledger.evidence.bundle_reader import Chain, Evidence, heads_by_cohort, open_bundle
 from shuffle_ledger.ledger.evidence.findings import BundleReport, CohortFound, Findings, Numbers
+from shuffle_ledger.ledger.evidence.receipts_found import receipts_found
 from shuffle_ledger.ledger.evidence.recomputation import Recomputation
 from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
 from shuffle_ledger.ledger.values.entries import EntryKind
@@ -69,6 +70,7 @@ def verify_bundle(
     cohorts = [_with_siblings(evidence, each, joint, members) for each in cohorts]
     here = {chain.cohort for chain in evidence.chains}
     _compare_absent(evidence, kept.keys() - here, is_compared=not kept.keys().isdisjoint(here))
+    releasers = receipts_found(evidence)
     checkpoint = evidence.heads.checkpoint if evidence.heads else None
     signature = evidence.heads.signature if evidence.heads else "none"
     return BundleReport(
@@ -89,6 +91,7 @@ def verify_bundle(
         compared_with=sum(len(kept.get(cohort, [])) for cohort in here),
         not_in_bundle=tuple(sorted(signed.keys() - here)),
         cohorts=tuple(cohorts),
+        releasers=releasers,
     )
 
 

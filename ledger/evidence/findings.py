@@ -74,6 +74,16 @@ class CohortFound:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReleaserFound:
+    """A key that signed receipts in a bundle."""
+
+    releaser: str
+    public_key: str  # as a JSON web key has it: compare it with the one that you know
+    receipts: int
+    reports: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class BundleReport:
     """What verification found in a bundle."""
 
@@ -91,6 +101,7 @@ class BundleReport:
     compared_with: int  # heads that were kept elsewhere and concern these cohorts
     not_in_bundle: tuple[str, ...]  # cohorts whose heads are signed and whose chains are not here
     cohorts: tuple[CohortFound, ...]
+    releasers: tuple[ReleaserFound, ...] = ()  # whose signatures hold
 
 
 class Findings:

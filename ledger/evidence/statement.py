@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from shuffle_ledger.accounting import AccountsReading, FilterReading, ShuffledRound
 from shuffle_ledger.ledger.evidence.conditions import Condition
+from shuffle_ledger.ledger.receipts import StatedRelease
 from shuffle_ledger.ledger.reports.budgets import Head
 from shuffle_ledger.ledger.reports.rounds_left import FittingRounds
 from shuffle_ledger.ledger.values.entries import EntryKind
@@ -90,6 +91,7 @@ class StatedRound:
     spent: EpsilonBounds  # by the cohort, after this entry
     closing: StatedClosing | None
     audience: tuple[str, ...] = ()  # all cohorts, of a round of several
+    release: StatedRelease | None = None  # None: a server of before does not say it
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,6 +40,7 @@ from shuffle_ledger.ledger.evidence.statement import (
     Verdict,
 )
 from shuffle_ledger.ledger.policies.registry import ASSUMES, Books, policy_of
+from shuffle_ledger.ledger.receipts import stated_releases
 from shuffle_ledger.ledger.reports.budgets import Head, unknown_readings
 from shuffle_ledger.ledger.reports.rounds_left import FittingRounds, by_frequency, what_fits
 from shuffle_ledger.ledger.storage.rows import CohortView
@@ -112,7 +113,7 @@ def make_statement(
         )
         for name in cohorts
     )
-    made = tuple(_of_lost(_with_siblings(store, each, chains)) for each in made)
+    made = tuple(_with_releases(store, _of_lost(_with_siblings(store, each, chains))) for each in made)
     return Statement(
         made_at=made_at,
         software=f"shuffle-ledger {version('shuffle-ledger')}",
@@ -176,6 +177,17 @@ def _with_siblings(
         return found
     problems = (*found.chain_problems, *_spelled(differ))[:PROBLEMS_MAX]
     return dataclasses.replace(found, verdict="unknown", chain_problems=problems)
+
+
+def _with_releases(store: Store, found: CohortStatement) -> CohortStatement:
+    """Return the statement of a cohort with what the word on each release rests on: permits and receipts."""
+    charged = {
+        each.round_id: None if each.closing is None else each.closing.reports or 0 for each in found.rounds
+    }
+    charged |= {each.round_id: each.round.reports for each in found.told if each.round}
+    releases = stated_releases(store, charged)
+    rounds = (dataclasses.replace(each, release=releases[each.round_id]) for each in found.rounds)
+    return dataclasses.replace(found, rounds=tuple(rounds))
 
 
 def _spelled(problems: Iterable[Problem]) -> Iterator[str]:

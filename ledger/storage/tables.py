@@ -368,6 +368,35 @@ access_tokens = Table(
     Index("ix_access_tokens_created_at", "created_at"),
 )
 
+# Permits of rounds: one for each, signed anew when the key changes. See `ledger.permits`.
+permits = Table(
+    "permits",
+    metadata,
+    Column("round_id", NAME, primary_key=True),
+    Column("event", String(64), nullable=False),  # digest of the entry that admitted it, hexadecimal
+    Column("token", Text, nullable=False),
+    Column("releaser", NAME),  # none: any
+    Column("issued_by", NAME, nullable=False),
+    Column("issued_at", UtcDateTime, nullable=False),
+    Column("expires_at", UtcDateTime, nullable=False),
+    Index("ix_permits_expires_at", "expires_at"),
+)
+
+# Receipts of releases, as their releasers signed them; a row refers to nothing, for it may outlive its round.
+receipts = Table(
+    "receipts",
+    metadata,
+    Column("digest", String(64), primary_key=True),  # SHA-256 of the token, hexadecimal
+    Column("round_id", NAME, nullable=False),
+    Column("cohort", NAME, nullable=False),  # the first one of the permit
+    Column("token", Text, nullable=False),
+    Column("keys", Text, nullable=False),  # a JWK set: the releaser's key, and that of the permit
+    Column("recorded_by", NAME, nullable=False),
+    Column("recorded_at", UtcDateTime, nullable=False),
+    Index("ix_receipts_round_id", "round_id"),
+    Index("ix_receipts_cohort", "cohort", "digest"),
+)
+
 # Sessions that were ended before they expired: copies of their cookies must not work any more.
 ended_sessions = Table(
     "ended_sessions",

@@ -122,6 +122,15 @@ _GUARDS = (
     _Guard("reconciliations", "DELETE", "reconciliations are never removed"),
     _Guard("lost_cohorts", "UPDATE", "lost cohorts are never changed"),
     _Guard("lost_cohorts", "DELETE", "lost cohorts are never removed"),
+    _Guard("permits", "DELETE", "permits are never removed"),
+    _Guard(
+        "permits",
+        "UPDATE",
+        "a permit is only signed anew",
+        kept=("round_id", "event", "issued_by", "issued_at", "expires_at"),
+    ),
+    _Guard("receipts", "UPDATE", "receipts are never changed"),
+    _Guard("receipts", "DELETE", "receipts are never removed"),
     _Guard("access_tokens", "DELETE", "tokens are never removed"),
     _Guard(
         "access_tokens",
@@ -134,7 +143,7 @@ _GUARDS = (
 )
 _NOT_EMPTIED = (
     *("cohorts", "rounds", "entries", "heads", "holdings", "accounted_rounds", "ledger_identity"),
-    *("registrations", "reconciliations", "lost_cohorts"),
+    *("registrations", "reconciliations", "lost_cohorts", "permits", "receipts"),
 )
 _ALL_UNVERIFIED = (
     "INSERT INTO unverified (cohort, opened_at) SELECT name, opened_at FROM cohorts"
@@ -174,6 +183,7 @@ def upgrade() -> None:
     _create_losses_of_entries()
     _create_verifications()
     _create_access()
+    _create_permits()
     _create_webhooks()
     if op.get_bind().dialect.name == "sqlite":
         _add_triggers_of_sqlite()
@@ -448,6 +458,34 @@ def _create_access() -> None:
         sa.PrimaryKeyConstraint("session_id", name="pk_ended_sessions"),
     )
     op.create_index("ix_ended_sessions_expires_at", "ended_sessions", ["expires_at"])
+
+
+def _create_permits() -> None:
+    op.create_table(
+        "permits",
+        sa.Column("round_id", _NAME, nullable=False),
+        sa.Column("event", sa.String(64), nullable=False),
+        sa.Column("token", sa.Text, nullable=False),
+        sa.Column("releaser", _NAME),
+        sa.Column("issued_by", _NAME, nullable=False),
+        sa.Column("issued_at", _MOMENT, nullable=False),
+        sa.Column("expires_at", _MOMENT, nullable=False),
+        sa.PrimaryKeyConstraint("round_id", name="pk_permits"),
+    )
+    op.create_index("ix_permits_expires_at", "permits", ["expires_at"])
+    op.create_table(
+        "receipts",
+        sa.Column("digest", sa.String(64), nullable=False),
+        sa.Column("round_id", _NAME, nullable=False),
+        sa.Column("cohort", _NAME, nullable=False),
+        sa.Column("token", sa.Text, nullable=False),
+        sa.Column("keys", sa.Text, nullable=False),
+        sa.Column("recorded_by", _NAME, nullable=False),
+        sa.Column("recorded_at", _MOMENT, nullable=False),
+        sa.PrimaryKeyConstraint("digest", name="pk_receipts"),
+    )
+    op.create_index("ix_receipts_round_id", "receipts", ["round_id"])
+    op.create_index("ix_receipts_cohort", "receipts", ["cohort", "digest"])
 
 
 def _create_webhooks() -> None:

@@ -22,7 +22,11 @@ WINDOWS = [
 ]
 WHY = {"reason": "agreed"}
 # Answered by other tests: it takes a broker to answer before a decision, and a statement in the background.
-ELSEWHERE = {"auditing_kept_statement", "auditing_kept_verification", "operations_show_metrics"}
+ELSEWHERE = {
+    *("auditing_kept_statement", "auditing_kept_verification", "operations_show_metrics"),
+    # tests/api/test_permits.py: this server signs no permits
+    *("permits_issue", "permits_settle_by_receipt", "permits_keys", "permits_revoked"),
+}
 
 
 def _open_everything(server: Server) -> None:

@@ -27,7 +27,7 @@ DOCS = ROOT / "docs"
 PAGES = tuple(DOCS / name for name in ("five-minutes.md", "policies.md", "randomizers.md", "ten-minutes.md"))
 # Their commands need a ledger that was there before, and its evidence.
 PREPARED = (DOCS / "auditors.md", DOCS / "operations.md")
-ELSEWHERE = {"http.md"}  # tests/api/test_http_page.py
+ELSEWHERE = {"http.md", "permits.md"}  # tests/api/test_http_page.py, tests/docs/test_permits.py
 NOT_RUN = "No test runs "  # how the sentence before a block begins that is not run here
 PYTHON = (
     DOCS / "python.md",

@@ -245,6 +245,14 @@ def _kinds(charged: Iterable[StatedKind], digits: Digits, rows_max: int) -> Tabl
     )
 
 
+_RELEASED = {
+    "receipt": "\nby receipt of",
+    "attested": "\nby hand",
+    "contradicted": "\nRECEIPT DIFFERS:",
+    "none": "",
+}
+
+
 def _rounds(cohort: CohortStatement, digits: Digits, rows_max: int) -> Table:
     last = {each.round_id: each for each in cohort.told}
     alone = {each.round: each.alone for each in cohort.charged or ()}
@@ -252,7 +260,8 @@ def _rounds(cohort: CohortStatement, digits: Digits, rows_max: int) -> Table:
         "Rounds admitted",
         "In the order of decision. Reports: as declared, as charged (the slot⁹), and as settled or told"
         " afterwards. ε alone: what the round would reveal by itself. ε total: what all rounds together"
-        " reveal, after this one.",
+        " reveal, after this one. By hand: only the actor who settled says how many reports were released; by"
+        " receipt: the releaser signed it; permitted: a permit was signed for the releaser.",
         (
             Column(name="Entry", width=8, numeric=True),
             Column(name="Round", width=27),
@@ -301,6 +310,11 @@ def _round_row(
         if told.accounted in charged:
             alone.append(f"{word} {digits.upper(charged[told.accounted].epsilon_upper)}")
         closed += f"\n{word}, entry {told.sequence:,}"
+    if stated.release is not None:
+        closed += _RELEASED[stated.release.basis] + "".join(
+            f"\n{each.releaser}, {each.reports:,} reports" for each in stated.release.receipts
+        )
+        closed += "\npermitted" if stated.release.permitted_at else ""
     whose = ", ".join(each for each in (stated.use_case, stated.actor) if each)
     when = f"for {day(stated.collected_on)}, " if stated.collected_on else ""
     return (

@@ -38,8 +38,13 @@ if TYPE_CHECKING:  # its libraries are an extra's
     from shuffle_ledger.ledger.api.auth.issuer import OpenIdConnect
 
 API_PREFIX = "/v1/"
-# What strangers may see: whether the server lives, and the page that asks for a token.
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v1/healthz", "/v1/readyz", "/login", "/style.css"})
+# What strangers may see: whether the server lives, the page that asks for a token, and what gates need.
+OPEN_PATHS = frozenset(
+    {
+        *("/healthz", "/readyz", "/v1/healthz", "/v1/readyz", "/login", "/style.css"),
+        *("/.well-known/jwks.json", "/v1/permits/keys", "/v1/permits/revoked"),
+    }
+)
 BODY_BYTES_MAX = 1 << 20
 OPEN_BODY_BYTES_MAX = 1 << 14  # of a client without a token or a session: a form with a token
 BODY_SECONDS_MAX = 30.0

@@ -580,6 +580,22 @@ class SettleRound(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"reports": 29000}]})
 
 
+class IssuePermit(Body):
+    """For whom a permit is."""
+
+    releaser: Name | None = Field(default=None, description="The only gate that may use it; null: any.")
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"releaser": "shuffler-eu"}]})
+
+
+class SettleByReceipt(Body):
+    """What a gate gave for a release: a signed token."""
+
+    receipt: Annotated[str, StringConstraints(min_length=1, max_length=100_000)]
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"receipt": "eyJhbGciOiJFZERTQSIs..."}]})
+
+
 class VoidRound(Body):
     """Your attestation that nothing of the round was or will be released, and why."""
 

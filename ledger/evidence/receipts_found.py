@@ -1,0 +1,80 @@
+"""The receipts in a bundle: their signatures, and what the chains beside them contradict."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from itertools import groupby
+from typing import Any
+
+from shuffle_ledger import gate
+from shuffle_ledger.ledger.errors import BadSignature, Damaged
+from shuffle_ledger.ledger.evidence import bundle
+from shuffle_ledger.ledger.evidence.bundle_reader import Evidence
+from shuffle_ledger.ledger.evidence.findings import ReleaserFound
+from shuffle_ledger.ledger.receipts import Receipt, receipt_of_document, receipt_problems
+from shuffle_ledger.ledger.values.entries import LedgerEntry
+
+
+def receipts_found(evidence: Evidence) -> tuple[ReleaserFound, ...]:
+    """Return who signed receipts in a bundle; whatever is wrong with one is a finding.
+
+    Nothing in a bundle shows whose the keys are: compare them with those you know.
+    """
+    if evidence.receipts is None:
+        return ()
+    signed = list[tuple[str, str, Receipt]]()
+    try:
+        documents = bundle.read_json(evidence.receipts)["receipts"]
+        for place, document in enumerate(documents, start=1):
+            try:
+                receipt = receipt_of_document(document)
+                signed.append((receipt.releaser, _signer(receipt, document["keys"]), receipt))
+            except BadSignature as error:
+                evidence.findings.add(f"receipt {place}: {error}", member=bundle.RECEIPTS)
+    except (Damaged, TypeError, KeyError, AttributeError) as error:
+        evidence.findings.add(f"it cannot be read: {error}", member=bundle.RECEIPTS)
+    entries = _Entries(evidence)
+    checked = [receipt for _, _, receipt in signed if receipt.permit.cohorts[0] in evidence.cohorts()]
+    for receipt, what in receipt_problems(checked, entries.about):
+        named = f"receipt {receipt.digest} of {receipt.releaser}, round {receipt.permit.round_id}: {what}"
+        evidence.findings.add(named, member=bundle.RECEIPTS, cohort=receipt.permit.cohorts[0])
+    return tuple(
+        ReleaserFound(
+            releaser=releaser, public_key=key, receipts=len(own), reports=sum(each.count for each in own)
+        )
+        for (releaser, key), group in groupby(sorted(signed, key=lambda one: one[:2]), lambda one: one[:2])
+        if (own := [receipt for _, _, receipt in group])
+    )
+
+
+def _signer(receipt: Receipt, keys: Sequence[Mapping[str, Any]]) -> str:
+    """Return the public key that signed a receipt, as a JSON web key has it."""
+    for key in keys:
+        with suppress(gate.GateRefused):
+            gate.read_token(receipt.token, {"keys": [key]}, kind=gate.RECEIPT)
+            return str(key["x"])
+    raise BadSignature("no key beside it signed it")
+
+
+class _Entries:
+    """The entries of a bundle by their rounds; each chain is read once, and only if it is asked for."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._chains = evidence.chains
+        self._read: dict[str, dict[str, list[LedgerEntry]]] = {}
+
+    def about(self, round_ids: Collection[str], cohorts: Collection[str]) -> list[LedgerEntry]:
+        """Return the entries about some rounds in the chains of some cohorts, in order."""
+        found = [entry for name in cohorts for each in round_ids for entry in self._of(name).get(each, [])]
+        return sorted(found, key=lambda entry: entry.sequence)
+
+    def _of(self, cohort: str) -> dict[str, list[LedgerEntry]]:
+        if cohort not in self._read:
+            known = self._read.setdefault(cohort, {})
+            lines = [
+                line for chain in self._chains if chain.cohort == cohort for line in chain.data.split(b"\n")
+            ]
+            for entry in filter(None, (bundle.read_line(line, cohort) for line in lines)):
+                known.setdefault(str(entry.round_id), []).append(entry)
+        return self._read[cohort]
