@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.accountant import DEFAULT_PRECISION, Accountant
 from shuffle_ledger.accounting.certificate import Certificate
 from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers import LocalRandomizer
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
 from shuffle_ledger.accounting.validation import MAXIMUM_ROUNDS
 
+# What errors expect in the place of rounds.
 _EXPECTED = (
     "a round, a list of rounds, or a mapping from rounds to their numbers; a round is a ShuffledRound, its"
     " JSON form, or a randomizer such as krr(k=10, epsilon0=1) with the other fields by name"
@@ -131,14 +132,16 @@ class Curve:
         Raises:
             ImportError: Matplotlib, the extra `plot`, is not installed.
         """
-        try:
-            axes = import_module("matplotlib.pyplot").subplots()[1] if axes is None else axes
-        except ModuleNotFoundError as missing:
-            needed = "plot needs matplotlib, which is not installed: pip install 'shuffle-ledger[plot]'"
-            raise ImportError(needed) from missing
+        if axes is None:
+            try:
+                from matplotlib import pyplot as plt  # noqa: PLC0415 - needed here only
+            except ModuleNotFoundError as missing:
+                needed = "plot needs matplotlib, which is not installed: pip install 'shuffle-ledger[plot]'"
+                raise ImportError(needed) from missing
+            axes = plt.subplots()[1]
         axes.plot(self.counts, self.epsilon_upper, marker="o", label="together")
         axes.plot(self.counts, self.naive_upper, marker="o", linestyle="--", label="added up, round by round")
-        axes.set(xlabel="number of rounds", ylabel=f"epsilon at delta {self.delta:g}, at most")
+        axes.set(xlabel="number of rounds", ylabel=f"epsilon at delta {exact_text(self.delta)}, at most")
         axes.legend()
         return axes
 
