@@ -1,0 +1,414 @@
+"""`examples/verify_bundle.py`, written from docs/bundle-format.md, decides every entry as the ledger did."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.decisions import (
+    admit,
+    change_budget,
+    correct,
+    freezing,
+    record_incident,
+    register,
+    set_quota,
+    settle,
+    void,
+)
+from shuffle_ledger.ledger.evidence.bundle import make_bundle
+from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values import canonical
+from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
+from shuffle_ledger.ledger.values.entries import EntryKind
+from shuffle_ledger.ledger.values.requests import (
+    Admitted,
+    Incident,
+    Outcome,
+    RefusalReason,
+    ReleaseTimes,
+    RoundRequest,
+)
+from shuffle_ledger.ledger.values.signing import SigningKey
+from shuffle_ledger.ledger.values.windows import Window
+from tests.ledger.desk import AnyDesk
+from tests.ledger.test_bundles import EXAMPLE, forged, leaves, lines_of, members_of, repacked
+from tests.ledger.test_windows import _shift, a_monday
+
+KEY = SigningKey.generate()
+CHAIN = "chains/000001.txt"
+WEEK = Window(unit="week", epsilon=0.2, delta=1e-7)
+TWO_DAYS = Window(unit="day", sliding=2, epsilon=0.25, delta=1e-7, local_budget=5.0)
+DAY = timedelta(days=1)
+
+
+def krr(epsilon0: float, reports: int, **more: Any) -> ShuffledRound:
+    randomizer = parse_randomizer({"kind": "krr", "k": 10, "epsilon0": epsilon0})
+    return ShuffledRound(randomizer=randomizer, reports=reports, **more)
+
+
+REGULAR, IRREGULAR = krr(2.0, 20_000), krr(4.0, 10_000, sampled_from=100_000)
+RARE = krr(4.0, 500, sampled_from=50_000)  # filters bound it badly
+
+
+class Desk(AnyDesk):
+    """A ledger in which everything happens that can happen to a budget."""
+
+    def ask(self, name: str, described: ShuffledRound, cohort: str, **more: Any) -> Outcome:
+        return self.decide(RoundRequest(round_id=name, cohort=cohort, round=described, **more))
+
+    def settle(self, name: str, reports: int) -> None:
+        settle(self.store, self.accountant, name, reports=reports, actor="ada")
+
+    def void(self, name: str) -> None:
+        void(self.store, self.accountant, name, reason="cancelled", actor="ada")
+
+    def correct(self, name: str, reports: int) -> None:
+        correct(self.store, self.accountant, name, {"reports": reports}, reason="a log", actor="eve")
+
+    def change(self, cohort: str, *budgets: float) -> None:
+        for epsilon in budgets:
+            change_budget(self.store, self.accountant, cohort, epsilon=epsilon, reason="so", actor="bob")
+
+    def tell(self, name: str, described: ShuffledRound | None, cohort: str, *, late: bool = True) -> Incident:
+        now = datetime.now(UTC) - timedelta(milliseconds=2)  # some clocks count no less
+        released = ReleaseTimes(after=now - timedelta(microseconds=1), before=now) if late else ReleaseTimes()
+        told: dict[str, Any] = {"described": described, "released": released, "reason": "a script"}
+        return record_incident(self.store, self.accountant, cohort, round_id=name, actor="eve", **told)
+
+    def live_with_filters(self) -> None:
+        """Fill the sliding total, end rounds in each way, and move the budget."""
+        self.open("life", epsilon=0.2)
+        count = 1
+        while isinstance(self.ask(f"l{count}", REGULAR if count % 2 else IRREGULAR, "life"), Admitted):
+            count += 1
+        last = count - 1 if count % 2 else count - 2  # the last irregular one
+        self.void("l2")  # its reserve was used since
+        self.tell("l2", IRREGULAR, "life")
+        self.correct("l2", 9_000)
+        self.void(f"l{last}")  # it was charged without a reserve
+        self.settle("l4", 9_950)
+        self.correct("l6", 9_800)
+        self.void("l6")  # it was corrected, and gives nothing back
+        for reports in (9_700, 9_700, 20_000):
+            self.correct("l4", reports)
+        self.ask("too late", REGULAR, "life")
+        self.change("life", 0.6, 0.5, 0.7)
+        self.tell("early", REGULAR, "life", late=False)
+        self.open("given back", epsilon=0.5)
+        for name in ("g1", "g2", "g3"):
+            self.ask(name, IRREGULAR, "given back")
+        self.void("g1")
+        self.tell("g1", REGULAR, "given back")
+        self.change("given back", 0.4, 0.01, 1.0, 0.3, 0.5)
+        freeze(self.store, "given back")
+        self.ask("g4", REGULAR, "given back")
+        self.correct("g2", 9_000)
+        self.tell("g5", REGULAR, "given back")
+        self.open("deltas", local_budget=2.0)
+        for name in ("d1", "d2", "d3"):
+            self.ask(name, parsed("generic(epsilon0=0.5)", 20_000, delta0=3e-13), "deltas")
+        self.ask("d4", parsed("declared(epsilon=0.1, delta=3e-9)", 10_000), "deltas")
+        self.ask("d5", parsed("declared(epsilon=0.1, delta=1e-3)", 10_000), "deltas")
+        self.ask("d6", REGULAR, "deltas")
+        self.ask("d7", parsed("table(rows=[[1, 0], [0, 1]])", 10_000), "deltas")
+        self.open("few", epsilon=0.4, rounds_per_user=2)
+        for name in ("f1", "f2", "f3"):
+            self.ask(name, krr(2.0, 50_000), "few")
+        self.ask("f4", krr(5.0, 50), "few")
+        self.void("f1")
+        self.tell("f1", REGULAR, "few")
+        self.correct("f2", 40_000)
+        self.settle("f3", 45_000)
+
+    def live_with_slots(self) -> None:
+        """Claim slots of a plan alone, and of a plan beside filters."""
+        plan = {krr(1.0, 20_000): 2, krr(1.0, 15_000): 1, krr(0.5, 10_000): 1}
+        self.open("plan", policy="plan", plan=plan)
+        for name in ("p1", "p2", "p3", "p4"):
+            self.ask(name, krr(1.0, 20_000), "plan")
+        self.change("plan", 0.01)
+        self.ask("p5", krr(0.5, 10_000), "plan")  # it has a slot, and the slots cost more than the budget
+        self.change("plan", 1.0)
+        self.settle("p1", 16_000)
+        self.void("p2")
+        self.tell("p2", krr(0.5, 10_000), "plan")
+        self.correct("p1", 3_000)
+        self.open("both", plan={RARE: 6, krr(1.0, 10_000): 2, krr(1.0, 9_000): 1}, epsilon=0.13)
+        for number in range(3):
+            self.ask(f"b{number}", krr(1.0, 10_000), "both")
+        for number in range(8):
+            self.ask(f"r{number}", RARE, "both")
+        self.void("b2")
+        self.tell("b2", krr(1.0, 9_000), "both")
+        self.settle("b0", 9_500)
+        self.correct("r1", 400)
+        self.change("both", 0.2)
+
+    def live_with_others(self) -> None:
+        """Charge rounds to cohorts together, to periods and to a quota."""
+        self.open("phones", windows=(WEEK, TWO_DAYS), local_budget=9.0)
+        set_quota(self.store, self.accountant, "phones", team="ads", epsilon=0.3, reason="so", actor="ada")
+        monday = a_monday()
+        self.ask("now", krr(2.0, 10_000), "phones", team="ads")
+        for number in range(6):
+            self.ask(f"w{number}", krr(2.0, 10_000), "phones", team="ads", collected_on=monday + number * DAY)
+        self.settle("now", 9_000)
+        self.void("w1")
+        for epsilon in (0.1, 0.3):
+            quota: dict[str, Any] = {"team": "ads", "epsilon": epsilon, "reason": "so", "actor": "ada"}
+            set_quota(self.store, self.accountant, "phones", **quota)
+            self.ask(f"q{epsilon}", krr(2.0, 10_000), "phones", team="ads", collected_on=monday + 30 * DAY)
+        self.open("weeks", windows=(WEEK,), windows_only=True, epsilon=0.05)
+        for name in ("x1", "x2"):
+            self.ask(name, krr(2.0, 10_000), "weeks")
+        self.correct("x1", 5_000)
+        self.open("ceiling", ceiling=2.0)
+        self.open("without")
+        for name, reports in (("j1", 150_000), ("j2", 10), ("j3", 120_000)):
+            self.ask(name, krr(2.0, reports), "ceiling", audience=("ceiling", "without"))
+        self.settle("j1", 140_000)
+        self.void("j3")
+        self.change("ceiling", 1.5, 0.9, 1.0)
+        today = datetime.now(UTC).date()
+        late = RoundRequest(round_id="w9", cohort="phones", round=krr(2.0, 9_000), collected_on=today)
+        register(self.store, late, actor="ada")
+        with pytest.MonkeyPatch.context() as patch:
+            _shift(patch, self.store, 3 * DAY)
+            admit(self.store, self.accountant, "w9")
+
+
+def parsed(randomizer: str, reports: int, **more: Any) -> ShuffledRound:
+    return ShuffledRound(randomizer=parse_randomizer(randomizer), reports=reports, **more)
+
+
+def freeze(store: Store, cohort: str) -> None:
+    """Make an entry that accepts a loss of later ones."""
+    view, zeros = store.view(cohort), "0" * 64
+    said = {"reason": "the disk broke", "checkpoint": zeros, "nothing_later": None}
+    head = CheckpointHead(cohort=cohort, sequence=99, digest_hex=zeros)
+    store.append(view, freezing.freezing(store, view, head, said, actor="owner"))
+
+
+@pytest.fixture(scope="module")
+def bundles(
+    tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path, accountant: Accountant
+) -> dict[str, bytes]:
+    """Return a bundle of each cohort by itself, with its periods and quotas, and one of all, named "all"."""
+    path = tmp_path_factory.mktemp("lived") / "ledger.db"
+    shutil.copy(sqlite_template, path)
+    with Store.connect(f"sqlite:///{path}") as store:
+        desk = Desk(store, accountant)
+        desk.live_with_filters()
+        desk.live_with_slots()
+        desk.live_with_others()
+        names = store.cohort_names()
+        made = {name: make_bundle(store, [name], signing_key=KEY).data for name in names}
+        return made | {"all": make_bundle(store, names, signing_key=KEY).data}
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("decided_independently", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def bodies_of(data: bytes) -> list[dict[str, Any]]:
+    lines = lines_of(members_of(data), CHAIN)
+    return [canonical.decode(line.split(b" ", 3)[3].rstrip(b"\n")) for line in lines]
+
+
+def found_in(example: ModuleType, data: bytes, path: Path) -> list[str]:
+    path.write_bytes(data)
+    return list(example.problems(path, []))
+
+
+@pytest.mark.slow
+def test_every_event_is_decided_alike_with_nothing_but_the_standard_library(
+    bundles: dict[str, bytes], tmp_path: Path
+) -> None:
+    (tmp_path / "all.zip").write_bytes(bundles["all"])
+    command = [sys.executable, "-S", "-E", str(EXAMPLE), str(tmp_path / "all.zip")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Signature, costs, fits of slots, limits, sums of epsilon0" in done.stdout
+    assert "1 refusals of plan were not checked" in done.stdout
+    bodies = [body for name in bundles if name != "all" for body in bodies_of(bundles[name])]
+    assert {body["kind"] for body in bodies} == {str(kind) for kind in EntryKind}
+    reasons = {body["details"]["reason"] for body in bodies if body["kind"] == "refused"}
+    assert reasons == {str(reason) for reason in RefusalReason}
+    assert {body["details"]["chosen_after"] for body in bodies if body["kind"] == "incident"} == {True, False}
+    gaussian = [
+        any(map(int, body["details"]["charge"]["gaussian"]))
+        for body in bodies
+        if body["kind"] == "voided" and "gaussian" in body["details"]["charge"]
+    ]
+    assert {True, False} == set(gaussian), "voids with an intact reserve, and with one that is not"
+    charges = [body["details"].get("charge", {}) for body in bodies]
+    for name in (
+        "certain",
+        "slack",
+        "local",
+        "late",
+        "reserve",
+        "kind",
+        "claimed",
+        "is_incident",
+        "is_counted",
+    ):
+        assert any(charge.get(name) for charge in charges), name
+
+
+@pytest.mark.slow
+def test_the_printed_line_checks_the_signature(
+    bundles: dict[str, bytes], example: ModuleType, tmp_path: Path
+) -> None:
+    remarks: list[str] = []
+    (tmp_path / "bundle.zip").write_bytes(bundles["deltas"])
+    assert list(example.problems(tmp_path / "bundle.zip", remarks)) == []
+    line = remarks[-1].removeprefix("To check the signature: ")
+    assert KEY.public_key_bytes.hex() in line
+    for tampered in (False, True):
+        asked = line.replace(" | xxd -r -p > message", "00 | xxd -r -p > message") if tampered else line
+        done = subprocess.run(["sh", "-c", asked], cwd=tmp_path, capture_output=True, check=False)
+        assert (done.returncode != 0) == tampered, done.stderr
+
+
+NUMBERS = ("charge", "standing", "limits", "cost", "reason", "overspent")
+# Limits of an opening are the accountant's: only that they suit each other follows.
+ACCOUNTANTS = {("opened", "limits.certain"), ("opened", "limits.slack")}
+CEILINGS = {("opened", f"limits.{level}.divergences") for level in ("refuse", "promise")}
+CEILINGS |= {("opened", "limits.refuse.gaussian")}
+
+
+def changes(body: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], int, Change]]:
+    """Yield every number of a body that follows, or is a limit, and how it is changed by one unit."""
+    for path in leaves(body["details"]):
+        is_of_cost = path[0] == "cost" and "fits" not in path  # the accountant's
+        is_text = path[-1] == "rules" or (path[0] == "reason" and body["kind"] != "refused")
+        if path[0] not in NUMBERS or is_of_cost or is_text:
+            continue
+        for step in (1, -1):
+
+            def change(changed: dict[str, Any], path: tuple[Any, ...] = path, step: int = step) -> None:
+                place: Any = changed["details"]
+                for each in path[:-1]:
+                    place = place[each]
+                place[path[-1]] = moved(place[path[-1]], step)
+
+            yield path, step, change
+
+
+Change = Callable[[dict[str, Any]], None]
+
+
+def at(place: int, change: Change) -> Callable[[int, dict[str, Any]], None]:
+    """Return what changes one entry of a chain."""
+    return lambda sequence, body: change(body) if sequence == place else None
+
+
+def named(path: tuple[Any, ...]) -> str:
+    return ".".join(each for each in path if isinstance(each, str))
+
+
+def moved(value: Any, step: int) -> Any:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, str) and not value.isdigit():
+        return "budget_exceeded" if value != "budget_exceeded" else "delta_account_exhausted"
+    return str(int(value) + step) if isinstance(value, str) else value + step
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "cohort", ["life", "given back", "deltas", "few", "plan", "both", "ceiling", "weeks"]
+)
+def test_each_number_changed_by_one_unit_is_found(
+    bundles: dict[str, bytes], example: ModuleType, tmp_path: Path, cohort: str
+) -> None:
+    """Digests and signature are made anew. Entries whose numbers are those of others are asked once."""
+    made, path, seen, missed = bundles[cohort], tmp_path / "bundle.zip", set(), set()
+    assert found_in(example, made, path) == []
+    for body in bodies_of(made):
+        parts = frozenset(body["details"].get("charge", {}))
+        for field, step, change in changes(body):
+            case = (body["kind"], parts, field, step, body["details"].get("reason"))
+            if case in seen:
+                continue
+            seen.add(case)
+
+            data = forged(made, at(body["sequence"], change), signer=KEY)
+            if not found_in(example, data, path):
+                missed.add((body["kind"], named(field)))
+    allowed = ACCOUNTANTS | CEILINGS if cohort == "ceiling" else ACCOUNTANTS
+    assert missed <= allowed, missed - allowed
+    assert len(seen) >= 80
+
+
+def admitted_instead(body: dict[str, Any]) -> None:
+    body["kind"] = "admitted"
+    for name in ("reason", "message", "refused_by"):
+        body["details"].pop(name, None)
+
+
+def refused_instead(body: dict[str, Any]) -> None:
+    body["kind"] = "refused"
+    body["details"] |= {"reason": "budget_exceeded", "message": "It would be too much."}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "cohort", ["life", "given back", "deltas", "few", "plan", "both", "ceiling", "weeks"]
+)
+def test_each_outcome_turned_round_is_found(
+    bundles: dict[str, bytes], example: ModuleType, tmp_path: Path, cohort: str
+) -> None:
+    turned = {"admitted": refused_instead, "refused": admitted_instead}
+    decided = [body for body in bodies_of(bundles[cohort]) if body["kind"] in turned]
+    for body in decided:
+        sequence = body["sequence"]
+        data = forged(bundles[cohort], at(sequence, turned[body["kind"]]), signer=KEY)
+        found = found_in(example, data, tmp_path / "bundle.zip")
+        assert any(f"entry {sequence}:" in each for each in found), (sequence, found)
+    assert decided
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("member", ["quota", "period", "audience"])
+def test_a_round_is_admitted_by_all_its_budgets_or_by_none(
+    bundles: dict[str, bytes], example: ModuleType, tmp_path: Path, member: str
+) -> None:
+    """One chain is put back to before a round that the others admitted: it follows by itself."""
+    data = bundles["all"]
+    names = [each["cohort"] for each in json.loads(members_of(data)["manifest.json"])["cohorts"]]
+    cohort = {
+        "quota": "phones@team=ads",
+        "period": f"weeks@{datetime.now(UTC):%G-W%V}",
+        "audience": "without",
+    }
+    name = cohort[member]
+    number = f"chains/{names.index(name) + 1:06}.txt"
+    members = members_of(data)
+    members[number] = b"".join(lines_of(members, number)[:1])
+    heads = json.loads(members["heads.json"])
+    (head,) = (each for each in heads["heads"] if each["cohort"] == name)
+    head |= {"sequence": 1, "digest": members[number].split(b" ")[2].decode()}
+    members["heads.json"] = json.dumps(heads).encode()
+    found = found_in(example, repacked(members, tuple(names)), tmp_path / "bundle.zip")
+    assert any(f"{name} say otherwise" in each or f"of {name} and" in each for each in found), found
+    assert all("say otherwise" in each for each in found), found
