@@ -432,7 +432,7 @@ def disagreements(chains, remarks):
 
 
 def by_openssl(signed):
-    """Returns the line that checks the signature with the stated key, which a reader compares with his own."""
+    """Returns the line that checks the signature with the stated key, which readers compare with theirs."""
     text = canonical({name: value for name, value in signed.items() if name != "signature"})
     message = digest_of(b"shuffle-ledger/checkpoint/1", text).hexdigest()
     key = "302a300506032b6570032100" + signed["public_key"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
+import random
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,6 +19,7 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.decisions import (
     admit,
     change_budget,
@@ -28,6 +32,21 @@ from shuffle_ledger.ledger.decisions import (
     void,
 )
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
+from shuffle_ledger.ledger.machine import (
+    Cause,
+    Charge,
+    Cost,
+    Described,
+    Level,
+    Limits,
+    Request,
+    Round,
+    Rules,
+    Total,
+)
+from shuffle_ledger.ledger.machine import filters as machine_filters
+from shuffle_ledger.ledger.policies.numbers import spelled
+from shuffle_ledger.ledger.policies.registry import rules_digest
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
@@ -412,3 +431,198 @@ def test_a_round_is_admitted_by_all_its_budgets_or_by_none(
     found = found_in(example, repacked(members, tuple(names)), tmp_path / "bundle.zip")
     assert any(f"{name} say otherwise" in each or f"of {name} and" in each for each in found), found
     assert all("say otherwise" in each for each in found), found
+
+
+class History:
+    """What the machine posts for events that are drawn with small numbers, as bodies of entries."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = draw = random.Random(seed)  # noqa: S311 - the same each time
+        self.filtered, per_user = seed % 4 != 0, draw.choice([2, 3]) if seed % 4 == 1 else None
+        reserves = tuple(sorted({0, draw.randint(1, 300), draw.randint(300, 900)})) if self.filtered else ()
+        orders, slots = ("2", "3") if self.filtered else (), () if seed % 4 in (1, 2) else (2, 3, 1)
+        shares = (1,) * ((3 + len(orders) if self.filtered else 0) + bool(slots))
+        fixed: dict[str, Any] = {"reserves": reserves, "orders": orders, "slots": slots}
+        fixed |= {"rounds_per_user": per_user, "slots_epsilon": 10**30 // 2}
+        self.rules = Rules(name="a", cohort="a", delta=10, shares=shares, **fixed)
+        first, most = self.level(10), 40 * self.filtered
+        sliding = first.gaussian if self.filtered and per_user is None else None
+        self.opened = Limits(refuse=first, promise=first, certain=most, slack=most, sliding=sliding)
+        self.state = machine.new_state(self.rules, self.opened)
+        stated: dict[str, Any] = {"kind": "life", "delta": 1e-6}
+        if self.filtered:
+            gaussian = {"reserves": [each * 2.0**-96 for each in reserves]}
+            stated["filters"] = {"gaussian": gaussian, "renyi": [{}] * len(orders)}
+        if slots:
+            stated["slots"] = {"epsilon_upper": 0.5, "kinds": [{"count": each} for each in slots]}
+        of_users: dict[str, Any] = {} if per_user is None else {"rounds_per_user": per_user}
+        self.digest = rules_digest(stated | of_users)
+        self.bodies: list[dict[str, Any]] = []
+        self.epsilon, self.charges, self.closed, self.voided = (
+            1.0,
+            dict[str, Charge](),
+            set[str](),
+            set[str](),
+        )
+        self.write("opened", rules=stated | of_users, limits=spelled(self.opened), **of_users)
+
+    def level(self, tenths: int) -> Level:
+        moments = tuple(tenths * self.draw.randint(30, 60) * self.filtered for _ in (1, 2))
+        variance = 200 * tenths * self.filtered
+        return Level(epsilon=tenths * 10**29, gaussian=variance, divergences=moments if self.filtered else ())
+
+    def cost(self) -> Cost:
+        draw, places = self.draw, range(len(self.rules.reserves))
+        variance = draw.choice([draw.randint(0, 60), draw.randint(60, 300)])
+        accounts = {
+            name: draw.randint(0, 9) * self.filtered * (draw.random() < 0.3) for name in ("certain", "slack")
+        }
+        return Cost(
+            gaussian=tuple(variance - draw.randint(0, variance) * place // 2 for place in places),
+            divergences=tuple(draw.randint(0, 100) for _ in self.rules.orders),
+            fits=tuple(kind for kind in range(len(self.rules.slots)) if draw.random() < 0.5),
+            **accounts,
+        )
+
+    def write(self, kind: str, name: str | None = None, **details: Any) -> None:
+        standing = {"rules": self.digest, "total": spelled(self.state.total)}
+        if self.state.limits != self.opened:
+            standing["limits"] = spelled(self.state.limits)
+        common = {"sequence": len(self.bodies) + 1, "recorded_at": "2026", "delta_budget": 1e-6}
+        named = {"kind": kind, "round_id": name, "epsilon_budget": self.epsilon}
+        self.bodies.append({**common, **named, "details": {**details, "standing": standing}})
+
+    def ask(self, name: str) -> None:
+        told: dict[str, Any] = {"request": {"cohort": "a"}}
+        if self.state.is_overspent:
+            self.write("refused", name, reason="cohort_overspent", **told)
+            return
+        cost = self.cost()
+        (posting,) = machine.decide({"a": self.state}, Request(audience=("a",)), {"a": cost}).postings
+        assert posting.charge is not None
+        self.state = dataclasses.replace(self.state, total=posting.total)
+        told |= {"cost": spelled(cost), "charge": spelled(posting.charge)}
+        if posting.reasons:
+            is_exhausted = self.filtered and "filters" not in posting.reasons
+            told["reason"] = "delta_account_exhausted" if is_exhausted else "budget_exceeded"
+            told["requested"] = {"epsilon_upper": 2.0}
+        else:
+            self.charges[name] = posting.charge
+        self.write("refused" if posting.reasons else "admitted", name, **told)
+
+    def change(self) -> None:
+        wanted, promised = self.level(self.draw.randint(3, 20)), self.state.limits.promise
+        is_raised = wanted.epsilon > promised.epsilon
+        combine = max if is_raised else min
+        pairs = zip(wanted.divergences, promised.divergences, strict=True)
+        moments = tuple(combine(pair) for pair in pairs)
+        variance = combine(wanted.gaussian, promised.gaussian)
+        promise = dataclasses.replace(wanted, gaussian=variance, divergences=moments)
+        refuse, slack = (wanted, self.draw.randint(20, 40) * self.filtered) if is_raised else (promise, None)
+        changed = machine.change_budget(self.state, refuse, promise, slack=slack)
+        if isinstance(changed, machine.Refusal) and not is_raised:
+            changed = machine.change_budget(self.state, refuse)
+        if not isinstance(changed, machine.Refusal):
+            assert changed.limits is not None
+            self.state = dataclasses.replace(self.state, limits=changed.limits)
+            before, self.epsilon = self.epsilon, wanted.epsilon / 10**30
+            self.write("budget_changed", epsilon_before=before)
+
+    def restate(self, cause: Cause, name: str, kind: str) -> None:
+        is_told, is_voided = cause is Cause.INCIDENT, cause is Cause.VOID
+        is_early, cost = is_told and self.draw.random() < 0.03, self.cost()
+        described = Described.NOTHING if is_voided else Described.UNKNOWN if is_early else Described.STATED
+        charges = {} if is_told else {"a": self.charges[name]}
+        costs = {"a": cost} if described is Described.STATED else {}
+        before = Round(charges=charges, released_after=1)
+        (posting,) = machine.restate({"a": self.state}, before, described, cause, costs)
+        assert posting.charge is not None
+        self.charges[name], is_overspent = posting.charge, posting.is_overspent
+        self.state = dataclasses.replace(self.state, total=posting.total, is_overspent=is_overspent)
+        told: dict[str, Any] = {"charge": spelled(posting.charge)}
+        told |= {"cost": spelled(cost)} if costs else {}
+        told |= {} if is_voided else {"overspent": is_overspent}
+        if is_told:
+            told |= {"chosen_after": is_early, "released": None if is_early else {"after": "2027"}}
+        self.write(kind, name, **told)
+
+    def one_more(self) -> None:
+        """Draw one event."""
+        number = len(self.bodies)
+        event = self.draw.choice(["ask"] * 6 + ["end"] * 3 + ["correct", "tell", "change"])
+        if event == "ask":
+            self.ask(f"r{number}")
+        elif event == "change":
+            self.change()
+        elif event == "tell":
+            name = self.draw.choice([f"i{number}", *sorted(self.voided)])
+            self.voided.discard(name)
+            self.closed.add(name)
+            self.restate(Cause.INCIDENT, name, "incident")
+        elif event == "correct" and self.charges.keys() - self.voided:
+            name = self.draw.choice(sorted(self.charges.keys() - self.voided))
+            self.restate(Cause.CORRECT, name, "corrected")
+        elif event == "end" and self.charges.keys() - self.closed:
+            name = self.draw.choice(sorted(self.charges.keys() - self.closed))
+            self.closed.add(name)
+            if self.draw.random() < 0.5:
+                self.voided.add(name)
+                self.restate(Cause.VOID, name, "voided")
+            else:
+                self.restate(Cause.SETTLE, name, "settled")
+
+
+@pytest.mark.slow
+def test_the_machine_and_the_example_decide_drawn_histories_alike(example: ModuleType) -> None:
+    kinds: Counter[str] = Counter()
+    for seed in range(400):
+        drawn = History(seed)
+        for _ in range(60):
+            drawn.one_more()
+        bodies = json.loads(canonical.encode(drawn.bodies))  # with floats as in a bundle
+        assert list(example.decided_again(bodies, "2026", None)) == [], seed
+        kinds.update(body["kind"] for body in bodies)
+    assert set(kinds) == {str(kind) for kind in EntryKind} - {"frozen"}
+    assert min(kinds.values()) >= 400
+
+
+def test_at_every_limit_the_machine_and_the_example_agree(example: ModuleType) -> None:
+    """Numbers at, and one unit beside, what is allowed."""
+    found: Counter[object] = Counter()
+    for seed in range(2, 400, 4):  # with a sliding limit, and no slots
+        drawn = History(seed)
+        state = drawn.state
+
+        def near(most: int, draw: random.Random = drawn.draw) -> int:
+            return max(0, most + draw.randint(-1, 1))
+
+        rules, limits, level = state.rules, state.limits, state.limits.refuse
+        budget = example.Budget(json.loads(canonical.encode(drawn.bodies[0])), "2026")
+        limit = limits.sliding
+        assert limit is not None
+        for _ in range(30):
+            variances = [near(level.gaussian - each) + drawn.draw.randint(0, 1) for each in rules.reserves]
+            moments = [near(each) + drawn.draw.randint(0, 1) for each in level.divergences]
+            accounts = [near(limits.certain), near(limits.slack)]
+            returned = drawn.draw.randint(0, 9)
+            slid: dict[str, Any] = {
+                "sliding": near(limit + returned),
+                "returned": returned,
+                "late": near(limit // 32),
+            }
+            names: dict[str, Any] = dict(zip(("certain", "slack"), accounts, strict=True))
+            total = Total(gaussian=tuple(variances), divergences=tuple(moments), **names, **slid)
+            expected = machine.standing(rules, limits, total, level).promised
+            counters = {**budget.total, "amounts": [*variances, *moments, *accounts, 0], **slid}
+            assert budget.holds(counters, "refuse") == bool(expected), (seed, total)
+            costs = [1_030 - 3 * at + drawn.draw.randint(0, 2) for at in range(len(rules.reserves))]
+            place = drawn.draw.randrange(len(costs))
+            held = near(limit - costs[place] - machine_filters.kept_free(limit, rules.reserves[place]))
+            charge: dict[str, Any] = {"amounts": [*costs, *moments, 0, 0, 0]}
+            budget.total |= {"sliding": held + returned, "returned": returned}
+            budget.slide(charge, 0)
+            sliding = machine_filters.sliding_charge(rules, limit, held, costs)
+            assert (charge["sliding"], charge["reserve"]) == sliding, (seed, held, costs)
+            found.update([f"holds: {bool(expected)}", f"place {sliding[1]}"])
+    assert len(found) == 5, found
+    assert min(found.values()) > 20, found
