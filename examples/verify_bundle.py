@@ -158,7 +158,8 @@ class Budget:
         rest = [stated.pop(name, 0) for name in TEXTS[:3]]
         is_whole = [len(each) for each in lists] == [len(self.reserves), self.bounds - len(self.reserves)]
         require(is_whole and not stated, "its cost has other parts than the rules")
-        require(fits == [n for n in range(len(self.counts)) if n in fits], "it fits kinds that there are not")
+        known = set(fits) <= set(range(len(self.counts))) and len(set(fits)) == len(fits)
+        require(known, "it fits kinds that there are not")
         return [*lists[0], *lists[1], *rest], fits
 
     def decided(self, amounts, fits):

@@ -98,7 +98,7 @@ class Desk(AnyDesk):
 
     def change(self, cohort: str, *budgets: float) -> None:
         for epsilon in budgets:
-            change_budget(self.store, self.accountant, cohort, epsilon=epsilon, reason="so", actor="bob")
+            change_budget(self.store, cohort, epsilon=epsilon, reason="so", actor="bob")
 
     def tell(self, name: str, described: ShuffledRound | None, cohort: str, *, late: bool = True) -> Incident:
         now = datetime.now(UTC) - timedelta(milliseconds=2)  # some clocks count no less
@@ -178,7 +178,7 @@ class Desk(AnyDesk):
     def live_with_others(self) -> None:
         """Charge rounds to cohorts together, to periods and to a quota."""
         self.open("phones", windows=(WEEK, TWO_DAYS), local_budget=9.0)
-        set_quota(self.store, self.accountant, "phones", team="ads", epsilon=0.3, reason="so", actor="ada")
+        set_quota(self.store, "phones", team="ads", epsilon=0.3, reason="so", actor="ada")
         monday = a_monday()
         self.ask("now", krr(2.0, 10_000), "phones", team="ads")
         for number in range(6):
@@ -187,7 +187,7 @@ class Desk(AnyDesk):
         self.void("w1")
         for epsilon in (0.1, 0.3):
             quota: dict[str, Any] = {"team": "ads", "epsilon": epsilon, "reason": "so", "actor": "ada"}
-            set_quota(self.store, self.accountant, "phones", **quota)
+            set_quota(self.store, "phones", **quota)
             self.ask(f"q{epsilon}", krr(2.0, 10_000), "phones", team="ads", collected_on=monday + 30 * DAY)
         self.open("weeks", windows=(WEEK,), windows_only=True, epsilon=0.05)
         for name in ("x1", "x2"):
