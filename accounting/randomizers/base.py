@@ -173,6 +173,9 @@ class DecomposedRandomizer(LocalRandomizer):
     """A randomizer that is bounded by decompositions: all except protocols with common noise and declared
     rounds."""
 
+    #: Whether it may be a part of a composite randomizer.
+    is_part: ClassVar[bool] = True
+
     @property
     def analyses(self) -> tuple[str, ...]:
         """See `LocalRandomizer.analyses`."""

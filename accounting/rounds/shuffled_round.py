@@ -88,8 +88,8 @@ class ShuffledRound:
 
     Attributes:
         randomizer: the randomizer of every device; text and JSON forms are accepted. In a sequential round
-            only its epsilon0 matters: it becomes `generic`. So does `local_gaussian`, whose local delta
-            becomes that of the round.
+            only its epsilon0 matters: it becomes `generic`. So does `local_gaussian` with a local delta,
+            which becomes that of the round.
         reports: number of reports that are shuffled together.
         sampled_from: size of the population from which the reporting users were sampled, uniformly without
             replacement and in secret; None if all users reported.
@@ -167,8 +167,12 @@ class ShuffledRound:
         """Puts `generic` in the place of a randomizer of which only the local privacy is accounted."""
         put, randomizer = object.__setattr__, self.randomizer
         if isinstance(randomizer, LocalGaussian):
-            put(self, "delta0", randomizer.delta_of_round(self.delta0))
-            put(self, "randomizer", randomizer.as_generic)
+            accounted, delta0 = randomizer.accounted
+            if self.delta0 not in (0.0, delta0):
+                expected = f"nothing: the {randomizer.kind} itself names a delta0, or needs none"
+                raise InvalidParameter("delta0", self.delta0, expected)
+            put(self, "delta0", delta0)
+            put(self, "randomizer", accounted)
         if self.is_sequential:
             put(self, "randomizer", in_sequence(self.randomizer))
 

@@ -73,6 +73,13 @@ def response(k: int) -> Rows:
     return likelier(np.eye(k, dtype=int).tolist())
 
 
+def gaussian(values: tuple[float, ...]) -> Rows:
+    """Noise of deviation 1 on values in [0, 1]."""
+    t = np.concatenate([[-np.inf], np.linspace(-5, 6, 257), [np.inf]]) - np.array(values)[:, None]
+    left, right = np.diff(norm.cdf(t), axis=1), -np.diff(norm.cdf(-t), axis=1)
+    return np.asarray(np.where(t[:, :-1] < 0, left, right))
+
+
 HALF = math.exp(E0 / 2)
 TABLE = np.array([[0.7, 0.2, 0.1], [0.3, 0.3, 0.4], [0.5, 0.1, 0.4]])
 #: Local randomizers, each with the laws of its reports; the ends of an interval are in the list of values.
@@ -97,6 +104,7 @@ LOCAL: dict[str, list[Rows]] = {
     f"block_hadamard(epsilon0={E0}, domain=4, blocks=4)": [hadamard(4, 4, 2)],
     f"laplace(epsilon0={E0})": [laplace((0.0, 1.0))],
     f"bounded_laplace(epsilon0={E0})": [laplace((0.0, 0.3, 0.5, 1.0))],
+    "local_gaussian(sigma=1)": [gaussian((0.0, 0.5, 1.0))],
     f"duchi(epsilon0={E0})": [response(2)],
     f"piecewise(epsilon0={E0})": [windows()],
     f"table({TABLE.tolist()})": [TABLE],
