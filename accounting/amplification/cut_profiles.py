@@ -19,7 +19,7 @@ from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 _MOST_BEYOND = 1e-4
 # Time that an array element takes here, in units of the usual one: gains are on many scales, so that there
 # are many sums of few elements. Larger: fewer orders, so less time and wider bounds.
-_EFFORT_FACTOR = 3.0
+_EFFORT_FACTOR = 5.0
 
 
 class Cut(NamedTuple):

@@ -123,7 +123,6 @@ def test_every_kind_has_a_default_bound() -> None:
         "bounded_laplace(epsilon0=1)",
         "duchi(epsilon0=1)",
         "piecewise(epsilon0=1)",
-        "local_gaussian(sigma=2)",
         "local_gaussian(sigma=2, delta0=1e-9)",
         "table([[0.6, 0.4], [0.4, 0.6]])",
     ]
