@@ -41,6 +41,9 @@ _EPSILON_STEPS = 2.0**40
 # Deviations beyond an end of the interval at which laws are cut off: a report is beyond the last one with
 # probability 4e-51. More cuts: each order takes the one that suits it more closely.
 _CUTS = (6.0, 8.0, 11.0, 15.0)
+# Cuts after the second one are used only up to this number over mu, so that losses up to a cut are about this
+# number at most. Larger: smaller deltas of little noise have an answer, and take longer.
+_LARGEST_CUT_LOSS = 30.0
 # The cut of the decomposition that stands for all: reports beyond it have probability 6e-16.
 _USUAL_CUT = 1
 # Cells of reports between a cut and the middle of the interval: about the first number altogether where
@@ -143,7 +146,7 @@ class LocalGaussian(DecomposedRandomizer):
 
     def components(self) -> Components:
         """See `DecomposedRandomizer.components`: those of the farthest cut."""
-        return Components(_cut_off(self, _CUTS[-1])[1].brackets, ())
+        return Components(_cut_off(self, _cuts_for(self.mu)[-1])[1].brackets, ())
 
     def terms(self, analysis: str) -> int:
         """See `DecomposedRandomizer.terms`."""
@@ -231,6 +234,11 @@ def _ends(mu: float, cut: float) -> FloatArray:
     return np.asarray(ends, dtype=np.float64)
 
 
+def _cuts_for(mu: float) -> tuple[float, ...]:
+    """Returns the cuts for values at most `mu` deviations apart."""
+    return tuple(cut for cut in _CUTS if cut <= max(_LARGEST_CUT_LOSS / mu, _CUTS[_USUAL_CUT]))
+
+
 @functools.lru_cache(maxsize=16)
 def _cut_off(noise: LocalGaussian, cut: float) -> tuple[float, Analysis]:
     """Returns the mass beyond a cut, which counts as certain loss above, and the bound with that cut."""
@@ -259,7 +267,7 @@ def _cut_off(noise: LocalGaussian, cut: float) -> tuple[float, Analysis]:
 def _cuts(noise: LocalGaussian, participation: float) -> tuple[tuple[float, Analysis, Pairs, Pairs], ...]:
     """Returns the mass beyond each cut, the bound, and its pairs above and below in both directions."""
     found = []
-    for cut in _CUTS:
+    for cut in _cuts_for(noise.mu):
         beyond, bound = _cut_off(noise, cut)
         above, below = (directions([with_silence(side, participation)]) for side in bound.brackets[0])
         found.append((beyond * participation, bound, above, below))
