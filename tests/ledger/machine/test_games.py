@@ -361,6 +361,28 @@ def test_which_slots_a_round_fits_is_no_choice() -> None:
     assert worst_of_late_fits(opening, counts, [(1,), (2,)]) == pytest.approx(1.0147, abs=1e-3)
 
 
+BOTH = coin(20, 0.3 * math.tanh(3) / math.tanh(1))  # dominated by both kinds of slots of the next test
+
+
+@pytest.mark.parametrize("has_filters", [False, True])
+def test_a_false_void_does_not_choose_the_slot(has_filters: bool, monkeypatch: Patch) -> None:
+    """A round stays in the kind that it claimed, if it is voided and told of as an incident after a look."""
+    often, rare = coin(20), coin(60, 0.3)
+    opening = planned([(often, 1), (rare, 1)], 2.0)
+    if has_filters:  # which have so little of delta that they hold nothing
+        opening = replace(opening, parts=(0.0, 0.5), gaussian=1 / 64, slots=0.98, delta=opening.delta / 0.98)
+
+    def kind(masses: Masses, *fits: int, **fields: Any) -> Kind:
+        return Kind(masses=masses, costs={"a": opening.cost(masses, fits=fits)}, times=1, **fields)
+
+    truth = {"a": opening.cost(BOTH, fits=(0, 1))}
+    kinds = [kind(often, 0), kind(rare, 1), replace(kind(BOTH, 1, may_be_hidden=True), truths=truth)]
+    assert 0.9 < reached(opening, kinds, rounds=3) <= 1
+    no_charge = rules_of.no_charge
+    monkeypatch.setattr(rules_of, "no_charge", lambda rules, claimed: no_charge(rules, claimed=None))
+    assert reached(opening, kinds, rounds=3) > 1.4
+
+
 @pytest.mark.slow
 def test_slots_beside_filters_have_their_share() -> None:
     slots = [(coin(5), 2), (coin(20, 0.1), 2)]
