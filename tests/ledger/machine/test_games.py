@@ -398,6 +398,69 @@ def test_slots_beside_filters_have_their_share() -> None:
     assert 0.4 < reached(opening, kinds, rounds=5) <= 1
 
 
+def look_and_rare(share: float, whole: float = 1.0) -> tuple[Opening, list[Kind]]:
+    """A look that has a slot and costs a filter half, a rare round with a slot, and a round for the filter.
+
+    Slots have a share of `whole` deltas, and the filter all that is left of them.
+    """
+    opening = Opening(epsilon=3.0, delta=whole * 1e-3, gaussian=0.9999 * (1 - share), parts=(0.0, 0.5))
+    look, size, low, high = part(opening, 0.5), 60, 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        is_within = delta_of([look, coin(size, middle)], 3.0) <= share * opening.delta
+        low, high = (middle, high) if is_within else (low, middle)
+    changes = {"slots": (1, 1), "slots_epsilon": epsilon_units(3.0)}
+    opening = replace(opening, slots=share, changes=changes)
+    kinds = [
+        asked(opening, look, fits=(0,), times=1),
+        asked(opening, coin(size, low), fits=(1,), times=1),
+        asked(opening, part(opening, 0.47), times=1),
+    ]
+    return opening, kinds
+
+
+def test_slots_and_filters_have_parts_of_one_delta() -> None:
+    """After the look either the slots hold at the end or the filter does: with a whole delta each, the
+    analyst gets what then is worth more."""
+    opening, kinds = look_and_rare(3 / 4)
+    assert 0.7 < reached(opening, kinds, rounds=3) <= 1
+    opening, kinds = look_and_rare(1 / 2, whole=2.0)
+    assert reached(opening, kinds, rounds=3) * 2 > 1.5
+
+
+@pytest.mark.parametrize("refuse", [2.0, 3.0])
+def test_a_promise_that_stays_covers_slots_wherever_refuse_at_is_moved(
+    refuse: float, monkeypatch: Patch
+) -> None:
+    """Below the certificate slots decide nothing; what stands in them is promised all the same."""
+    opening, kinds = look_and_rare(3 / 4)
+    opening = replace(opening, refuse=refuse)
+    kinds = [*kinds[:2], asked(opening, part(opening, 0.9), times=2)]
+    moves = [change_to("a", opening.level(epsilon)) for epsilon in (2.0, 3.0)]
+    others = {"rounds": 3, "changes": moves, "promised": promised}
+    assert 0.7 < reached(opening, kinds, **others) <= 1
+    monkeypatch.setattr(rules_of.Standing, "promised", property(lambda standing: 1))
+    assert reached(opening, kinds, **others) > 1.1
+
+
+def test_a_lowered_promise_keeps_slots_only_within_it(monkeypatch: Patch) -> None:
+    """It is lowered while filters hold at the smaller epsilon, and may be raised again."""
+    opening, kinds = look_and_rare(3 / 4)
+    high, low = opening.level(3.0), opening.level(1.0)
+    moves = [change_to("a", low, low), change_to("a", high, high, slack=0)]
+
+    def at(epsilon: float) -> float:
+        def only(named: Mapping[str, State]) -> float:
+            return epsilon if promised(named) == epsilon else math.inf
+
+        return reached(opening, kinds, rounds=3, changes=moves, promised=only)
+
+    assert at(1.0) <= 1
+    assert 0.7 < at(3.0) <= 1
+    monkeypatch.setattr(rules_of, "slots_count", lambda rules, level: bool(rules.slots))
+    assert at(1.0) > 1.1
+
+
 # Openings, changes, incidents ----------------------------------------------------------------------------
 
 LOOK, REGULAR, UNUSUAL = coin(18, 0.2), coins(38), coin(55, 0.031)
