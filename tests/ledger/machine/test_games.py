@@ -380,7 +380,7 @@ def test_a_false_void_does_not_choose_the_slot(has_filters: bool, monkeypatch: P
     assert 0.9 < reached(opening, kinds, rounds=3) <= 1
     no_charge = rules_of.no_charge
     monkeypatch.setattr(rules_of, "no_charge", lambda rules, claimed: no_charge(rules, claimed=None))
-    assert reached(opening, kinds, rounds=3) > 1.4
+    assert reached(opening, kinds, rounds=3) > 1.4  # 1.54
 
 
 @pytest.mark.slow
