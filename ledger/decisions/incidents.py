@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
 from typing import Any
@@ -290,7 +290,9 @@ def _drafted(
         # A quota may be set by anything: its numbers bound nothing.
         if view.cohort.quota is None:
             chosen_after = not is_later(told.released, than=chosen_at(store, view.cohort))
-        step = policy.telling(books, view, told.truth, chosen_after=chosen_after)
+        step = policy.telling(
+            books, view, told.truth, chosen_after=chosen_after, voided=_voided_in(store, view, stored)
+        )
         accounted, spent, details = step.accounted or accounted, step.spent, dict(step.details)
         overspent = step.posting.is_overspent
         changes = (HoldingChange(accounted=accounted, count=1, local_count=1),)
@@ -318,6 +320,16 @@ def _drafted(
         changes=changes,
         status="overspent" if overspent else None,
     )
+
+
+def _voided_in(store: Store, view: CohortView, stored: StoredRound) -> Mapping[str, Any] | None:
+    """Return the details of the entry of a cohort that voided a round; None if nothing did."""
+    voided = [
+        entry
+        for entry in store.entries_about([stored.round_id], [view.cohort.name])
+        if entry.kind == EntryKind.VOIDED
+    ]
+    return voided[0].content().details if voided else None
 
 
 def chosen_at(store: Store, cohort: Cohort) -> datetime | None:

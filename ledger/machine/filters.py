@@ -41,9 +41,14 @@ def nothing(rules: Rules) -> Total:
     )
 
 
-def no_charge(rules: Rules) -> Charge:
-    """Returns the charge of a round that was not recorded before."""
-    return Charge(gaussian=(0,) * len(rules.reserves), divergences=(0,) * len(rules.orders), is_incident=True)
+def no_charge(rules: Rules, *, claimed: int | None) -> Charge:
+    """Returns the charge of a release that was not recorded before; its round claimed this kind, or none."""
+    return Charge(
+        gaussian=(0,) * len(rules.reserves),
+        divergences=(0,) * len(rules.orders),
+        claimed=claimed,
+        is_incident=True,
+    )
 
 
 def unrandomized(rules: Rules) -> Cost:

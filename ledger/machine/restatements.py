@@ -8,6 +8,7 @@ from shuffle_ledger.ledger.machine import filters
 from shuffle_ledger.ledger.machine.budgets import posted
 from shuffle_ledger.ledger.machine.values import (
     Cause,
+    Charge,
     Cost,
     Described,
     InvalidStep,
@@ -45,7 +46,7 @@ def restate(
     if cause is not Cause.INCIDENT and set(round_.charges) != set(states):
         raise InvalidStep(f"budgets {sorted(states)}", f"those charged, {sorted(round_.charges)}")
     return tuple(
-        _restated(state, round_, _cost(state, round_, cause, charges.get(name)))
+        _restated(state, _before(state, round_, cause), _cost(state, round_, cause, charges.get(name)))
         for name, state in states.items()
     )
 
@@ -70,8 +71,20 @@ def _cost(state: State, round_: Round, cause: Cause, stated: Cost | None) -> Cos
     return stated
 
 
-def _restated(state: State, round_: Round, cost: Cost | None) -> Posting:
-    before = round_.charges.get(state.rules.name) or filters.no_charge(state.rules)
+def _before(state: State, round_: Round, cause: Cause) -> Charge:
+    """Returns what a budget was charged for the release so far.
+
+    An incident is a release of its own. If its round was voided, it keeps the kind of slots that the round
+    claimed, and nothing else: without it a false void would choose the kind after the release
+    (`docs/adaptivity.md`, Lemma 9). What the void did not give back stays beside the incident's charge.
+    """
+    known = round_.charges.get(state.rules.name)
+    if known is None or cause is Cause.INCIDENT:
+        return filters.no_charge(state.rules, claimed=None if known is None else known.claimed)
+    return known
+
+
+def _restated(state: State, before: Charge, cost: Cost | None) -> Posting:
     after = filters.left_of(state, before) if cost is None else filters.taken_instead(state, before, cost)
     total = filters.replaced(state.rules, state.total, before, after)
     return posted(state, PostingKind.RESTATED, charge=after, total=total)

@@ -422,7 +422,13 @@ class BudgetPolicy:
         )
 
     def telling(
-        self, books: Books, view: CohortView, truth: ShuffledRound, *, chosen_after: bool = False
+        self,
+        books: Books,
+        view: CohortView,
+        truth: ShuffledRound,
+        *,
+        chosen_after: bool = False,
+        voided: Mapping[str, Any] | None = None,
     ) -> Step:
         """Returns what a release that nothing admitted changes.
 
@@ -432,9 +438,11 @@ class BudgetPolicy:
             truth: what was released.
             chosen_after: it may have had a part in the opening, which chose the rules, so that nothing bounds
                 it.
+            voided: details of the entry that voided the round; None: nothing did.
         """
         cost = None if chosen_after else self.cost(books, truth)
-        return self._restated(books, view, Round(charges={}), Cause.INCIDENT, cost, changes={}, truth=truth)
+        round_ = told_of(None if voided is None else read(Charge, voided["charge"]))
+        return self._restated(books, view, round_, Cause.INCIDENT, cost, changes={}, truth=truth)
 
     def rebudgeted(self, view: CohortView, epsilon: float) -> Step:
         """Returns what another budget changes.
@@ -664,8 +672,13 @@ def restated(state: State, round_: Round, described: Described, cause: Cause, co
     return posting
 
 
+def told_of(voided: Charge | None) -> Round:
+    """Returns the round of an incident, with the charge that a void left of it, if there was one."""
+    return Round(charges={} if voided is None else {_NAME: voided}, is_voided=voided is not None)
+
+
 def slots_share(policy: str) -> float:
-    """Returns the part of delta that slots have: all of it, or half of it beside filters."""
+    """Returns the part of delta that slots have: all of it, or `SLOTS_SHARE` beside filters."""
     return SLOTS_SHARE if policy == POLICY_ADAPTIVE else 1.0
 
 

@@ -51,6 +51,7 @@ from shuffle_ledger.ledger.policies.policy import (
     decided,
     restated,
     slots_share,
+    told_of,
 )
 from shuffle_ledger.ledger.policies.registry import policy_from
 from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, EntryBody, EntryKind, Spending
@@ -323,17 +324,17 @@ class Trail:
         if cause is Cause.INCIDENT and cost is None:
             described = Described.UNKNOWN
         known = self._charges.get(round_id)
-        charges = {} if known is None or cause is Cause.INCIDENT else {policy.machine_rules.name: known}
-        posting = restated(before, Round(charges=charges), described, cause, cost)
+        round_ = Round(charges={} if known is None else {policy.machine_rules.name: known})
+        round_ = told_of(known) if cause is Cause.INCIDENT else round_
+        posting = restated(before, round_, described, cause, cost)
         if posting.charge != read(Charge, details["charge"]):
             yield "what it says its round takes does not follow from its cost and from what is left"
         self._prove(policy, body, cost)
+        if posting.charge is not None:
+            self._keep(round_id, posting.charge)  # of a voided round, too: it may be told of as an incident
         if cause is Cause.VOID:
-            self._charges.pop(round_id, None)
             self._costs.pop(round_id, None)
             return posting
-        if posting.charge is not None:
-            self._keep(round_id, posting.charge)
         if cost is not None:
             self._costs[round_id] = self._same.setdefault(cost, cost)
         return posting

@@ -128,7 +128,7 @@ def test_the_filter_charges_and_reads_what_the_page_says(example: str, names: di
     printed, deviation = _numbers(example, r"the variance `#`[^`]*`N\(#, 1\)`")
     assert printed == pytest.approx(variance, rel=1e-4)
     assert deviation == pytest.approx(math.sqrt(variance), rel=1e-4)
-    reading = filters.readings(52 * charge.gaussian[0], (charge * 52).renyi)[0]
+    reading = filters.readings((charge * 52).gaussian[0], (charge * 52).renyi)[0]
     total, leaked, share, epsilon = _numbers(
         example,
         r"the total is `#`, the leaked mass is below #, and the filter, with its share # of delta,"

@@ -406,6 +406,20 @@ def test_an_incident_of_a_corrected_round_tells_of_another_release(desk: Desk) -
     desk.verified("phones")
 
 
+@pytest.mark.parametrize("policy", ["plan", "adaptive"])
+def test_a_void_does_not_choose_the_slot_of_a_release(desk: Desk, policy: str) -> None:
+    """The truth fits both kinds; it stands in the one that the round claimed, and not in the first."""
+    desk.open("phones", policy=policy, epsilon=30.0, plan={krr(1, 20_000): 1, krr(2, 20_000): 1})
+    desk.admit("r", krr(2, 20_000), "phones")
+    desk.void("r")
+    assert desk.total("phones").claims == (0, 0)
+    desk.incident("r", krr(0.5, 20_000), "phones", after=desk.chosen("phones"))
+    assert desk.total("phones").claims == (0, 1)
+    desk.incident("x", krr(0.5, 20_000), "phones", after=desk.chosen("phones"))
+    assert desk.total("phones").claims == (1, 1), "it claimed nothing"
+    desk.verified("phones")
+
+
 def test_an_incident_refers_to_rounds_that_were_not_to_be_released(desk: Desk) -> None:
     desk.open("phones")
     desk.admit("voided", krr(1, 20_000), "phones")

@@ -256,7 +256,7 @@ class Kind:
     is_asked: bool = True
     is_mine: bool = False  # of the neighbours' user, although the budget of the game is not charged
     may_be_voided: bool = True
-    may_be_hidden: bool = False  # voided although it is released, and told of later as an incident
+    may_be_hidden: bool = False  # voided although it is or was released, and told of later as an incident
     times: int = 9
 
     def told(self) -> Sequence[Mapping[str, Cost]]:
@@ -361,6 +361,9 @@ class Game:
             for truths in self.kinds[one.kind].told() or [self.kinds[one.kind].costs]:
                 left, _ = self._told(named, one, cause, truths)
                 best = np.maximum(best, self.at(left, waiting, rest, asked, joins))
+            if self.kinds[one.kind].may_be_hidden and cause is Cause.SETTLE:
+                left, voided = self._told(named, one, Cause.VOID, None)
+                best = np.maximum(best, self.at(left, waiting, _sorted((*rest, voided)), asked, joins))
         return best
 
     def _asked(

@@ -31,6 +31,7 @@ class Noted:
     reserve: Fraction = Fraction(0)
     late: Fraction = Fraction(0)
     is_incident: bool = False
+    is_voided: bool = False
     is_raised: bool = False  # in a Gaussian coordinate, after its admission
     stands: bool = True  # in a slot, or for want of one in none
 
@@ -93,9 +94,12 @@ class Replay:
     def told(self, name: str, cost: Cost) -> None:
         """A release turned out to cost this."""
         old = self.rounds.get(name)
-        if old is None:
+        if old is None or old.is_voided:
+            claimed = None
+            if old is not None:  # what is left of it stays; the release is another round
+                self.rounds[f"{name}, voided"], claimed = old, old.claimed
             zero = Cost(gaussian=(0,) * len(cost.gaussian), divergences=(0,) * len(cost.divergences))
-            old = noted(zero, None, None)
+            old = noted(zero, None, claimed)
             old.is_incident = True
         others = self.held() - old.slides
         kind = old.claimed if old.claimed in cost.fits else next(iter(cost.fits), None)
@@ -115,6 +119,7 @@ class Replay:
 
     def voided(self, name: str) -> None:
         one = self.rounds[name]
+        one.is_voided = True
         if self.rules.rounds_per_user is not None:
             return
         limit = self.limits.sliding

@@ -361,6 +361,28 @@ def test_which_slots_a_round_fits_is_no_choice() -> None:
     assert worst_of_late_fits(opening, counts, [(1,), (2,)]) == pytest.approx(1.0147, abs=1e-3)
 
 
+BOTH = coin(20, 0.3 * math.tanh(3) / math.tanh(1))  # dominated by both kinds of slots of the next test
+
+
+@pytest.mark.parametrize("has_filters", [False, True])
+def test_a_false_void_does_not_choose_the_slot(has_filters: bool, monkeypatch: Patch) -> None:
+    """A round stays in the kind that it claimed, if it is voided and told of as an incident after a look."""
+    often, rare = coin(20), coin(60, 0.3)
+    opening = planned([(often, 1), (rare, 1)], 2.0)
+    if has_filters:  # which have so little of delta that they hold nothing
+        opening = replace(opening, parts=(0.0, 0.5), gaussian=1 / 64, slots=0.98, delta=opening.delta / 0.98)
+
+    def kind(masses: Masses, *fits: int, **fields: Any) -> Kind:
+        return Kind(masses=masses, costs={"a": opening.cost(masses, fits=fits)}, times=1, **fields)
+
+    truth = {"a": opening.cost(BOTH, fits=(0, 1))}
+    kinds = [kind(often, 0), kind(rare, 1), replace(kind(BOTH, 1, may_be_hidden=True), truths=truth)]
+    assert 0.9 < reached(opening, kinds, rounds=3) <= 1
+    no_charge = rules_of.no_charge
+    monkeypatch.setattr(rules_of, "no_charge", lambda rules, claimed: no_charge(rules, claimed=None))
+    assert reached(opening, kinds, rounds=3) > 1.4  # 1.54
+
+
 @pytest.mark.slow
 def test_slots_beside_filters_have_their_share() -> None:
     slots = [(coin(5), 2), (coin(20, 0.1), 2)]
@@ -374,6 +396,69 @@ def test_slots_beside_filters_have_their_share() -> None:
         asked(opening, part(opening, 0.4)),
     ]
     assert 0.4 < reached(opening, kinds, rounds=5) <= 1
+
+
+def look_and_rare(share: float, whole: float = 1.0) -> tuple[Opening, list[Kind]]:
+    """A look that has a slot and costs a filter half, a rare round with a slot, and a round for the filter.
+
+    Slots have a share of `whole` deltas, and the filter all that is left of them.
+    """
+    opening = Opening(epsilon=3.0, delta=whole * 1e-3, gaussian=0.9999 * (1 - share), parts=(0.0, 0.5))
+    look, size, low, high = part(opening, 0.5), 60, 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        is_within = delta_of([look, coin(size, middle)], 3.0) <= share * opening.delta
+        low, high = (middle, high) if is_within else (low, middle)
+    changes = {"slots": (1, 1), "slots_epsilon": epsilon_units(3.0)}
+    opening = replace(opening, slots=share, changes=changes)
+    kinds = [
+        asked(opening, look, fits=(0,), times=1),
+        asked(opening, coin(size, low), fits=(1,), times=1),
+        asked(opening, part(opening, 0.47), times=1),
+    ]
+    return opening, kinds
+
+
+def test_slots_and_filters_have_parts_of_one_delta() -> None:
+    """After the look either the slots hold at the end or the filter does: with a whole delta each, the
+    analyst gets what then is worth more."""
+    opening, kinds = look_and_rare(3 / 4)
+    assert 0.7 < reached(opening, kinds, rounds=3) <= 1
+    opening, kinds = look_and_rare(1 / 2, whole=2.0)
+    assert reached(opening, kinds, rounds=3) * 2 > 1.5
+
+
+@pytest.mark.parametrize("refuse", [2.0, 3.0])
+def test_a_promise_that_stays_covers_slots_wherever_refuse_at_is_moved(
+    refuse: float, monkeypatch: Patch
+) -> None:
+    """Below the certificate slots decide nothing; what stands in them is promised all the same."""
+    opening, kinds = look_and_rare(3 / 4)
+    opening = replace(opening, refuse=refuse)
+    kinds = [*kinds[:2], asked(opening, part(opening, 0.9), times=2)]
+    moves = [change_to("a", opening.level(epsilon)) for epsilon in (2.0, 3.0)]
+    others = {"rounds": 3, "changes": moves, "promised": promised}
+    assert 0.7 < reached(opening, kinds, **others) <= 1
+    monkeypatch.setattr(rules_of.Standing, "promised", property(lambda standing: 1))
+    assert reached(opening, kinds, **others) > 1.1
+
+
+def test_a_lowered_promise_keeps_slots_only_within_it(monkeypatch: Patch) -> None:
+    """It is lowered while filters hold at the smaller epsilon, and may be raised again."""
+    opening, kinds = look_and_rare(3 / 4)
+    high, low = opening.level(3.0), opening.level(1.0)
+    moves = [change_to("a", low, low), change_to("a", high, high, slack=0)]
+
+    def at(epsilon: float) -> float:
+        def only(named: Mapping[str, State]) -> float:
+            return epsilon if promised(named) == epsilon else math.inf
+
+        return reached(opening, kinds, rounds=3, changes=moves, promised=only)
+
+    assert at(1.0) <= 1
+    assert 0.7 < at(3.0) <= 1
+    monkeypatch.setattr(rules_of, "slots_count", lambda rules, level: bool(rules.slots))
+    assert at(1.0) > 1.1
 
 
 # Openings, changes, incidents ----------------------------------------------------------------------------

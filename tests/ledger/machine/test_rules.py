@@ -96,7 +96,7 @@ def test_local_epsilon_refuses_is_never_given_back_and_does_not_end_the_promise(
     state, told = tell(state, posting, Cause.VOID, None)
     assert (told.total.local, told.total.gaussian) == (6, (0,))
     state, told = tell(state, told, Cause.INCIDENT, Cost(local=8, gaussian=(10,)), is_voided=True)
-    assert (told.total.local, told.is_overspent) == (8, False)
+    assert (told.total.local, told.is_overspent) == (14, False), "a release of its own"
     state, told = tell(state, None, Cause.INCIDENT, Cost(local=UNBOUNDED, gaussian=(10,)))
     assert (told.total.local > UNBOUNDED, told.is_overspent) == (True, False)
     refused = decide({"a": state}, ASK, {"a": Cost(gaussian=(1,))})
@@ -297,7 +297,7 @@ def retold(cause: Cause, described: Described, **round_: Any) -> Callable[[], ob
         lambda: Cost(gaussian=(-1,)),
         lambda: Cost(gaussian=cast("tuple[int, ...]", (1.0,))),
         lambda: Cost(gaussian=(UNBOUNDED + 1,)),
-        lambda: Cost(fits=(1, 0)),
+        lambda: Cost(fits=(1, 1)),
         lambda: Cost(parts=0),
         lambda: Level(epsilon=UNBOUNDED),
         lambda: Limits(refuse=HIGH, promise=LOW),
