@@ -275,7 +275,8 @@ class Budget:
         require(kind == "incident" or before, "its round was never charged")
         require(is_told or name in self.open, "its round is not open")
         if kind == "incident":
-            before = {**self.nothing, "is_incident": True}
+            claimed = before["claimed"] if before else None
+            before = {**self.nothing, "is_incident": True, "claimed": claimed}
             after = details["released"] and details["released"]["after"]
             chosen = (
                 details["chosen_after"]

@@ -532,9 +532,9 @@ class History:
         is_told, is_voided = cause is Cause.INCIDENT, cause is Cause.VOID
         is_early, cost = is_told and self.draw.random() < 0.03, self.cost()
         described = Described.NOTHING if is_voided else Described.UNKNOWN if is_early else Described.STATED
-        charges = {} if is_told else {"a": self.charges[name]}
+        charges = {"a": self.charges[name]} if name in self.charges else {}
         costs = {"a": cost} if described is Described.STATED else {}
-        before = Round(charges=charges, released_after=1)
+        before = Round(charges=charges, is_voided=is_told and bool(charges), released_after=1)
         (posting,) = machine.restate({"a": self.state}, before, described, cause, costs)
         assert posting.charge is not None
         self.charges[name], is_overspent = posting.charge, posting.is_overspent

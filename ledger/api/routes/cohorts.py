@@ -107,7 +107,7 @@ async def change_budget_(
     found = await in_thread(service.store.cohort, name)
     if found.epsilon_budget != body.epsilon:
         work = partial(change_budget, service.store, name=name, actor=token.name, **body.model_dump())
-        found = await service.deciding.run(work)
+        found = await service.deciding.run(lambda _: work())
     return JSONResponse(document_of(found))
 
 
@@ -133,7 +133,7 @@ async def set_quota_(
         actor=token.name,
         **body.model_dump(),
     )
-    return JSONResponse(document_of(await service.deciding.run(work)))
+    return JSONResponse(document_of(await service.deciding.run(lambda _: work())))
 
 
 @router.post("/cohorts/{cohort}/quote", responses=answers(200, ANSWERS.quote, "The prices."))
