@@ -61,10 +61,10 @@ class Call:
         return name if self.token is None else seen_name(self.token, name)
 
     def named(self, names: Sequence[str] | None) -> tuple[str, ...] | None:
-        """Return cohorts that the caller sees; None: all. Raises NotFound, NotAllowed."""
+        """Return cohorts that the caller sees, each once; None: all. Raises NotFound, NotAllowed."""
         if names is None:
             self.about_all()
-        return None if names is None else tuple(map(self.cohort, names))
+        return None if names is None else tuple(dict.fromkeys(map(self.cohort, names)))
 
     def about_all(self) -> None:
         """Raise NotAllowed for a caller that does not see every cohort."""

@@ -47,7 +47,7 @@ _SIMPLE: Mapping[type, Schema] = {
     datetime: {"type": "string", "format": "date-time"},
     date: {"type": "string", "format": "date"},
     bytes: {"type": "string", "pattern": "^([0-9a-f]{2})*$"},
-    ShuffledRound: {"$ref": "#/components/schemas/RoundParameters"},  # as it is asked about
+    ShuffledRound: {"$ref": "#/components/schemas/ShuffledRound"},
     Window: {"$ref": "#/components/schemas/WindowBudget"},
 }
 
@@ -307,6 +307,23 @@ _NAMES = {
 }
 
 
+_RANDOMIZER: Schema = {
+    "type": "object",
+    "description": "A kind, and the parameters of that kind by their names.",
+    "properties": {"kind": {"type": "string"}},
+    "required": ["kind"],
+    "additionalProperties": True,
+}
+
+
+def _shuffled_round(asked: Schema) -> Schema:
+    """Return the schema of a round in answers: as it is asked about, but for its randomizer."""
+    about = "A round, with every field that it was described by."
+    properties = {**asked["properties"], "randomizer": _RANDOMIZER}
+    kept = {name: value for name, value in asked.items() if name != "examples"}
+    return {**kept, "title": "ShuffledRound", "description": about, "properties": properties}
+
+
 def _questions() -> Mapping[str, Schema]:
     """Return the schemas of all questions, and of what is in them, by the names of their classes."""
     kinds = sorted({each.question for each in OPERATIONS}, key=lambda kind: kind.__name__)
@@ -434,6 +451,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
                 questions[name] = _body(questions[name], operation)
             else:
                 questions.pop(name, None)
+        questions["ShuffledRound"] = _shuffled_round(questions["RoundParameters"])
         app.openapi_schema = {
             "openapi": "3.1.0",
             "info": {"title": app.title, "description": app.description, "version": app.version},
