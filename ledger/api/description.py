@@ -330,8 +330,7 @@ _RANDOMIZER: Schema = {
 
 
 def _shuffled_round(asked: Schema) -> Schema:
-    """Return the schema of a round in answers: as it is asked about, but for its randomizer and the analyses that
-    are only answered."""
+    """Return the schema of a round in answers: its randomizer in full, and analyses that nobody asks for."""
     about = "A round, with every field that it was described by."
     answered = {"randomizer": _RANDOMIZER, "analysis": {"type": ["string", "null"]}}
     properties = {**asked["properties"], **answered}
