@@ -63,8 +63,8 @@ def attack_delta(shuffled: ShuffledRound, *, epsilon: float) -> float | None:
 
     Guarantee: the shuffled outputs of some neighbouring datasets have at least this divergence; for
     `generic`, with some epsilon0-LDP randomizer. The outputs are those of the randomizer that the round was
-    given: None for `local_gaussian`, and for `clone` of a randomizer with other parts, which are accounted
-    as `generic`. Dishonest users tell the attacker their reports.
+    given: None for `local_gaussian` with a local delta, and for `clone` of a randomizer with other parts,
+    which are accounted as `generic`. Dishonest users tell the attacker their reports.
     Source: Su, Cheng, Wang, Theorem 14; docs/theory.md.
 
     Raises:

@@ -147,6 +147,12 @@ class LocalRandomizer(ABC):
         return None
 
     @property
+    def condition(self) -> str:
+        """Returns a condition on the reports that its name does not say, for printed answers; empty if there
+        is none."""
+        return ""
+
+    @property
     def doubt(self) -> float:
         """Returns an upper bound on the absolute error of its decompositions' divergences, beyond relative
         errors."""
@@ -172,6 +178,9 @@ class LocalRandomizer(ABC):
 class DecomposedRandomizer(LocalRandomizer):
     """A randomizer that is bounded by decompositions: all except protocols with common noise and declared
     rounds."""
+
+    #: Whether it may be a part of a composite randomizer.
+    is_part: ClassVar[bool] = True
 
     @property
     def analyses(self) -> tuple[str, ...]:

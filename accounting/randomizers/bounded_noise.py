@@ -33,11 +33,11 @@ from shuffle_ledger.accounting.randomizers.laplace import Laplace
 # apart, by less than 1e-3 of epsilon.
 _CELLS = 40
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
-# What integrals over cells may be off by, relative.
-_ROUGH = 1e-10
+#: Bound on the relative error of integrals over cells.
+ROUGH = 1e-10
 
 
-class _Cells(NamedTuple):
+class Cells(NamedTuple):
     """One arm of components, of larger and larger ratios; arrays of shape (cells,).
 
     Attributes:
@@ -45,6 +45,7 @@ class _Cells(NamedTuple):
         excess: by how much one value's mass in a cell is above what others hide there.
         hidden: the mass that others hide there, rounded down.
         rest: what others do not hide at all.
+        beyond: excess at ratios that are larger than all of these; `above` takes it as not hidden.
     """
 
     low: FloatArray
@@ -52,6 +53,7 @@ class _Cells(NamedTuple):
     excess: FloatArray
     hidden: FloatArray
     rest: float
+    beyond: float = 0.0
 
     def above(self) -> Decomposition:
         """Every cell's mass on its two ends, with the mean of the ratios kept."""
@@ -59,26 +61,27 @@ class _Cells(NamedTuple):
         span = np.where(top > bottom, top - bottom, 1.0)
         upper = np.where(top > bottom, (self.excess - self.hidden * bottom) / span, self.hidden)
         lower = np.maximum(self.hidden - upper, 0.0)
-        return self._mirrored(np.append(self.high, self.low), np.append(upper, lower))
+        return self._mirrored(np.append(self.high, self.low), np.append(upper, lower), self.beyond)
 
     def below(self) -> Decomposition:
         """Every cell's mass at the mean of its ratios."""
-        hidden = self.hidden * (1 + 2 * _ROUGH)
-        return self._mirrored(np.log1p(self.excess / hidden), hidden)
+        hidden = self.hidden * (1 + 2 * ROUGH)
+        return self._mirrored(np.log1p(self.excess / hidden), hidden, 0.0)
 
-    def _mirrored(self, t: FloatArray, c: FloatArray) -> Decomposition:
-        """Components of ratios `exp(t) : 1 : 1`, the same for the other value, and what both share."""
+    def _mirrored(self, t: FloatArray, c: FloatArray, bare: float) -> Decomposition:
+        """Components of ratios `exp(t) : 1 : 1`, one that is not hidden, the same for the other value, and
+        what both share."""
         gap, shared = c * np.expm1(t), max(1 - self.rest - 2 * float(c.sum()), 0.0)
-        a = np.concatenate([c + gap, c, [shared]])
-        b = np.concatenate([c, c + gap, [shared]])
-        hidden = np.concatenate([c, c, [shared]])
+        ends = [bare, 0.0] if bare else []
+        a = np.concatenate([c + gap, c, [shared], ends])
+        b = np.concatenate([c, c + gap, [shared], ends[::-1]])
+        hidden = np.concatenate([c, c, [shared], np.zeros(len(ends))])
+        difference = np.concatenate([gap, -gap, [0.0], [bare, -bare] if bare else []])
         total = float(a.sum())  # 1 but for rounding
-        return Decomposition(
-            a / total, b / total, hidden, np.concatenate([gap, -gap, [0.0]]), self.rest
-        ).merged()
+        return Decomposition(a / total, b / total, hidden, difference, self.rest).merged()
 
 
-def _integrated(density: Callable[[FloatArray], FloatArray], ends: FloatArray) -> FloatArray:
+def integrated(density: Callable[[FloatArray], FloatArray], ends: FloatArray) -> FloatArray:
     """Integrals over the cells between ascending ends, shape (cells,)."""
     half = np.diff(ends)[:, None] / 2
     places = ends[:-1, None] + half * (1 + _NODES)
@@ -114,7 +117,7 @@ class BoundedLaplace(DecomposedRandomizer):
         found = self._cells(cells)
         return Components((Bracket(found.above(), found.below()),), ())
 
-    def _cells(self, cells: int) -> _Cells:
+    def _cells(self, cells: int) -> Cells:
         e = self.epsilon0
         # y from 0 to the middle, with the ratio exp(epsilon0 (1 - y)); all y below 0 have the ratio of y = 0.
         y = np.linspace(0.0, 0.5, cells + 1)
@@ -126,11 +129,11 @@ class BoundedLaplace(DecomposedRandomizer):
             return np.asarray(excess(at) / np.expm1(e * (1 - at)))
 
         t = e * (1 - y)
-        return _Cells(
+        return Cells(
             low=np.append(e, t[1:]),
             high=np.append(e, t[:-1]),
-            excess=np.append(-math.expm1(-e) / 2, _integrated(excess, y)),
-            hidden=np.append(math.exp(-e) / 2, _integrated(hidden, y) * (1 - _ROUGH)),
+            excess=np.append(-math.expm1(-e) / 2, integrated(excess, y)),
+            hidden=np.append(math.exp(-e) / 2, integrated(hidden, y) * (1 - ROUGH)),
             rest=-math.expm1(-e / 2),
         )
 

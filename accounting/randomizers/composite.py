@@ -247,7 +247,7 @@ def _checked(field_name: str, parts: object) -> tuple[DecomposedRandomizer, ...]
     if not 2 <= len(parts) <= _MAXIMUM_PARTS:
         raise InvalidParameter(field_name, f"{len(parts)} of them", expected)
     for place, part in enumerate(parts):
-        if not isinstance(part, DecomposedRandomizer):
+        if not isinstance(part, DecomposedRandomizer) or not part.is_part:
             raise InvalidParameter(f"{field_name}[{place}]", getattr(part, "kind", part), expected)
     return tuple(parts)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from shuffle_ledger.accounting.errors import InvalidParameter
-from shuffle_ledger.accounting.randomizers import WholeRelease
+from shuffle_ledger.accounting.randomizers import LocalGaussian, WholeRelease
 from shuffle_ledger.accounting.randomizers.base import BLANKET, EXACT, DecomposedRandomizer
 from shuffle_ledger.accounting.randomizers.generic import CLONE, of_any_order
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, certain_round, charged_as
@@ -99,6 +99,8 @@ def _is_nested(described: ShuffledRound, slot: ShuffledRound) -> bool:
     if inner == outer:
         return True
     if isinstance(inner, WholeRelease) and isinstance(outer, WholeRelease):
+        return outer.covers(inner)
+    if isinstance(inner, LocalGaussian) and isinstance(outer, LocalGaussian):
         return outer.covers(inner)
     if type(inner) is not type(outer) or inner.kind not in NESTED:
         return False

@@ -80,8 +80,8 @@ class ShuffledRound:
 
     Attributes:
         randomizer: the randomizer of every device; text and JSON forms are accepted. By `clone` only its
-            epsilon0 matters: it becomes `generic`. So does `local_gaussian`, whose local delta becomes that
-            of the round.
+            epsilon0 matters: it becomes `generic`. So does `local_gaussian` with a local delta, which becomes
+            that of the round.
         reports: number of reports that are shuffled together.
         sampled_from: size of the population from which the reporting users were sampled, uniformly without
             replacement and in secret; None if all users reported.
@@ -155,8 +155,12 @@ class ShuffledRound:
         """Puts `generic` in the place of a randomizer of which only the local privacy is accounted."""
         put, randomizer = object.__setattr__, self.randomizer
         if isinstance(randomizer, LocalGaussian):
-            put(self, "delta0", randomizer.delta_of_round(self.delta0))
-            put(self, "randomizer", randomizer.as_generic)
+            accounted, delta0 = randomizer.accounted
+            if self.delta0 not in (0.0, delta0):
+                expected = f"nothing: the {randomizer.kind} itself names a delta0, or needs none"
+                raise InvalidParameter("delta0", self.delta0, expected)
+            put(self, "delta0", delta0)
+            put(self, "randomizer", accounted)
         if self.analysis is None and randomizer.analyses[0] in (CLONE, CLONE_IDENTICAL):
             put(self, "analysis", randomizer.analyses[0])
         if self.analysis == CLONE and CLONE in randomizer.analyses:
@@ -211,6 +215,13 @@ class ShuffledRound:
         least = self.randomizer.minimum_honest
         if least == 0 and self.honest_fraction < 1:
             expected = f"1 for {self.randomizer.kind}: {self.randomizer.silence}"
+            raise InvalidParameter("honest_fraction", self.honest_fraction, expected)
+        if isinstance(self.randomizer, LocalGaussian) and self._is_partly_honest_sample:
+            expected = (
+                "1 for a sample of local_gaussian without a delta0: its bound takes too long for every"
+                " number of honest reports; leave sampled_from out, which then earns no credit, and give the"
+                " honest share of the reports, or state a delta0"
+            )
             raise InvalidParameter("honest_fraction", self.honest_fraction, expected)
         if self.reports < least:
             raise InvalidParameter("reports", self.reports, f"at least {least} for {self.randomizer.kind}")
@@ -298,6 +309,12 @@ class ShuffledRound:
         """Returns the randomizer's call, followed by the number of reports per user if that is above 1."""
         call = self.randomizer.describe()
         return call if self.reports_per_user == 1 else f"{call}, at most {self.reports_per_user} of each user"
+
+    @property
+    def stated_analysis(self) -> str:
+        """Returns the name of the analysis for people, with the condition on reports that it needs."""
+        needed = self.randomizer.condition
+        return f"{self.analysis}, if {needed}" if needed else str(self.analysis)
 
     def asked_mapping(self) -> dict[str, object]:
         """Returns the JSON form of the description as given: null for what was left to the defaults."""

@@ -85,7 +85,7 @@ def amplify(
         more = of_attributes(accountant, described, certificate, of=of)
         document |= more.document
         rows |= more.rows
-    rows["analysis"] = described.analysis
+    rows["analysis"] = described.stated_analysis
     rows |= per_user_facts(described)
     rows["known attack gets"] = "no attack is known" if attacked is None else lower(attacked)
     present(document, lambda: facts(title, rows), as_json=as_json)

@@ -139,7 +139,7 @@ def _rows(found: Calibration, error: FrequencyError | None, cohort: str | None) 
         "admitted": admitted,
         "policy": found.policy,
         "decided at": f"at most epsilon {upper(found.epsilon_decided_upper)} with the last round",
-        "analysis": found.round.analysis,
+        "analysis": found.round.stated_analysis,
         **per_user_facts(found.round),
     }
     if error is not None:

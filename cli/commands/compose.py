@@ -18,7 +18,7 @@ from shuffle_ledger.cli.commands.amplify import (
 from shuffle_ledger.cli.files.round_files import read_composition
 from shuffle_ledger.cli.options import FILE, NO_LEDGER, output_options, question_options, server_refused
 from shuffle_ledger.cli.rendering.present import facts, present
-from shuffle_ledger.ledger.values import analyses_of, composition_document
+from shuffle_ledger.ledger.values import composition_document
 
 
 @click.command()
@@ -44,7 +44,9 @@ def compose(
     accountant = Accountant(precision=precision)
     certificate, of = certify(accountant, rounds, delta=delta, epsilon=epsilon)
     document = composition_document(rounds, certificate, of=of)
-    rows = certificate_facts(certificate, of=of) | {"analysis": ", ".join(analyses_of(rounds))}
+    rows = certificate_facts(certificate, of=of) | {
+        "analysis": ", ".join(sorted({one.stated_analysis for one in rounds}))
+    }
     title = f"All rounds of {file}"
     if renyi is not None:
         bound = renyi_bound(accountant, rounds, renyi)

@@ -138,7 +138,7 @@ def _by_cohort(members: Sequence[Member | RefusedBy]) -> dict[str, object]:
 
 def _described(field: str, value: object) -> object:
     if isinstance(value, ShuffledRound):
-        return f"{value.describe()}, {value.reports:,} reports, by {value.analysis}"
+        return f"{value.describe()}, {value.reports:,} reports, by {value.stated_analysis}"
     if isinstance(value, float) and field.endswith("_upper"):
         return upper(value)
     if isinstance(value, float) and field.endswith(("_lower", "_remaining")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -10,6 +11,7 @@ from shuffle_ledger.accounting import (
     NUMERICAL_POLICY,
     Accountant,
     AccountsReading,
+    LocalGaussian,
     ShuffledRound,
     exact_text,
     lower_text,
@@ -336,6 +338,16 @@ def _has_local_left(view: CohortView, accounted: ShuffledRound) -> bool:
 
 
 def _beyond_local_budget(view: CohortView, accounted: ShuffledRound) -> _Refusal:
+    if math.isinf(accounted.randomizer.epsilon0):
+        remedy = ""
+        if isinstance(accounted.randomizer, LocalGaussian):
+            remedy = (
+                " State a delta0 in local_gaussian: the round then counts with the epsilon0 at that delta0."
+            )
+        return RefusalReason.LOCAL_BUDGET_EXCEEDED, (
+            f"A report of {accounted.randomizer.describe()} alone has no finite epsilon0, so no local budget"
+            f" admits it; the cohort has one of {exact_text(view.cohort.local_budget or 0.0)}.{remedy}"
+        )
     spent, _ = local_bounds(view.local.items())
     after, _ = local_bounds([*view.local.items(), (accounted, 1)])
     return RefusalReason.LOCAL_BUDGET_EXCEEDED, (

@@ -46,7 +46,7 @@ PROMISE = (
     "If nothing else is admitted, corrected or changed in between, each round is declared as here and settled"
     " with no fewer reports (with the same number if users are sampled), and no other cohort or quota that it"
     " is charged to refuses it, at least so many will be admitted one after the other. Nothing is reserved: a"
-    " forecast is no promise. Close to the end more may fit."
+    " forecast is no promise. Unless it says that the next one is refused, more may fit."
 )
 DAYS_OF_WINDOWS = " Each round is collected on its day of the schedule or, without a schedule, today."
 _NOTHING = Room(count=0, is_largest=True)

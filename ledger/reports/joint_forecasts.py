@@ -31,7 +31,7 @@ PROMISE = (
     "If nothing else is admitted, corrected or changed in between, and each round is declared as here and"
     " settled with no fewer reports (with the same number if users are sampled), at least so many will be"
     " admitted by all of these budgets, one after the other. Nothing is reserved: a forecast is no promise."
-    " Close to the end more may fit."
+    " Unless it says that the next one is refused, more may fit."
 )
 SEARCHED_MAX = 50  # budgets for which an epsilon0 is searched for, each by itself: a second of each
 _NAME = "forecast"  # stands for the identifier that the rounds would have

@@ -69,6 +69,7 @@ LIMITS: list[tuple[str, str, float | None, float | None]] = [
     ("bounded_laplace(epsilon0={})", "epsilon0", 1e-9, 30.0),
     ("duchi(epsilon0={})", "epsilon0", 1e-9, 30.0),
     ("piecewise(epsilon0={})", "epsilon0", 1e-9, 30.0),
+    ("local_gaussian(sigma={})", "sigma", 1.0, 1e6),
     ("local_gaussian(sigma={}, delta0=0.99)", "sigma", 0.1, 1e6),
     ("local_gaussian(sigma={}, sensitivity=0.7, delta0=0.99)", "sigma", 0.07, 7e5),
     ("local_gaussian(sigma=1, sensitivity={}, delta0=0.99)", "sigma|sensitivity", 1e-6, 10.0),

@@ -1,4 +1,4 @@
-"""Gaussian noise on every device: the local guarantee holds, and no other one nearby is better."""
+"""Gaussian noise at a local delta: the local guarantee holds, and no other one nearby is better."""
 
 from __future__ import annotations
 
@@ -133,7 +133,8 @@ def test_a_round_is_that_of_generic_with_the_pair() -> None:
 
 def test_bad_local_noise_is_refused() -> None:
     for written, message in (
-        ("local_gaussian(sigma=4)", "needs a value for delta0"),
+        ("local_gaussian(delta0=1e-9)", "needs a value for sigma"),
+        ("local_gaussian(sigma=0.5)", "at least the sensitivity"),
         ("local_gaussian(sigma=0.05, delta0=1e-9)", "a number from 0.1"),
         ("local_gaussian(sigma=0.11, delta0=1e-9)", "more noise"),
         ("local_gaussian(sigma=4, delta0=0)", "delta0"),
@@ -144,5 +145,5 @@ def test_bad_local_noise_is_refused() -> None:
         with pytest.raises(InvalidParameter, match=message):
             parse_randomizer(written)
     noise = LocalGaussian(sigma=4, delta0=1e-9)
-    with pytest.raises(InvalidParameter, match="names its delta0"):
+    with pytest.raises(InvalidParameter, match="names a delta0"):
         ShuffledRound(randomizer=noise, reports=10, delta0=1e-8)

@@ -38,6 +38,7 @@ WRITTEN = [
     "bounded_laplace(epsilon0=1)",
     "duchi(epsilon0=1)",
     "piecewise(epsilon0=1)",
+    "local_gaussian(sigma=2)",
     "local_gaussian(sigma=2, delta0=1e-12)",
     "table([[0.75, 0.25], [0.3, 0.7]])",
     "declared(epsilon=0.1, delta=1e-9)",

@@ -128,7 +128,7 @@ def test_the_filter_charges_and_reads_what_the_page_says(example: str, names: di
     printed, deviation = _numbers(example, r"the variance `#`[^`]*`N\(#, 1\)`")
     assert printed == pytest.approx(variance, rel=1e-4)
     assert deviation == pytest.approx(math.sqrt(variance), rel=1e-4)
-    reading = names["reading"]
+    reading = filters.readings(52 * charge.gaussian[0], (charge * 52).renyi)[0]
     total, leaked, share, epsilon = _numbers(
         example,
         r"the total is `#`, the leaked mass is below #, and the filter, with its share # of delta,"
@@ -141,5 +141,5 @@ def test_the_filter_charges_and_reads_what_the_page_says(example: str, names: di
     rounds, slot = _numbers(
         example, r"The budget holds # such rounds. A ledger charges[^.]*slot of # reports"
     )
-    assert rounds == filters.limits(epsilon=1).gaussian // charge.gaussian[0]
+    assert rounds == filters.limits(1.0).gaussian // charge.gaussian[0]
     assert slot == slot_for(names["week"]).reports

@@ -223,3 +223,29 @@ def test_each_period_of_a_window_has_its_limit(store: Store, accountant: Account
             Window(unit="week", epsilon=3.0, delta=1e-7, local_budget=wrong)  # type: ignore[arg-type]  # also a text
     assert Window.from_text("calendar=week,epsilon=3,delta=1e-7,local_budget=4") == WEEKLY
     assert Window.from_mapping(WEEKLY.to_mapping()) == WEEKLY
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "plan"])
+def test_a_report_without_an_epsilon_is_refused_with_a_sentence_that_helps(
+    store: Store, accountant: Accountant, policy: str
+) -> None:
+    number, vector, common = (
+        ShuffledRound(randomizer=parse_randomizer(written), reports=50_000)
+        for written in (
+            "local_gaussian(sigma=4)",
+            "local_gaussian(sigma=4, delta0=1e-16)",
+            "binomial_sum(p=0.25, bits=4)",
+        )
+    )
+    plan = {number: 1, vector: 1, common: 1} if policy == "plan" else None
+    desk = Desk(store, accountant, policy=policy, plan=plan)
+    for kind, remedy in ((number, "State a delta0 in local_gaussian"), (common, "the cohort has one of 10.")):
+        refused = desk.ask(kind)
+        assert isinstance(refused, Refused)
+        assert refused.reason is RefusalReason.LOCAL_BUDGET_EXCEEDED
+        assert "alone has no finite epsilon0, so no local budget admits it" in refused.message
+        assert remedy in refused.message
+    assert isinstance(desk.ask(vector), Admitted)
+    found = budget(desk.store, desk.accountant, "watches")
+    assert (found.local_epsilon_upper, found.local_delta_upper) == (vector.randomizer.epsilon0, 1e-16)
+    desk.check()

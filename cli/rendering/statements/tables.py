@@ -386,7 +386,7 @@ def _refusals(cohort: CohortStatement, digits: Digits, rows_max: int) -> Table:
 
 def mechanism(shuffled: ShuffledRound) -> str:
     """Returns what a round does, without its number of reports: the call, and what differs from defaults."""
-    rest = [str(shuffled.analysis)]
+    rest = [shuffled.stated_analysis]
     if shuffled.sampled_from is not None:
         rest.append(f"secret sample of {shuffled.sampled_from:,}")
     if shuffled.participation is not None:
