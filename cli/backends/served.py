@@ -1,4 +1,4 @@
-"""The ledger of a command behind a server: the client, and what commands ask beyond it."""
+"""The ledger of a command behind a server: the client, and what commands ask beside operations."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ import click
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.client import LedgerClient
 from shuffle_ledger.ledger.decisions import Fits, least_open, quote_repeated
-from shuffle_ledger.ledger.errors import InvalidValue, NotFound
-from shuffle_ledger.ledger.evidence import Progress, Statement, StatementWanted
+from shuffle_ledger.ledger.errors import NotFound
 from shuffle_ledger.ledger.values import (
-    Checkpoint,
     Cohort,
     Outcome,
     Pending,
@@ -25,11 +23,11 @@ from shuffle_ledger.ledger.values import (
 )
 
 if TYPE_CHECKING:
-    from shuffle_ledger.cli.backends.ledger import Preparing
+    from shuffle_ledger.cli.backends.database import Preparing
 
 
 class ServedLedger(LedgerClient):
-    """A ledger behind a server; the token names the actor. See `backends.ledger.Ledger`."""
+    """A ledger behind a server; the token names the actor. See `backends.database.DatabaseLedger`."""
 
     def open_many(self, cohorts: Sequence[Cohort]) -> None:
         """Open some cohorts that have no plans; each is one request."""
@@ -42,17 +40,6 @@ class ServedLedger(LedgerClient):
                 policy=cohort.policy,
                 accept_warnings=True,
             )
-
-    def set_budget(self, cohort: str, *, epsilon: float, reason: str) -> Cohort:
-        """Change a budget; requests may be repeated, so the present one is read first."""
-        try:
-            same = self.cohort(cohort).epsilon_budget == epsilon
-        except NotFound:
-            same = False  # other errors have precedence
-        changed = self.change_budget(cohort, epsilon=epsilon, reason=reason)
-        if same:
-            raise InvalidValue(field="epsilon", value=epsilon, expected="another budget than the present one")
-        return changed
 
     def fits_instead(self, request: RoundRequest) -> Fits | None:
         """Return what would fit in place of a round of one cohort, unless its days of collection matter."""
@@ -100,16 +87,3 @@ class ServedLedger(LedgerClient):
     def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Preparing:
         """Compute nothing: the server does."""
         return nullcontext(lambda _: None)
-
-    def make_statement(
-        self, wanted: StatementWanted, *, checkpoint: Checkpoint | None, progress: Progress
-    ) -> Statement:
-        """Return a statement; the server says how far it is where that takes long."""
-        made = self.statement(wanted, progress=progress)
-        return replace(made, checkpoint=checkpoint.to_json() if checkpoint is not None else None)
-
-    def make_bundle(
-        self, cohorts: tuple[str, ...] | None, *, checkpoint: Checkpoint | None, progress: Progress
-    ) -> bytes:
-        """Return a bundle; the server does not say how far it is."""
-        return self.bundle(cohorts, checkpoint=checkpoint)

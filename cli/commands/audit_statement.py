@@ -124,10 +124,10 @@ def statement(
     opening = open_ledger(server=server, database_url=database_url, actor=actor)
     with opening as ledger, progress_on(sys.stderr) as tell:
         checkpoint = sign_standing(ledger.standing(follows=None), key) if key is not None else None
-        made = ledger.make_statement(wanted, checkpoint=checkpoint, progress=tell)
+        made = ledger.statement(wanted, checkpoint=checkpoint, progress=tell)
         evidence = b""
         if bundle is not None:
-            evidence = ledger.make_bundle(names, checkpoint=checkpoint, progress=tell)
+            evidence = ledger.bundle(names, checkpoint=checkpoint, progress=tell)
             write_bytes_whole(bundle, evidence)
     content = _SETTERS[form](made)
     if output is None:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from shuffle_ledger.cli.backends.database import open_ledger
+from shuffle_ledger.cli.backends.database import Ledger, open_ledger
 from shuffle_ledger.cli.commands.plan_slots import plan_facts, quote_plan, slot_facts
 from shuffle_ledger.cli.failures import BadValue, ExitCode, NeedsYes
 from shuffle_ledger.cli.files.round_files import read_composition
@@ -26,7 +26,7 @@ from shuffle_ledger.cli.options import (
 )
 from shuffle_ledger.cli.rendering.messages import at_terminal, say
 from shuffle_ledger.cli.rendering.present import document_of, facts, present, shown, tell_overspent
-from shuffle_ledger.ledger.errors import UnacceptedWarnings
+from shuffle_ledger.ledger.errors import InvalidValue, NotFound, UnacceptedWarnings
 from shuffle_ledger.ledger.policies import ASSUMES, SlotReading
 from shuffle_ledger.ledger.values import (
     POLICIES,
@@ -171,12 +171,24 @@ def budget_(
     Exits with 3 if the cohort is overspent after it.
     """
     with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
-        changed = ledger.set_budget(name, epsilon=epsilon, reason=reason)
+        changed = _changed(ledger, name, epsilon=epsilon, reason=reason)
     present(document_of(changed), lambda: cohort_facts(changed), as_json=as_json)
     if changed.status != "overspent":
         return ExitCode.DONE
     tell_overspent(changed.name)
     return ExitCode.REFUSED
+
+
+def _changed(ledger: Ledger, name: str, *, epsilon: float, reason: str) -> Cohort:
+    """Change a budget; the operation may be repeated, so the present one is read first."""
+    try:
+        same = ledger.cohort(name).epsilon_budget == epsilon
+    except NotFound:
+        same = False  # other errors have precedence
+    changed = ledger.change_budget(name, epsilon=epsilon, reason=reason)
+    if same:
+        raise InvalidValue(field="epsilon", value=epsilon, expected="another budget than the present one")
+    return changed
 
 
 @click.command("list")

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from shuffle_ledger.cli.backends.database import open_ledger, permit_keys_of
+from shuffle_ledger.cli.backends.database import open_ledger
 from shuffle_ledger.cli.backends.session import open_session, settings_from
 from shuffle_ledger.cli.failures import BadValue, ExitCode
 from shuffle_ledger.cli.files.output_files import write_whole
@@ -26,7 +26,7 @@ from shuffle_ledger.cli.options import (
 )
 from shuffle_ledger.cli.rendering.present import document_of, facts, present
 from shuffle_ledger.ledger.errors import BadSignature
-from shuffle_ledger.ledger.permits import IssuedPermit, jwk
+from shuffle_ledger.ledger.permits import IssuedPermit, PermitKeys, jwk
 from shuffle_ledger.ledger.receipts import Receipt, read_receipt, receipt_problems, stored_receipts
 from shuffle_ledger.ledger.values import SigningKey
 
@@ -128,7 +128,7 @@ def verify_(receipts: Path | None, database_url: str | None, actor: str | None, 
     settings = settings_from(database_url=database_url, actor=actor)
     bad, kept = list[dict[str, str]](), list[Receipt]()
     with open_session(settings) as session:
-        keys, known = permit_keys_of(session), stored_receipts(session.store)
+        keys, known = PermitKeys.of(settings, session.store.ledger_id()), stored_receipts(session.store)
         for token in _lines(receipts) if receipts else ():
             try:
                 kept.append(read_receipt(token, releasers=keys.releasers, permits=keys.published))

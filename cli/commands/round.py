@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from shuffle_ledger.accounting import ShuffledRound
-from shuffle_ledger.cli.backends.database import open_ledger
-from shuffle_ledger.cli.backends.ledger import Ledger
+from shuffle_ledger.cli.backends.database import Ledger, open_ledger
 from shuffle_ledger.cli.commands.permit import NEW_FILE, RELEASER, write_permit
 from shuffle_ledger.cli.commands.round_views import decision_facts, quote_facts, record_facts
 from shuffle_ledger.cli.failures import BadValue, ExitCode

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from shuffle_ledger.cli.backends.ledger import Ledger
+from shuffle_ledger.cli.backends.database import Ledger
 from shuffle_ledger.cli.failures import BadLine, BadValue, NeedsYes
 from shuffle_ledger.cli.files.problems import Problems
 from shuffle_ledger.cli.files.round_files import CohortLine, RequestLine

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, cast
 
 import anyio
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.datastructures import Headers
@@ -33,11 +33,10 @@ from shuffle_ledger.ledger.api.desk import Desk
 from shuffle_ledger.ledger.api.jobs import Jobs
 from shuffle_ledger.ledger.api.metrics import Metrics
 from shuffle_ledger.ledger.api.overview import Overview
-from shuffle_ledger.ledger.api.pages import papers, routes
-from shuffle_ledger.ledger.api.pages import rounds as rounds_pages
+from shuffle_ledger.ledger.api.pages import papers, rounds, routes
 from shuffle_ledger.ledger.api.recent import RecentBudgets
 from shuffle_ledger.ledger.api.root_path import RootPath, checked_root_path
-from shuffle_ledger.ledger.api.routes import audit, calculators, cohorts, operations, permits, rounds
+from shuffle_ledger.ledger.api.routes import router
 from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.permits import PermitKeys
 from shuffle_ledger.ledger.settings import Settings
@@ -116,13 +115,12 @@ def create_app(
         openapi_url="/v1/openapi.json",
         lifespan=_lifespan,
         redirect_slashes=False,
-        generate_unique_id_function=description.operation_id,
         telemetry=_traced(root_path),
     )
     app.state.service = service
     app.state.metrics = metrics
     app.openapi = lambda: description.describe(app)  # type: ignore[method-assign]  # FastAPI's documented way
-    _offer(app, operations.metrics_router(metrics))
+    _offer(app)
     _answer_errors(app)
     app.add_middleware(Gate, store=store, door=door, sessions=sessions, root_path=root_path)
     app.add_middleware(_Observed, service=service, metrics=metrics, on_failure=_readable(problems.on_error))
@@ -158,17 +156,12 @@ def _oidc_of(settings: Settings, store: Store, clock: Callable[[], float]) -> Op
     return OpenIdConnect(checked, clock=clock)
 
 
-def _offer(app: FastAPI, metrics: APIRouter) -> None:
+def _offer(app: FastAPI) -> None:
     """Add all routes."""
-    api = (
-        *(cohorts.router, rounds.router, permits.router),
-        *(calculators.router, audit.router, operations.router),
-    )
-    pages = (routes.router, rounds_pages.router, papers.router)
-    routers = (*api, metrics, *pages)
-    for router in routers:
-        app.include_router(router)
-    app.state.offered = [route for router in routers for route in router.routes]
+    routers = (router(), routes.router, rounds.router, papers.router)
+    for each in routers:
+        app.include_router(each)
+    app.state.offered = [route for each in routers for route in each.routes]
 
 
 def _readable(handler: Handler) -> Handler:

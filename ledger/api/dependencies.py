@@ -7,18 +7,18 @@ import functools
 import logging
 import re
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ParamSpec, TypeVar
 from urllib.parse import unquote
 
 import anyio
-from fastapi import Depends, Header, Path, Query, Request
-from fastapi.responses import Response
+from fastapi import Depends, Request
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger import telemetry
 from shuffle_ledger.ledger.access import AccessToken, Permission, refusal
+from shuffle_ledger.ledger.answering.calls import Call, seen_name, sees_round
 from shuffle_ledger.ledger.api.auth.middleware import Door
 from shuffle_ledger.ledger.api.auth.sessions import Sessions
 from shuffle_ledger.ledger.api.cohort_uses import CohortUses
@@ -29,22 +29,16 @@ from shuffle_ledger.ledger.api.overview import Overview
 from shuffle_ledger.ledger.api.pages.spending import Continuation
 from shuffle_ledger.ledger.api.recent import RecentBudgets
 from shuffle_ledger.ledger.decisions.admission import admit_at_once, register
-from shuffle_ledger.ledger.decisions.audiences import resolve_audience
-from shuffle_ledger.ledger.decisions.outcomes import cohorts_of
 from shuffle_ledger.ledger.decisions.quoting import Fits, what_fits
 from shuffle_ledger.ledger.decisions.repeats import present_answer
-from shuffle_ledger.ledger.errors import Conflict, InvalidValue, LedgerError, NotAllowed, NotFound
+from shuffle_ledger.ledger.errors import Conflict, LedgerError, NotAllowed
 from shuffle_ledger.ledger.evidence.statement import Statement
 from shuffle_ledger.ledger.health import Health
-from shuffle_ledger.ledger.reports.listing import PAGE_MAX
 from shuffle_ledger.ledger.reports.profile import ProfilePoint
 from shuffle_ledger.ledger.settings import Settings
-from shuffle_ledger.ledger.storage.rows import StoredRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.documents import Json
-from shuffle_ledger.ledger.values.quotas import TEAM_LENGTH_MAX, checked_team
 from shuffle_ledger.ledger.values.requests import Outcome, Pending, RoundRequest
-from shuffle_ledger.ledger.values.texts import checked_text
 
 WAIT_SECONDS_MAX = 300.0
 POLL_FIRST_SECONDS, POLL_MAX_SECONDS = 0.02, 0.5
@@ -92,7 +86,7 @@ class Service:
     profiles: Memory[tuple[ProfilePoint, ...]] = field(default_factory=Memory)
     continuations: Memory[Continuation | None] = field(default_factory=Memory)
     calculations: Memory[Json] = field(default_factory=Memory)
-    published: dict[str, tuple[float, Response]] = field(default_factory=dict)  # keys of permits, with a time
+    published: dict[str, tuple[float, Any]] = field(default_factory=dict)  # answers to all
     _fits: Memory[Fits] = field(default_factory=Memory)
     _tasks: set[asyncio.Task[Outcome | Pending]] = field(default_factory=set)
     _begun: set[asyncio.Task[None]] = field(default_factory=set)
@@ -236,47 +230,16 @@ class Needs:
         return token
 
 
-def refuse_limited(token: AccessToken) -> None:
-    """Raise NotAllowed for a token that does not see every cohort, for what is about all of them."""
-    if token.cohorts is not None:
-        raise NotAllowed("this is about every cohort, and the token is limited to some")
+def call_of(service: Service, token: AccessToken) -> Call:
+    """Return a call of the bearer of a token."""
+    return Call(
+        store=service.store, settings=service.settings, actor=token.name, team=token.team, token=token
+    )
 
 
 def seen_cohort(token: AccessToken, segment: str) -> str:
     """Return the cohort's name that a path's segment is, as `seen_name`."""
     return seen_name(token, unquote(segment))
-
-
-def seen_name(token: AccessToken, name: str) -> str:
-    """Return a cohort's name if the token sees it; else NotFound, exactly as if it did not exist."""
-    try:
-        name = checked_text("cohort", name)
-    except InvalidValue:
-        raise NotFound(f"no cohort {name!r}") from None
-    if not token.sees(name):
-        raise NotFound(f"no cohort {name!r}")
-    return name
-
-
-def named_team(segment: str) -> str:
-    """Return the team that a path's segment names; raises InvalidValue."""
-    return checked_team(unquote(segment))
-
-
-def seen_round(store: Store, token: AccessToken, round_id: str) -> str:
-    """Return a round's identifier if the token sees its cohorts; else NotFound, as if it did not exist."""
-    try:
-        round_id = checked_text("round_id", unquote(round_id))
-    except InvalidValue:
-        raise NotFound(f"no round {round_id!r}") from None
-    if not sees_round(token, store.round(round_id)):
-        raise NotFound(f"no round {round_id!r}")
-    return round_id
-
-
-def sees_round(token: AccessToken, stored: StoredRound) -> bool:
-    """Return whether a token sees every cohort of a round."""
-    return all(map(token.sees, cohorts_of(stored)))
 
 
 async def refuse_foreign(service: Service, token: AccessToken, round_id: str) -> None:
@@ -287,43 +250,13 @@ async def refuse_foreign(service: Service, token: AccessToken, round_id: str) ->
         raise Conflict(f"round {round_id!r}: this identifier cannot be used")
 
 
-def seen_audience(
-    store: Store, token: AccessToken, audience: str | Sequence[str], *, round_id: str | None
-) -> tuple[str, ...]:
-    """Return the cohorts that an audience means, if the token sees all of them; else NotFound.
-
-    Raises:
-        NotAllowed: a selector, which is about every cohort, and the token is limited to some.
-        InvalidValue: as `resolve_audience`.
-    """
-    if isinstance(audience, str) and "=" in audience:
-        refuse_limited(token)
-    names = resolve_audience(store, audience, round_id=round_id)
-    return tuple(cohort.name for cohort in store.cohorts_named([seen_name(token, name) for name in names]))
-
-
 def wait_of(prefer: str | None) -> float | None:
     """Return the seconds that `Prefer: wait=N` asks for, None if it does not; others are ignored."""
     found = _WAIT.search(prefer) if prefer else None
     return min(float(found.group(1)), WAIT_SECONDS_MAX) if found else None
 
 
-_NAME = {"minLength": 1, "maxLength": 200}
 Asked = Annotated[Service, Depends(service_of)]
 Reader = Annotated[AccessToken, Depends(Needs(Permission.READ))]
 Registrar = Annotated[AccessToken, Depends(Needs(Permission.REGISTER))]
-Manager = Annotated[AccessToken, Depends(Needs(Permission.MANAGE))]
 Auditor = Annotated[AccessToken, Depends(Needs(Permission.ENTRIES))]
-Watcher = Annotated[AccessToken, Depends(Needs(Permission.METRICS))]
-Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="How many at most.")]
-CohortName = Annotated[str, Path(description="A cohort's name.", json_schema_extra=dict(_NAME))]
-TeamName = Annotated[
-    str, Path(description="A team's name.", json_schema_extra={"minLength": 1, "maxLength": TEAM_LENGTH_MAX})
-]
-StatementId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="A statement's identifier.")]
-VerificationId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="A verification's identifier.")]
-RoundId = Annotated[str, Path(description="A round's identifier.", json_schema_extra=dict(_NAME))]
-Prefer = Annotated[
-    str | None,
-    Header(description="`wait=N`: wait up to N seconds for the outcome.", max_length=200),
-]

@@ -1,4 +1,4 @@
-"""The OpenAPI description: schemas made from the values themselves, so that it cannot say something else."""
+"""The OpenAPI description: made of the table of operations and of the values themselves."""
 
 from __future__ import annotations
 
@@ -10,89 +10,35 @@ from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin
 
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
-from fastapi.routing import APIRoute
+from pydantic import TypeAdapter
 
 from shuffle_ledger.accounting import ErrorBudget, FrequencyError, ShuffledRound
-from shuffle_ledger.ledger.api.auth.middleware import OPEN_PATHS
-from shuffle_ledger.ledger.api.jobs import StatementProgress, VerificationProgress
-from shuffle_ledger.ledger.api.problems import MEDIA_TYPE, PROBLEMS
-from shuffle_ledger.ledger.decisions.quotas import QuotaReading
-from shuffle_ledger.ledger.decisions.quoting import BatchQuote, Fits
+from shuffle_ledger.ledger import operations
+from shuffle_ledger.ledger.api.problems import MEDIA_TYPE, PROBLEMS, kind_of
+from shuffle_ledger.ledger.api.routes import PREFER_LENGTH_MAX
+from shuffle_ledger.ledger.decisions.quoting import Fits
 from shuffle_ledger.ledger.errors import Difference, OpeningWarning
-from shuffle_ledger.ledger.evidence.statement import Statement
 from shuffle_ledger.ledger.health import Health
-from shuffle_ledger.ledger.permits import IssuedPermit
-from shuffle_ledger.ledger.reports.budgets import BudgetStatement
-from shuffle_ledger.ledger.reports.events import EventPage
-from shuffle_ledger.ledger.reports.forecasts import Forecast
-from shuffle_ledger.ledger.reports.joint_forecasts import JointForecast
-from shuffle_ledger.ledger.reports.listing import ShownCohort
-from shuffle_ledger.ledger.reports.published_entries import PublishedPage
-from shuffle_ledger.ledger.reports.round_lists import RoundPage
+from shuffle_ledger.ledger.operations import OPERATIONS, Operation
 from shuffle_ledger.ledger.values.documents import field_types
 from shuffle_ledger.ledger.values.requests import (
     Admitted,
-    Cohort,
     CohortStatus,
     Corrected,
     Incident,
+    Outcome,
     Pending,
-    Quote,
     Refused,
     RoundRecord,
     RoundState,
     Settled,
     Voided,
 )
-from shuffle_ledger.ledger.values.windows import BUCKETS, UNITS, Window
-from shuffle_ledger.ledger.verification.verifier import VerificationReport
+from shuffle_ledger.ledger.values.windows import Window
 
 Schema = dict[str, Any]
 
 _FINITE = frozenset({"epsilon_budget", "delta_budget", "epsilon_remaining", "epsilon0"})
-_ROUND: Schema = {
-    "type": "object",
-    "title": "ShuffledRound",
-    "properties": {
-        "randomizer": {
-            "type": "object",
-            "description": "A kind, and the parameters of that kind by their names.",
-            "properties": {"kind": {"type": "string"}},
-            "required": ["kind"],
-            "additionalProperties": True,
-        },
-        "reports": {"type": "integer"},
-        "sampled_from": {"type": ["integer", "null"]},
-        "participation": {"type": ["number", "null"]},
-        "honest_fraction": {"type": "number"},
-        "delta0": {"type": "number"},
-        "analysis": {"type": ["string", "null"]},
-        "reports_per_user": {
-            "type": "integer",
-            "description": "The most reports of one user; absent where it is 1.",
-        },
-    },
-    "required": ["randomizer", "reports"],
-}
-_WINDOW: Schema = {
-    "type": "object",
-    "title": "Window",
-    "description": "A budget of every `calendar` unit, or of every run of `rolling` buckets.",
-    "properties": {
-        "calendar": {"enum": list(UNITS)},
-        "rolling": {"type": "integer", "description": "How many buckets in a row share the budget."},
-        "bucket": {"enum": list(BUCKETS)},
-        "epsilon": {"type": "number"},
-        "delta": {"type": "number"},
-        "local_budget": {
-            "type": "number",
-            "description": "Of each period, for the sum of epsilon0 over a user's rounds, if there is one.",
-        },
-    },
-    "required": ["epsilon", "delta"],
-    "dependentRequired": {"rolling": ["bucket"], "bucket": ["rolling"]},
-}
 _RECORDED = ("state", "registered_at", "attempts", "last_error")
 _SIMPLE: Mapping[type, Schema] = {
     bool: {"type": "boolean"},
@@ -100,8 +46,9 @@ _SIMPLE: Mapping[type, Schema] = {
     str: {"type": "string"},
     datetime: {"type": "string", "format": "date-time"},
     date: {"type": "string", "format": "date"},
+    bytes: {"type": "string", "pattern": "^([0-9a-f]{2})*$"},
     ShuffledRound: {"$ref": "#/components/schemas/ShuffledRound"},
-    Window: {"$ref": "#/components/schemas/Window"},
+    Window: {"$ref": "#/components/schemas/WindowBudget"},
 }
 
 
@@ -161,46 +108,6 @@ def _decision(kind: type) -> Schema:
 
 def _ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
-
-
-class ANSWERS:
-    """References to the schemas of answers."""
-
-    cohort = _ref("Cohort")
-    shown_cohort = _ref("ShownCohort")
-    cohorts: Schema = {"type": "array", "items": _ref("Cohort")}  # noqa: RUF012 - read only
-    budget = _ref("BudgetStatement")
-    quota = _ref("QuotaReading")
-    quotas: Schema = {"type": "array", "items": _ref("QuotaReading")}  # noqa: RUF012 - never changed
-    quote = _ref("BatchQuote")
-    one_quote = _ref("Quote")
-    audience = _ref("Audience")
-    forecast = _ref("Forecast")
-    joint_forecast = _ref("JointForecast")
-    amplification = _ref("Amplification")
-    composition = _ref("Composition")
-    calibration = _ref("CalibratedRounds")
-    entries = _ref("EntryPage")
-    events = _ref("EventPage")
-    verification = _ref("VerificationReport")
-    verification_progress = _ref("VerificationProgress")
-    heads = _ref("Heads")
-    statement = _ref("Statement")
-    statement_progress = _ref("StatementProgress")
-    standing = _ref("Standing")
-    operation = _ref("OperationalHealth")
-    record = _ref("RoundRecord")
-    rounds = _ref("RoundPage")
-    admitted = _ref("Admitted")
-    pending = _ref("Pending")
-    permit = _ref("IssuedPermit")
-    permit_keys = _ref("PermitKeys")
-    by_receipt: Schema = {"anyOf": [_ref("Settled"), _ref("Incident")]}  # noqa: RUF012 - never changed
-    settled = _ref("Settled")
-    voided = _ref("Voided")
-    corrected = _ref("Corrected")
-    incident = _ref("Incident")
-    health = _ref("Health")
 
 
 _OF_PLANS = ("epsilon_upper", "epsilon_budget", "delta_budget")
@@ -265,21 +172,10 @@ _HEADS: Schema = {
     },
     "required": ["format", "heads"],
 }
-_STANDING: Schema = {
-    "type": "object",
-    "description": "Which ledger this is, and where all its chains end, at one moment of its clock.",
-    "properties": {
-        "ledger_id": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
-        "at": schema_of(datetime),
-        "heads": _HEAD_LIST,
-    },
-    "required": ["ledger_id", "at", "heads"],
-}
-_HEALTHY: Mapping[str, Schema] = {"healthy": {"type": "boolean"}}
 _RECORD_FIELDS: Schema = {
     **{name: {"type": "string"} for name in ("round_id", "cohort", "registered_by")},
     **{name: schema_of(hint) for name, hint in field_types(RoundRecord).items() if name in _RECORDED},
-    "round": _ref("ShuffledRound"),
+    "round": schema_of(ShuffledRound),
     "collected_on": schema_of(date | None),
     "collected_until": schema_of(date | None),
     "use_case": schema_of(str | None),
@@ -323,7 +219,7 @@ _AMPLIFIED: Schema = {
     "attack_delta_lower": _BOUND,
     "attack_known": {"type": "boolean"},
     "analysis": {"type": "string"},
-    "round": _ref("ShuffledRound"),
+    "round": schema_of(ShuffledRound),
     "one_third_honest": {
         "type": "object",
         "description": "Of protocols with common noise: the bounds if a third of the users is honest.",
@@ -354,8 +250,8 @@ _CALIBRATED: Schema = {
     "expected_l2_error": _BOUND,
     "frequency_error": {"anyOf": [schema_of(FrequencyError), {"type": "null"}]},
     "analysis": {"type": "string"},
-    "round": _ref("ShuffledRound"),
-    "accounted": _ref("ShuffledRound"),
+    "round": schema_of(ShuffledRound),
+    "accounted": schema_of(ShuffledRound),
 }
 
 
@@ -370,7 +266,7 @@ def _calculated(title: str, properties: Schema, required: Sequence[str]) -> Sche
     }
 
 
-_COMPONENTS: Mapping[str, Schema] = {
+_OPEN: Mapping[str, Schema] = {
     "Amplification": _calculated(
         "Amplification", {**_INTERVAL, **_AMPLIFIED}, [*_INTERVAL_ALWAYS, "attack_known", "analysis", "round"]
     ),
@@ -380,30 +276,9 @@ _COMPONENTS: Mapping[str, Schema] = {
         [*_INTERVAL_ALWAYS, "analyses"],
     ),
     "CalibratedRounds": _calculated("CalibratedRounds", _CALIBRATED, list(_CALIBRATED)),
-    "Cohort": _schema_of_fields(Cohort),
-    "ShownCohort": _schema_of_fields(ShownCohort),
-    "BudgetStatement": _schema_of_fields(BudgetStatement),
-    "BatchQuote": _schema_of_fields(BatchQuote),
-    "QuotaReading": _schema_of_fields(QuotaReading),
-    "Quote": _schema_of_fields(Quote),
-    "Forecast": _schema_of_fields(Forecast),
-    "JointForecast": _schema_of_fields(JointForecast),
     "Fits": _schema_of_fields(Fits),
-    "EntryPage": _schema_of_fields(PublishedPage),
-    "EventPage": _schema_of_fields(EventPage),
-    "VerificationReport": _schema_of_fields(VerificationReport),
-    "Audience": {
-        "type": "object",
-        "properties": {"audience": {"type": "array", "items": {"type": "string"}}},
-        "required": ["audience"],
-    },
     "Heads": _HEADS,
-    "Standing": _STANDING,
-    "Statement": _schema_of_fields(Statement),
-    "StatementProgress": _schema_of_fields(StatementProgress),
-    "VerificationProgress": _schema_of_fields(VerificationProgress),
-    "OperationalHealth": _schema_of_fields(Health, **_HEALTHY),
-    "IssuedPermit": _schema_of_fields(IssuedPermit),
+    "Health": _schema_of_fields(Health, healthy={"type": "boolean"}),
     "PermitKeys": {
         "type": "object",
         "description": "A JWK set (RFC 7517), with the ledger and the issuer that permits name.",
@@ -415,27 +290,146 @@ _COMPONENTS: Mapping[str, Schema] = {
         "required": ["ledger", "issuer", "keys"],
     },
     "RoundRecord": _RECORD,
-    "RoundPage": _schema_of_fields(RoundPage),
-    "ShuffledRound": _ROUND,
-    "Window": _WINDOW,
-    "Admitted": _decision(Admitted),
-    "Pending": _decision(Pending),
-    "Settled": _decision(Settled),
-    "Voided": _decision(Voided),
-    "Corrected": _decision(Corrected),
-    "Incident": _decision(Incident),
+    **{kind.__name__: _decision(kind) for kind in (Admitted, Pending, Settled, Voided, Corrected, Incident)},
     "Refused": _REFUSAL,
     "RefusedDecision": _decision(Refused),
-    "Health": {
-        "type": "object",
-        "properties": {"status": {"enum": ["ok", "unavailable"]}},
-        "required": ["status"],
-    },
     "Problem": _PROBLEM,
+}
+_ALWAYS = frozenset({401, 403, 405, 413, 415, 422, 429, 500, 503})  # which any request may be answered with
+_PROBLEM_CONTENT = {MEDIA_TYPE: {"schema": _ref("Problem")}}
+_REFS = "#/components/schemas/{model}"
+_LOCATION: Schema = {"schema": {"type": "string"}, "description": "Where it is, or will be."}
+_PREFER: Schema = {
+    "name": "prefer",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "maxLength": PREFER_LENGTH_MAX},
+    "description": "`wait=N`: wait up to N seconds for the outcome.",
+}
+_MAKING = "It is made in the background."
+_UNDECIDED = "Registered, and not decided yet."
+_REFUSED = (
+    "Refused by the budget (`outcome` is there); admitted before and not to be collected any more (`state` is"
+    " there); or a conflict or contradiction."
+)
+# Operations that name what others take, with where its name is: the field of the others' paths, and ours.
+_NAMES = {
+    operations.OPEN_COHORT: ("cohort", "$request.body#/name"),
+    operations.REGISTER_ROUND: ("round_id", "$request.body#/round_id"),
+    operations.RETRY_ROUND: ("round_id", "$request.path.round_id"),
 }
 
 
-def _with_nested(components: Mapping[str, Schema]) -> Mapping[str, Schema]:
+_RANDOMIZER: Schema = {
+    "type": "object",
+    "description": "A kind, and the parameters of that kind by their names.",
+    "properties": {"kind": {"type": "string"}},
+    "required": ["kind"],
+    "additionalProperties": True,
+}
+
+
+def _shuffled_round(asked: Schema) -> Schema:
+    """Return the schema of a round in answers: its randomizer in full, and analyses that nobody asks for."""
+    about = "A round, with every field that it was described by."
+    answered = {"randomizer": _RANDOMIZER, "analysis": {"type": ["string", "null"]}}
+    properties = {**asked["properties"], **answered}
+    kept = {name: value for name, value in asked.items() if name != "examples"}
+    return {**kept, "title": "ShuffledRound", "description": about, "properties": properties}
+
+
+def _questions() -> Mapping[str, Schema]:
+    """Return the schemas of all questions, and of what is in them, by the names of their classes."""
+    kinds = sorted({each.question for each in OPERATIONS}, key=lambda kind: kind.__name__)
+    asked = [(kind.__name__, "validation", TypeAdapter(kind)) for kind in kinds]
+    _, found = TypeAdapter.json_schemas(asked, ref_template=_REFS)  # type: ignore[arg-type]  # the literal's type
+    schemas: Mapping[str, Schema] = found["$defs"]
+    return schemas
+
+
+def _body(schema: Schema, operation: Operation[..., Any]) -> Schema:
+    """Return the schema of a question without the fields that are in its path or its query."""
+    mine = {name for name, place in operation.places.items() if place == "body"}
+    properties = {name: each for name, each in schema["properties"].items() if name in mine}
+    required = [name for name in schema.get("required", ()) if name in mine]
+    rest = {name: each for name, each in schema.items() if name != "required"}
+    return {**rest, "properties": properties, **({"required": required} if required else {})}
+
+
+def _parameters(operation: Operation[..., Any], schema: Schema) -> list[Schema]:
+    found = [
+        {
+            "name": name,
+            "in": place,
+            "required": name in schema.get("required", ()),
+            "schema": schema["properties"][name],
+            "description": schema["properties"][name].get("description", ""),
+        }
+        for name, place in operation.places.items()
+        if place != "body"
+    ]
+    return [*found, _PREFER] if operation.waits else found
+
+
+def _responses(operation: Operation[..., Any]) -> Mapping[str, Schema]:
+    content: Schema = {"application/json": {"schema": _answer(operation)}}
+    if operation.kind in (str, bytes):
+        text: Schema = {"type": "string"} if operation.kind is str else {"type": "string", "format": "binary"}
+        content = {operation.media: {"schema": text}}
+    found: dict[int, Schema] = {operation.status: {"description": _said(operation), "content": content}}
+    if operation is operations.READY:
+        found[503] = {"description": "It cannot, for now.", "content": content}
+    if operation.permission is not None or operation.errors:
+        found |= _problems(operation)
+    if operation.unfinished is not None:
+        progress = {"application/json": {"schema": schema_of(operation.unfinished)}}
+        found[202] = {"description": _MAKING, "content": progress, "headers": {"Location": _LOCATION}}
+    decided = operation.kind == Outcome | Pending
+    if decided:
+        refused = {MEDIA_TYPE: {"schema": {"anyOf": [_ref("Refused"), _ref("Problem")]}}}
+        found[202] = {"description": _UNDECIDED, "content": {"application/json": {"schema": _ref("Pending")}}}
+        found[409] = {"description": _REFUSED, "content": refused}
+        for status in (201, 202, 409):
+            found[status]["headers"] = {"Location": _LOCATION}
+    if operation in _NAMES:
+        field, place = _NAMES[operation]
+        others = [each.name for each in OPERATIONS if each.needs == {field} and each is not operation]
+        links = {name: {"operationId": name, "parameters": {field: place}} for name in others}
+        for status in (201, 202, 409) if decided else (operation.status,):
+            found[status]["links"] = links
+    return {str(status): found[status] for status in sorted(found)}
+
+
+def _said(operation: Operation[..., Any]) -> str:
+    """Return what an answer is, in a sentence: as its class says it, or its schema's."""
+    kind = Admitted if operation.kind == Outcome | Pending else operation.kind
+    parts = get_args(kind) if get_origin(kind) in (list, tuple) else ()
+    of = parts[0] if parts else kind
+    line = (of.__doc__ or "").strip().partition("\n")[0] if dataclasses.is_dataclass(of) else "The answer."
+    return f"Each: {line[:1].lower()}{line[1:]}" if parts else line
+
+
+def _problems(operation: Operation[..., Any]) -> dict[int, Schema]:
+    """Return the responses to failures: those of its row, and those that any operation may have."""
+    own = {kind_of(error) for error in operation.errors}
+    always = _ALWAYS if operation.permission is not None else _ALWAYS - {401, 403}
+    kinds = [kind for kind in PROBLEMS if kind in own or kind.status in always]
+    texts: dict[int, list[str]] = {}
+    for kind in kinds:
+        texts.setdefault(kind.status, []).append(kind.title)
+    return {
+        status: {"description": "; ".join(titles) + ".", "content": _PROBLEM_CONTENT}
+        for status, titles in texts.items()
+    }
+
+
+def _answer(operation: Operation[..., Any]) -> Schema:
+    if operation.schema is not None:
+        return _ref(operation.schema)
+    return _ref("Admitted") if operation.kind == Outcome | Pending else schema_of(operation.kind)
+
+
+def _with_nested(components: Mapping[str, Schema]) -> dict[str, Schema]:
     """Return components with those that they refer to, each titled by its name."""
     found = dict(components)
     while missing := [name for name in _NAMED if name not in found]:
@@ -443,118 +437,47 @@ def _with_nested(components: Mapping[str, Schema]) -> Mapping[str, Schema]:
     return {name: {**schema, "title": name} for name, schema in found.items()}
 
 
-COMPONENTS: Mapping[str, Schema] = _with_nested(_COMPONENTS)
-
-Responses = dict[int | str, dict[str, Any]]
-_PROBLEM_CONTENT = {MEDIA_TYPE: {"schema": _ref("Problem")}}
-
-
-def answers(status: int, schema: Schema | None, description: str, *, open_to_all: bool = False) -> Responses:
-    """Return the documented responses of a route: its answer, and the problems any route may have."""
-    media, content = ("application/json", schema) if schema else ("text/plain", {"type": "string"})
-    own: Responses = {status: {"description": description, "content": {media: {"schema": content}}}}
-    return own if open_to_all else {**own, **_PROBLEM_RESPONSES}
-
-
-BUNDLE_TYPE = "application/zip"
-
-
-def _links(parameter: str, of: str, operations: Sequence[str]) -> dict[str, Any]:
-    """Return links to operations that take what the request named."""
-    return {name: {"operationId": name, "parameters": {parameter: of}} for name in operations}
-
-
-_PROBLEM_RESPONSES: Responses = {
-    status: {
-        "description": "; ".join(kind.title for kind in PROBLEMS if kind.status == status) + ".",
-        "content": _PROBLEM_CONTENT,
-    }
-    for status in sorted({kind.status for kind in PROBLEMS})
-}
-_LOCATION: Schema = {"schema": {"type": "string"}, "description": "Where the round is."}
-REGISTERED: Responses = {
-    **answers(201, ANSWERS.admitted, "Admitted: permits one release of this round."),
-    202: {
-        "description": "Registered, and not decided yet.",
-        "content": {"application/json": {"schema": ANSWERS.pending}},
-    },
-    409: {
-        "description": "Refused by the budget (`outcome` is there); admitted before and not to be collected"
-        " any more (`state` is there); or a conflict or contradiction.",
-        "content": {MEDIA_TYPE: {"schema": {"anyOf": [_ref("Refused"), _ref("Problem")]}}},
-    },
-}
-BUNDLED: Responses = {
-    **answers(200, None, "The bundle."),
-    200: {
-        "description": "The bundle.",
-        "content": {BUNDLE_TYPE: {"schema": {"type": "string", "format": "binary"}}},
-    },
-}
-
-LIST_OF_REVOKED: Responses = {
-    **answers(200, None, "A signed token."),
-    200: {"description": "A signed token.", "content": {"application/jwt": {"schema": {"type": "string"}}}},
-}
-
-
-def _in_background(progress: Schema) -> Responses:
-    return {
-        202: {
-            "description": "It is made in the background.",
-            "content": {"application/json": {"schema": progress}},
-            "headers": {"Location": {"schema": {"type": "string"}, "description": "Where it will be."}},
-        }
-    }
-
-
-STATED: Responses = {
-    **answers(200, ANSWERS.statement, "The statement."),
-    **_in_background(ANSWERS.statement_progress),
-}
-VERIFIED: Responses = {
-    **answers(200, ANSWERS.verification, "The findings."),
-    **_in_background(ANSWERS.verification_progress),
-}
-RETRIED: Responses = {**REGISTERED}
-_OF_A_ROUND = ("rounds_show", "rounds_settle", "rounds_void", "rounds_correct")
-for _named, _at in ((REGISTERED, "$request.body#/round_id"), (RETRIED, "$request.path.round_id")):
-    for _status in (201, 202, 409):
-        _more = {"headers": {"Location": _LOCATION}, "links": _links("round_id", _at, _OF_A_ROUND)}
-        _named[_status] = {**_named[_status], **_more}
-OPENED: Responses = answers(201, ANSWERS.cohort, "Opened, now or before.")
-_OF_A_COHORT = (
-    "cohorts_show",
-    "cohorts_show_budget",
-    "cohorts_quote",
-    "cohorts_forecast",
-    "auditing_entries",
-)
-OPENED[201]["links"] = _links("cohort", "$request.body#/name", _OF_A_COHORT)
-
-
-def operation_id(route: APIRoute) -> str:
-    """Return the stable name of an operation, as links use it: its tag and its function."""
-    return f"{(route.tags or ['ledger'])[0]}_{route.name.strip('_')}"
-
-
 def describe(app: FastAPI) -> dict[str, Any]:
     """Return the OpenAPI document of an application, made once."""
     if app.openapi_schema is None:
-        document = get_openapi(
-            title=app.title, version=app.version, description=app.description, routes=app.routes
-        )
-        components = document.setdefault("components", {}).setdefault("schemas", {})
-        for unused in ("HTTPValidationError", "ValidationError"):
-            components.pop(unused, None)
-        components.update({name: dict(schema) for name, schema in COMPONENTS.items()})
-        document["components"]["securitySchemes"] = {
-            "token": {"type": "http", "scheme": "bearer", "description": "A token: `sl_ID_SECRET`."}
+        questions, paths = dict(_questions()), dict[str, Any]()
+        for operation in OPERATIONS:
+            schema = questions[operation.question.__name__]
+            described = {
+                "tags": [operation.tag],
+                "summary": operation.function.strip("_").replace("_", " ").capitalize(),
+                "description": operation.about,
+                "operationId": operation.name,
+                "responses": _responses(operation),
+                "security": [] if operation.permission is None else [{"token": []}],
+            }
+            if parameters := _parameters(operation, schema):
+                described["parameters"] = parameters
+            if operation.has_body:
+                of_body = _ref(operation.question.__name__)
+                described["requestBody"] = {
+                    "content": {"application/json": {"schema": of_body}},
+                    "required": True,
+                }
+            paths.setdefault(operation.path, {})[operation.method.lower()] = described
+        for operation in OPERATIONS:
+            name = operation.question.__name__
+            if operation.has_body:
+                questions[name] = _body(questions[name], operation)
+            else:
+                questions.pop(name, None)
+        questions["ShuffledRound"] = _shuffled_round(questions["RoundParameters"])
+        app.openapi_schema = {
+            "openapi": "3.1.0",
+            "info": {"title": app.title, "description": app.description, "version": app.version},
+            "paths": paths,
+            "components": {
+                "schemas": questions | _with_nested(_OPEN),
+                "securitySchemes": {
+                    "token": {"type": "http", "scheme": "bearer", "description": "A token: `sl_ID_SECRET`."}
+                },
+            },
         }
-        for path, operations in document["paths"].items():
-            for operation in operations.values():
-                operation["security"] = [] if path in OPEN_PATHS else [{"token": []}]
         if app.state.service.root_path:
-            document["servers"] = [{"url": app.state.service.root_path}]
-        app.openapi_schema = document
+            app.openapi_schema["servers"] = [{"url": app.state.service.root_path}]
     return app.openapi_schema

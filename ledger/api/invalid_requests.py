@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shuffle_ledger.accounting import InvalidParameter, exact_text
-from shuffle_ledger.ledger.api.schemas.requests import PATTERNS, UNKNOWN_FIELD
 from shuffle_ledger.ledger.gone_names import gone_sentence
+from shuffle_ledger.ledger.questions.fields import PATTERNS, UNKNOWN_FIELD
 
 _PARTS = ("body", "query", "path", "header")  # of a request, in Pydantic's places
 _KEY = "[key]"  # in Pydantic's places: not the value at a name, but the name itself
@@ -34,6 +34,7 @@ def _counted(number: object, what: str) -> str:
 # The values that a field takes, by the kind of Pydantic's error. A test makes the schemas give every kind.
 EXPECTED: Mapping[str, Callable[[Context], str]] = {
     "bool_type": lambda _: "true or false",
+    "dataclass_type": lambda _: "an object",
     "dict_type": lambda _: "an object",
     "enum": lambda limits: f"one of {limits['expected']}",
     "finite_number": lambda _: "a finite number",
@@ -45,15 +46,13 @@ EXPECTED: Mapping[str, Callable[[Context], str]] = {
     "int_type": lambda _: "a whole number",
     "less_than": lambda limits: f"a number below {_number(limits['lt'])}",
     "less_than_equal": lambda limits: f"a number of at most {_number(limits['le'])}",
-    "list_type": lambda _: "a list",
     "literal_error": lambda limits: f"one of {limits['expected']}",
     "missing": lambda _: "a value: the field is needed",
-    "model_attributes_type": lambda _: "an object",
-    "model_type": lambda _: "an object",
     "string_pattern_mismatch": lambda limits: PATTERNS.get(limits["pattern"], "a text of another form"),
     "string_too_long": lambda limits: f"at most {_counted(limits['max_length'], 'character')}",
     "string_too_short": lambda limits: f"at least {_counted(limits['min_length'], 'character')}",
     "string_type": lambda _: "a text",
+    "tuple_type": lambda _: "a list",
     "too_long": lambda limits: f"at most {_counted(limits['max_length'], 'item')}",
     "too_short": lambda limits: f"at least {_counted(limits['min_length'], 'item')}",
     "value_error": lambda limits: str(limits["error"]),

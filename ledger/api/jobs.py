@@ -14,6 +14,7 @@ from shuffle_ledger.ledger.access import AccessToken
 from shuffle_ledger.ledger.api.desk import Desk
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound, TryAgain
 from shuffle_ledger.ledger.evidence.statement_builder import Progress
+from shuffle_ledger.ledger.operations import State, StatementProgress, VerificationProgress
 
 WAIT_SECONDS: Final = 25.0  # for an answer before it is made in the background; proxies wait for a minute
 UNFINISHED_MAX: Final = 8  # jobs in line or under way
@@ -23,32 +24,7 @@ DOCUMENT_BYTES_MAX: Final = 32 << 20  # of one that is kept
 KEPT_SECONDS: Final = 3600.0
 
 Work = Callable[[Accountant, Progress], bytes]
-State = Literal["waiting", "making"]
 Kind = Literal["statement", "verification"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class StatementProgress:
-    """A statement that is not finished yet."""
-
-    statement_id: str  # under `GET /v1/statements/{statement_id}` it is there once it is finished
-    state: State  # waiting: others are made before it
-    step: str | None  # of the work
-    done: int | None  # parts of this step
-    of: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class VerificationProgress:
-    """A verification that is not finished yet."""
-
-    verification_id: (
-        str  # under `GET /v1/verifications/{verification_id}` are the findings once it is finished
-    )
-    state: State  # waiting: others are made before it
-    step: str | None  # the chain that is replayed, and how far
-    done: int | None  # chains
-    of: int | None
 
 
 @dataclass(frozen=True, kw_only=True)

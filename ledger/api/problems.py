@@ -114,32 +114,7 @@ ISSUER_UNAVAILABLE = ProblemType(
     kind="issuer_unavailable", status=503, title="The token's issuer cannot be asked", retry=True
 )
 
-PROBLEMS = (
-    UNAUTHORIZED,
-    FORBIDDEN,
-    NOT_FOUND,
-    NOT_OFFERED,
-    CONFLICT,
-    NOT_COLLECTABLE,
-    REFUSED,
-    CONTRADICTION,
-    UNACCEPTED_WARNINGS,
-    BEYOND_BUDGET,
-    BAD_SIGNATURE,
-    NOT_EXTENDED,
-    TOO_LARGE,
-    OTHER_TYPE,
-    BAD_VALUE,
-    TOO_MANY_FAILURES,
-    FAILED,
-    STUCK,
-    BUSY,
-    BEHIND,
-    UNSAFE_SESSION,
-    CLOCK_OFF,
-    ISSUER_UNAVAILABLE,
-    UNAVAILABLE,
-)
+PROBLEMS = tuple(kind for kind in list(globals().values()) if isinstance(kind, ProblemType))
 # The first row that matches decides. Values are checked against the schema first, which is BAD_VALUE; what
 # the ledger still refuses contradicts another value or the cohort.
 _TABLE: tuple[tuple[type[Exception], ProblemType], ...] = (
@@ -162,6 +137,13 @@ _TABLE: tuple[tuple[type[Exception], ProblemType], ...] = (
     (Unavailable, UNAVAILABLE),
 )
 EXPECTED = tuple(type_ for type_, _ in _TABLE)
+
+
+def kind_of(error: type[Exception]) -> ProblemType:
+    """Return the kind of problem that an error is answered with."""
+    return next((kind for type_, kind in _TABLE if issubclass(error, type_)), FAILED)
+
+
 _BY_STATUS = {
     401: UNAUTHORIZED,
     403: FORBIDDEN,
@@ -200,7 +182,7 @@ def problem(
 
 def problem_of(error: Exception) -> JSONResponse:
     """Return the response for an error; what is not listed says nothing about itself outside the log."""
-    kind = next((kind for type_, kind in _TABLE if isinstance(error, type_)), FAILED)
+    kind = kind_of(type(error))
     if kind is FAILED:
         _log.error("request failed", exc_info=error)
         return problem(FAILED, _FAILED)

@@ -62,16 +62,21 @@ def _parameters(operation: Mapping[str, Any]) -> Iterator[str]:
 def _answers(operation: Mapping[str, Any]) -> Iterator[str]:
     for status, answer in operation["responses"].items():
         schemas = [content["schema"] for content in answer.get("content", {}).values()]
-        own = status.startswith("2") or any("anyOf" in schema for schema in schemas)
-        if own:
-            kinds = ", ".join(_linked(schema) for schema in schemas)
+        is_failure = all(_is_problem(schema) for schema in schemas)
+        if status in ("404", "409") or not is_failure:  # others may be the answer to anything
+            kinds = "" if is_failure else ", ".join(_linked(schema) for schema in schemas)
             yield f"- `{status}` {answer['description']}" + (f" ({kinds})" if kinds else "")
     yield ""
 
 
+def _is_problem(schema: Mapping[str, Any]) -> bool:
+    return "$ref" in schema and _name(schema) == "Problem"
+
+
 def _problems() -> Iterator[str]:
     yield "## Problems\n"
-    yield "Errors are `application/problem+json`. Any operation may answer with any of them.\n"
+    yield "Errors are `application/problem+json`. Those of status 404 and 409 are listed with each operation"
+    yield "that has them; any operation may answer with the others.\n"
     yield "| type | status | |"
     yield "|---|---|---|"
     for kind in PROBLEMS:

@@ -115,24 +115,15 @@ class _Wire:
             "reraise": True,
         }
 
-    def _request(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None,
-        query: Mapping[str, Any] | None,
-        headers: Mapping[str, str] | None,
-        *,
-        long: bool,
-    ) -> dict[str, Any]:
-        timeout = LONG_SECONDS if long else self._timeout_seconds
+    def _sent(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a request as httpx takes it."""
         return {
-            "method": method,
-            "url": path,
-            "json": body,
-            "params": query,
-            "headers": headers,
-            "timeout": timeout,
+            "method": request["method"],
+            "url": request["path"],
+            "json": request["body"],
+            "params": request["query"],
+            "headers": request["headers"],
+            "timeout": LONG_SECONDS if request["long"] else self._timeout_seconds,
         }
 
 
@@ -188,29 +179,24 @@ class Wire(_Wire):
         """Close all connections."""
         self._http.close()
 
-    def ask(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        query: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        long: bool = False,
-    ) -> Any:
+    def ask(self, request: Mapping[str, Any]) -> Any:
         """Return the content of the answer: a JSON value, or the bytes of a bundle.
+
+        Args:
+            request: its method, path below `/v1/`, query, body and headers, None where there are none; and
+                whether the server may take `long`.
 
         Raises:
             LedgerError: what the server's problem document says.
             Unavailable: there is no answer, for as long as `retry_seconds`; AnswerLost where a request was
                 sent.
         """
-        request = self._request(method, path, body, query, headers, long=long)
+        sent = self._sent(request)
         attempts = _Attempts(self._url)
 
         def once() -> Any:
             try:
-                answer = self._http.request(**request)
+                answer = self._http.request(**sent)
             except httpx.TransportError as error:
                 raise attempts.failed(error) from error
             return _content(answer)
@@ -241,23 +227,14 @@ class AsyncWire(_Wire):
         """Close all connections."""
         await self._http.aclose()
 
-    async def ask(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        query: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        long: bool = False,
-    ) -> Any:
+    async def ask(self, request: Mapping[str, Any]) -> Any:
         """Return the content of the answer; as `Wire.ask`."""
-        request = self._request(method, path, body, query, headers, long=long)
+        sent = self._sent(request)
         attempts = _Attempts(self._url)
 
         async def once() -> Any:
             try:
-                answer = await self._http.request(**request)
+                answer = await self._http.request(**sent)
             except httpx.TransportError as error:
                 raise attempts.failed(error) from error
             return _content(answer)
@@ -279,8 +256,9 @@ def _wait(state: RetryCallState) -> float:
 
 
 def _content(answer: httpx.Response) -> Any:
-    if answer.is_success and answer.headers.get("Content-Type") in ("application/zip", "application/jwt"):
-        return answer.content
+    media = answer.headers.get("Content-Type") if answer.is_success else None
+    if media in ("application/zip", "application/jwt"):
+        return answer.content if media == "application/zip" else answer.text
     try:
         content = answer.json()
     except (json.JSONDecodeError, UnicodeDecodeError) as error:

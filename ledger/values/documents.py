@@ -55,7 +55,8 @@ class NotADocument(LedgerError):
 
 
 def document_of(value: object) -> Json:
-    """Return `value` as strict JSON: dataclasses by field, rounds in canonical form, infinity as null.
+    """Return `value` as strict JSON: dataclasses by field, rounds in canonical form, bytes in hexadecimal
+    digits, infinity as null.
 
     Raises:
         TypeError: for a value that has no JSON form here; NaN is one, since unknown is an error.
@@ -66,13 +67,15 @@ def document_of(value: object) -> Json:
         return number(value)
     if isinstance(value, datetime | date):
         return value.isoformat()
+    if isinstance(value, bytes):
+        return value.hex()
     if isinstance(value, ShuffledRound | Window):
         value = value.to_mapping()
     elif (fields := _fields_of(value)) is not None:
         value = fields
     if isinstance(value, Mapping):
         return {str(key): document_of(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, bytes):
+    if isinstance(value, Sequence):
         return [document_of(item) for item in value]
     raise TypeError(f"no JSON form for {type(value).__name__}")
 
@@ -256,8 +259,8 @@ def _read_plain(kind: type, document: Any) -> Any:
             return _read_fields(kind, _expect(isinstance(document, Mapping), document, kind))
         if issubclass(kind, Enum):
             return kind(document)
-        if kind in (datetime, date):
-            return kind.fromisoformat(document)
+        if kind in (datetime, date, bytes):
+            return bytes.fromhex(document) if kind is bytes else kind.fromisoformat(document)
     except (AccountingError, InvalidValue, ValueError, TypeError) as error:
         raise NotADocument(f"expected {kind.__name__}: {error}") from error
     exact = isinstance(document, kind) and isinstance(document, bool) == (kind is bool)

@@ -13,8 +13,8 @@ import pytest
 
 import shuffle_ledger as sl
 from shuffle_ledger.ledger.client.client import AsyncLedgerClient, LedgerClient
-from shuffle_ledger.ledger.client.operations import Listing, Operation
 from shuffle_ledger.ledger.errors import AnswerLost, Conflict, InvalidValue, NotFound
+from shuffle_ledger.ledger.methods import Method
 from shuffle_ledger.ledger.values.requests import Admitted
 from tests.api.conftest import Server
 from tests.api.test_client import LARGE, SMALL, _request
@@ -39,7 +39,7 @@ class _Losing(httpx.AsyncBaseTransport):
 
 @pytest.mark.slow
 def test_both_clients_answer_the_same(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shuffle_ledger.ledger.client.client.PAGE_ROWS", 2)
+    monkeypatch.setattr("shuffle_ledger.ledger.methods.PAGE_ROWS", 2)
 
     async def asked() -> list[Any]:
         async with sl.AsyncLedgerClient(server.url, server.tokens["admin"], retry_seconds=5) as client:
@@ -134,7 +134,7 @@ def test_the_methods_of_both_clients_say_what_they_take() -> None:
         name
         for each in LedgerClient.__mro__
         for name, value in vars(each).items()
-        if isinstance(value, Operation | Listing)
+        if isinstance(value, Method)
     }
     assert len(names) > 30
     for name in names:

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.cli.main import main
-from shuffle_ledger.ledger.api.routes.calculators import QUESTION_MAX
-from shuffle_ledger.ledger.api.schemas.calculators import KINDS_MAX
+from shuffle_ledger.ledger.api.served import QUESTION_MAX
 from shuffle_ledger.ledger.client.client import LedgerClient
 from shuffle_ledger.ledger.errors import InvalidValue, TryAgain
+from shuffle_ledger.ledger.questions.calculators import KINDS_MAX
 from tests.api.conftest import Server
 
 KRR = {"randomizer": "krr(k=4, epsilon0=1)", "reports": 500}

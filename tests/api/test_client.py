@@ -16,7 +16,8 @@ from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomize
 from shuffle_ledger.cli.failures import ExitCode
 from shuffle_ledger.cli.main import main
 from shuffle_ledger.ledger.api.dependencies import Dispatch
-from shuffle_ledger.ledger.client.client import PROBLEM, LedgerClient
+from shuffle_ledger.ledger.client.client import LedgerClient
+from shuffle_ledger.ledger.client.transport import PROBLEM
 from shuffle_ledger.ledger.decisions import quote, round_record
 from shuffle_ledger.ledger.errors import (
     AnswerLost,
@@ -104,7 +105,7 @@ def test_a_forecast_through_a_server_is_the_ledgers_own(server: Server, client: 
 def test_rounds_are_listed_through_a_server_page_by_page(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shuffle_ledger.ledger.client.client.PAGE_ROWS", 2)
+    monkeypatch.setattr("shuffle_ledger.ledger.methods.PAGE_ROWS", 2)
     registrar = LedgerClient(server.url, server.tokens["registrar"], retry_seconds=5)
     for number in range(4):
         registrar.register(_request(f"small {number}"))

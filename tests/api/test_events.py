@@ -67,7 +67,7 @@ def test_a_limited_token_reads_only_what_it_sees(server: Server) -> None:
 def test_the_client_resumes_behind_the_last_event_that_was_handled(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shuffle_ledger.ledger.client.client.PAGE_ROWS", 2)
+    monkeypatch.setattr("shuffle_ledger.ledger.methods.PAGE_ROWS", 2)
     with LedgerClient(server.url, server.tokens["auditor"], retry_seconds=5) as client:
         server.register("a")
         whole = list(client.events())

@@ -12,7 +12,6 @@ import pytest
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.api import jobs
-from shuffle_ledger.ledger.api.routes import audit
 from shuffle_ledger.ledger.client import LedgerClient
 from shuffle_ledger.ledger.errors import DoesNotExtend, NotFound
 from shuffle_ledger.ledger.evidence import StatementWanted
@@ -116,7 +115,7 @@ def test_statements_are_bounded_in_number_size_and_time(
 def test_the_client_waits_for_a_long_statement_and_asks_again_after_a_restart(
     server: Server, held: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shuffle_ledger.ledger.api.routes.audit.WAIT_SECONDS", 0.0)
+    monkeypatch.setattr("shuffle_ledger.ledger.api.served.WAIT_SECONDS", 0.0)
     steps: list[tuple[str, int, int]] = []
 
     def told(step: str, done: int, of: int) -> None:
@@ -159,7 +158,7 @@ def replaying(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[threa
         assert going_on.wait(30)
         return verify(*given, progress=progress, **more)
 
-    monkeypatch.setattr(audit, "verify", slowly)
+    monkeypatch.setattr(verifier, "verify", slowly)
     yield going_on
     going_on.set()
 
@@ -202,7 +201,7 @@ def test_a_long_verification_goes_on_in_the_background(
 def test_the_client_waits_for_a_long_verification_and_asks_again_after_a_restart(
     server: Server, replaying: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shuffle_ledger.ledger.api.routes.audit.WAIT_SECONDS", 0.0)
+    monkeypatch.setattr("shuffle_ledger.ledger.api.served.WAIT_SECONDS", 0.0)
     steps: list[tuple[str, int, int]] = []
 
     def told(step: str, done: int, of: int) -> None:

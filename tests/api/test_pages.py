@@ -465,8 +465,10 @@ def test_the_overview_comes_in_pages_and_alarms_of_all_of_them(
         body = {"name": name, "population": 10**5, "epsilon": 1, "delta": 1e-6, "policy": "adaptive"}
         assert server.ask("POST", "/v1/cohorts", json=body).status_code == 201
     assert server.register("x", cohort="watches").status_code == 201
-    lowered = {"epsilon": 1e-6, "reason": "less"}
-    assert server.ask("PUT", "/v1/cohorts/watches/budget", json=lowered).json()["status"] == "overspent"
+    leaked = {"round_id": "leak", "round": None, "reason": "found in a log"}
+    address = "/v1/cohorts/watches/incidents"
+    assert server.ask("POST", address, bearer="registrar", json=leaked).status_code == 200
+    assert server.ask("GET", "/v1/cohorts/watches").json()["status"] == "overspent"
     person, seen, address = _login(server), [], "/"
     while address:
         page = person.get(address)

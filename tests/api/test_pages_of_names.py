@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from shuffle_ledger.ledger import methods
 from shuffle_ledger.ledger.client import LedgerClient
-from shuffle_ledger.ledger.client import client as clients
 from shuffle_ledger.ledger.decisions import open_cohort
 from shuffle_ledger.ledger.reports import budgets
 from shuffle_ledger.ledger.storage import engine
@@ -88,7 +88,7 @@ def test_any_text_may_be_gone_on_behind(many: Server, after: str) -> None:
 
 
 def test_the_client_goes_through_the_pages(many: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "PAGE_ROWS", 5)
+    monkeypatch.setattr(methods, "PAGE_ROWS", 5)
     with LedgerClient(many.url, many.tokens["admin"]) as client:
         assert [each.name for each in client.each_cohort()] == NAMES
         assert [each.name for each in client.each_cohort(after="b")] == NAMES[7:]

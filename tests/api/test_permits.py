@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.gate import Gate, GateRefused
-from shuffle_ledger.ledger.api.routes import permits as routes
+from shuffle_ledger.ledger.api import served
 from shuffle_ledger.ledger.client import LedgerClient
 from shuffle_ledger.ledger.errors import BadSignature, NotAllowed, NotFound
 from shuffle_ledger.ledger.permits import jwk
@@ -27,7 +27,7 @@ def house(serve: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.Monk
         key = SigningKey.generate()
         key.save(tmp_path / f"{name}.pem")
         (tmp_path / f"{name}.json").write_text(json.dumps({"keys": [jwk(key.public_key_bytes, name)]}))
-    monkeypatch.setattr(routes, "CACHED_SECONDS", 0)
+    monkeypatch.setattr(served, "PUBLISHED_SECONDS", 0)
     return serve(permit_key=tmp_path / "permit.pem", releaser_keys=tmp_path / "acme.json")
 
 
@@ -97,7 +97,7 @@ def test_permits_are_for_registrars_of_the_cohorts(house: Server, tmp_path: Path
 
 
 def test_answers_to_strangers_are_kept_for_a_while(house: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "CACHED_SECONDS", 1000)
+    monkeypatch.setattr(served, "PUBLISHED_SECONDS", 1000)
     first = house.http.get("/v1/permits/revoked").text
     house.store.close()
     assert house.http.get("/v1/permits/revoked").text == first

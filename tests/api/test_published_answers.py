@@ -142,4 +142,4 @@ def test_an_answer_before_the_decision_and_a_problem_with_members_are_as_publish
     ],
 )
 def test_the_schema_of_windows_takes_what_is_answered_and_no_other_spelling(window: Any, fits: bool) -> None:
-    assert published.fits("Window", window) is fits
+    assert published.fits("WindowBudget", window) is fits

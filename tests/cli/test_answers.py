@@ -200,7 +200,7 @@ def test_compose_counts_rounds_and_names_causes(run: Run, empty_directory: Path)
     )
     answer = run("compose", str(rounds), "--delta", "1e-6", "--json").json
     assert set(answer) == INTERVAL | {"analyses"}
-    assert answer["analyses"] == ["blanket"]
+    assert answer["analyses"] == ["exact"]
     assert set(answer["error"]) == CAUSES
     assert answer["rounds"] == 4
     single = run("amplify", *ROUND, "--delta", "1e-6", "--json").json

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import ValidationError
+from fastapi.exceptions import RequestValidationError
 
 from shuffle_ledger.ledger.api.invalid_requests import wrong_field
-from shuffle_ledger.ledger.api.schemas.requests import Body, CorrectRound, OpenCohort, RegisterRound
+from shuffle_ledger.ledger.api.routes import read
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.gone_names import GONE
+from shuffle_ledger.ledger.questions.cohorts import OpenCohort
+from shuffle_ledger.ledger.questions.fields import Body
+from shuffle_ledger.ledger.questions.rounds import CorrectRound, RegisterRound
 from shuffle_ledger.ledger.values import Cohort
 from tests.cli.conftest import Run
 
@@ -64,18 +67,17 @@ def test_a_command_or_option_that_is_gone_is_refused_with_what_replaces_it(run: 
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_field_that_is_gone_is_refused_with_what_replaces_it(name: str) -> None:
     kind, body = FIELDS[name]
-    with pytest.raises(ValidationError) as refused:
-        kind.model_validate(body)
-    first = {**refused.value.errors()[0], "loc": ("body",)}
-    assert str(wrong_field(first).message).endswith(f" is gone: {GONE[name]}")
+    with pytest.raises(RequestValidationError) as refused:
+        read(kind, body)
+    assert str(wrong_field(refused.value.errors()[0]).message).endswith(f" is gone: {GONE[name]}")
 
 
 def test_a_policy_that_is_gone_is_refused_over_http_and_by_the_library() -> None:
     opening: dict[str, object] = {"name": "a", "population": 9, "epsilon": 1.0, "delta": 1e-6}
-    with pytest.raises(ValidationError) as refused:
-        OpenCohort.model_validate({**opening, "policy": "fixed"})
+    with pytest.raises(RequestValidationError) as refused:
+        read(OpenCohort, {**opening, "policy": "fixed"})
     sentence = f"policy fixed is gone: {GONE['policy fixed']}"
-    assert wrong_field({**refused.value.errors()[0], "loc": ("body", "policy")}).message == sentence
+    assert wrong_field(refused.value.errors()[0]).message == sentence
     with pytest.raises(InvalidValue) as invalid:
         Cohort(name="a", population=9, epsilon_budget=1.0, delta_budget=1e-6, policy="fixed")
     assert (str(invalid.value), invalid.value.field) == (sentence, "policy")

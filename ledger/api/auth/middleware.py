@@ -31,6 +31,7 @@ from shuffle_ledger.ledger.api.problems import (
     problem,
     problem_of,
 )
+from shuffle_ledger.ledger.operations import OPERATIONS
 from shuffle_ledger.ledger.security_log import Event
 from shuffle_ledger.ledger.storage.store import Store
 
@@ -40,10 +41,7 @@ if TYPE_CHECKING:  # its libraries are an extra's
 API_PREFIX = "/v1/"
 # What strangers may see: whether the server lives, the page that asks for a token, and what gates need.
 OPEN_PATHS = frozenset(
-    {
-        *("/healthz", "/readyz", "/v1/healthz", "/v1/readyz", "/login", "/style.css"),
-        *("/.well-known/jwks.json", "/v1/permits/keys", "/v1/permits/revoked"),
-    }
+    {"/login", "/style.css", *(path for row in OPERATIONS if row.permission is None for path in row.paths)}
 )
 BODY_BYTES_MAX = 1 << 20
 OPEN_BODY_BYTES_MAX = 1 << 14  # of a client without a token or a session: a form with a token

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
@@ -17,10 +17,10 @@ from shuffle_ledger.ledger.api.dependencies import (
     Reader,
     Registrar,
     Service,
+    call_of,
     in_thread,
     refuse_foreign,
     seen_cohort,
-    seen_round,
 )
 from shuffle_ledger.ledger.api.pages.routes import checked_form, page, planned, whole
 from shuffle_ledger.ledger.decisions.corrections import CORRECTABLE, correct, correcting
@@ -79,14 +79,14 @@ async def register_page(cohort: str, request: Request, token: Registrar, service
 @router.get("/rounds/{round_id}")
 async def round_page(round_id: str, request: Request, token: Reader, service: Asked) -> HTMLResponse:
     """Show a round, all that happened to it, and what may be told of it."""
-    name = await in_thread(seen_round, service.store, token, round_id)
+    name = await in_thread(call_of(service, token).round, unquote(round_id))
     return await _round(request, service, token, name)
 
 
 @router.post("/rounds/{round_id}/{act}")
 async def act_page(round_id: str, act: str, request: Request, token: Registrar, service: Asked) -> Response:
     """Show what telling something of a round would change or, once that is confirmed, tell it."""
-    name = await in_thread(seen_round, service.store, token, round_id)
+    name = await in_thread(call_of(service, token).round, unquote(round_id))
     form = await checked_form(request)
     if act not in _ACTS:
         raise NotFound("there is nothing at this address")

@@ -35,7 +35,7 @@ from shuffle_ledger.ledger.api.desk import Desk
 from shuffle_ledger.ledger.api.overview import COMPUTED_AT_ONCE, Outlook
 from shuffle_ledger.ledger.api.pages import charts
 from shuffle_ledger.ledger.api.pages.spending import Continuation, drawn_until, spending_picture
-from shuffle_ledger.ledger.api.schemas.strict_body import check_media_type
+from shuffle_ledger.ledger.api.strict_body import check_media_type
 from shuffle_ledger.ledger.decisions.quotas import quotas_of
 from shuffle_ledger.ledger.decisions.quoting import BatchQuote, quote_batch
 from shuffle_ledger.ledger.errors import InvalidValue, NotAllowed

@@ -1,0 +1,96 @@
+"""Answers about rounds. A server registers them and has them decided itself: see `api.served`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from shuffle_ledger.ledger import operations
+from shuffle_ledger.ledger.answering.calls import Call, answers
+from shuffle_ledger.ledger.decisions.corrections import correct as decide_correction
+from shuffle_ledger.ledger.decisions.incidents import record_incident as decide_incident
+from shuffle_ledger.ledger.decisions.incidents import whose
+from shuffle_ledger.ledger.decisions.outcomes import round_record
+from shuffle_ledger.ledger.decisions.quoting import price
+from shuffle_ledger.ledger.decisions.settlement import settle as decide_settlement
+from shuffle_ledger.ledger.decisions.settlement import void as decide_void
+from shuffle_ledger.ledger.questions import rounds as asking
+from shuffle_ledger.ledger.reports.joint_forecasts import JointForecast, joint_forecast
+from shuffle_ledger.ledger.reports.round_lists import RoundFilter, RoundPage, list_rounds, without_audience
+from shuffle_ledger.ledger.values.requests import Corrected, Incident, Quote, RoundRecord, Settled, Voided
+
+
+@answers(operations.QUOTE_FOR_ALL, at="pricing")
+def quote(call: Call, asked: asking.QuoteForAll) -> Quote:
+    names = call.audience(asked.named())
+    request = asked.request_for(names, round_id="quote", team=call.team)
+    return price(call.store, call.accountant, request)
+
+
+@answers(operations.FORECAST_FOR_ALL, at="pricing")
+def forecast(call: Call, asked: asking.ForecastForAll) -> JointForecast:
+    names, today = call.audience(asked.audience), datetime.now(UTC).date()
+    wanted = asked.wanted()
+    return joint_forecast(call.store, call.accountant, names, wanted, today=today, team=call.team)
+
+
+@answers(operations.AUDIENCE)
+def audience(call: Call, asked: asking.ResolveAudience) -> operations.Audience:
+    return operations.Audience(audience=call.audience(asked.select, round_id=asked.round_id))
+
+
+@answers(operations.LIST_ROUNDS)
+def list_(call: Call, asked: asking.ListRounds) -> RoundPage:
+    cohorts = call.cohorts
+    if asked.cohort is not None:
+        cohorts = (call.cohort(asked.cohort),)
+        call.store.cohort(asked.cohort)
+    wanted = RoundFilter(cohorts=cohorts, outcome=asked.outcome, since=asked.since)
+    page = list_rounds(call.store, wanted, after=asked.after, limit=asked.limit)
+    shown = (
+        each if all(map(call.sees, each.audience)) else without_audience(each, call.sees)
+        for each in page.rounds
+    )
+    return replace(page, rounds=tuple(shown))
+
+
+@answers(operations.SHOW_ROUND)
+def show(call: Call, asked: asking.OfRound) -> RoundRecord:
+    return round_record(call.store, call.round(asked.round_id))
+
+
+@answers(operations.SETTLE, at="deciding")
+def settle(call: Call, asked: asking.SettleRound) -> Settled:
+    name = call.round(asked.round_id)
+    return decide_settlement(call.store, call.accountant, name, reports=asked.reports, actor=call.actor)
+
+
+@answers(operations.VOID, at="deciding")
+def void(call: Call, asked: asking.VoidRound) -> Voided:
+    name = call.round(asked.round_id)
+    return decide_void(call.store, call.accountant, name, reason=asked.reason, actor=call.actor)
+
+
+@answers(operations.CORRECT, at="deciding")
+def correct(call: Call, asked: asking.CorrectRound) -> Corrected:
+    name, said = call.round(asked.round_id), {"reason": asked.reason, "actor": call.actor}
+    return decide_correction(call.store, call.accountant, name, asked.changes(), **said)
+
+
+@answers(operations.RECORD_INCIDENT, at="deciding")
+def record_incident(call: Call, asked: asking.RecordIncident) -> Incident:
+    name = call.cohort(asked.cohort)
+    whose(call.store, name)  # first: no cohort, no answer. A period may not be open yet
+    return decide_incident(
+        call.store,
+        call.accountant,
+        name,
+        round_id=asked.round_id,
+        described=None if asked.round is None else asked.round.described(),
+        released=asked.released(),
+        reason=asked.reason,
+        actor=call.actor,
+        collected_on=asked.collected_on,
+        collected_until=asked.collected_until,
+        reaches=call.sees,
+    )

@@ -1,1 +1,0 @@
-"""The routes under `/v1`: each parses, makes one call and presents."""

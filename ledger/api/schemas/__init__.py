@@ -1,1 +1,0 @@
-"""What requests may say, as the published description has it."""

@@ -1,0 +1,461 @@
+"""The operations as methods: of a ledger in a database, and of one behind a server, with asyncio or without.
+
+A method is written once, as a generator of steps: an operation that is asked, or a pause. A blocking ledger
+performs them one after the other, an awaiting one awaits each of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from types import MethodType
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar, overload
+
+from shuffle_ledger.ledger import operations
+from shuffle_ledger.ledger.errors import NotFound
+from shuffle_ledger.ledger.operations import Operation, StatementProgress, VerificationProgress
+from shuffle_ledger.ledger.questions.audits import (
+    ListEntries,
+    ListEvents,
+    ListHeads,
+    MakeBundle,
+    MakeStatement,
+    OfStatement,
+    OfVerification,
+    VerifyChains,
+)
+from shuffle_ledger.ledger.questions.cohorts import ListCohorts
+from shuffle_ledger.ledger.questions.rounds import ListRounds, ResolveAudience
+from shuffle_ledger.ledger.reports.events import Event
+from shuffle_ledger.ledger.reports.published_entries import PublishedEntry
+from shuffle_ledger.ledger.reports.round_lists import ListedRound
+from shuffle_ledger.ledger.values.checkpoint import Checkpoint, CheckpointHead, read_head
+from shuffle_ledger.ledger.values.requests import Cohort, RoundState
+
+if TYPE_CHECKING:
+    from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads
+    from shuffle_ledger.ledger.evidence.statement import Statement
+    from shuffle_ledger.ledger.evidence.statement_request import StatementWanted
+    from shuffle_ledger.ledger.verification.verifier import Entries, Numbers, VerificationReport
+
+PAGE_ROWS = 500  # asked for at once; fewer make more requests
+_BEGUN_MAX = 20  # for an answer that a restarted server lost, or that another server is asked for
+
+Parameters = ParamSpec("Parameters")
+Answer = TypeVar("Answer")
+Now = TypeVar("Now")
+Later = TypeVar("Later")
+Progress: TypeAlias = "Callable[[str, int, int], None]"  # told a step, and parts done of how many
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """An operation that is asked; its answer comes back."""
+
+    operation: Operation[..., Any]
+    asked: Any
+    wait_seconds: float | None = None  # that a server may wait for the answer
+    progress: Progress | None = None  # told how far the work is, where it is done here
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A pause of some seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Found(Generic[Answer]):
+    """The next values of a listing."""
+
+    values: Sequence[Answer]
+
+
+Steps = Generator[Ask | Pause, Any, Answer]
+Pages = Generator[Ask | Pause | Found[Answer], Any, None]
+
+
+class Blocking:
+    """A ledger whose methods return when they are done."""
+
+    def answer(self, ask: Ask) -> Any:
+        """Return the answer of an operation."""
+        raise NotImplementedError
+
+    def perform(self, step: Ask | Pause) -> Any:
+        """Return the answer of an operation, or pause."""
+        return self.answer(step) if isinstance(step, Ask) else time.sleep(step.seconds)
+
+
+class Awaiting:
+    """A ledger whose methods are awaited."""
+
+    async def answer(self, ask: Ask) -> Any:
+        """Return the answer of an operation."""
+        raise NotImplementedError
+
+    async def perform(self, step: Ask | Pause) -> Any:
+        """Return the answer of an operation, or pause."""
+        return await (self.answer(step) if isinstance(step, Ask) else asyncio.sleep(step.seconds))
+
+
+class Method(Generic[Parameters, Now, Later]):
+    """A method of steps. A blocking ledger returns `Now`, an awaiting one `Later`."""
+
+    def __init__(
+        self, steps: Callable[..., Any], blocking: Callable[..., Any], awaiting: Callable[..., Any]
+    ) -> None:
+        functools.update_wrapper(self, steps)
+        self._blocking = functools.wraps(steps)(
+            lambda ledger, *given, **named: blocking(ledger, steps(ledger, *given, **named))
+        )
+        self._awaiting = functools.wraps(steps)(
+            lambda ledger, *given, **named: awaiting(ledger, steps(ledger, *given, **named))
+        )
+
+    @overload
+    def __get__(self, ledger: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, ledger: Blocking, owner: type) -> Callable[Parameters, Now]: ...
+    @overload
+    def __get__(self, ledger: Awaiting, owner: type) -> Callable[Parameters, Later]: ...
+    def __get__(self, ledger: object, owner: type) -> Any:
+        """Return the method of a ledger."""
+        if ledger is None:
+            return self
+        return MethodType(self._awaiting if isinstance(ledger, Awaiting) else self._blocking, ledger)
+
+    def __call__(self, ledger: Any, *given: Any, **named: Any) -> Any:
+        """Call the method of a ledger through its class."""
+        return self.__get__(ledger, type(ledger))(*given, **named)
+
+
+def method(
+    steps: Callable[Concatenate[Any, Parameters], Steps[Answer]],
+) -> Method[Parameters, Answer, Coroutine[Any, Any, Answer]]:
+    """Return the method whose steps end with its answer."""
+    return Method(steps, _run, _awaited)
+
+
+def listing(
+    pages: Callable[Concatenate[Any, Parameters], Pages[Answer]],
+) -> Method[Parameters, Iterator[Answer], AsyncIterator[Answer]]:
+    """Return the method that yields values, page by page."""
+    return Method(pages, _listed, _awaited_list)
+
+
+def asks(
+    operation: Operation[Parameters, Answer],
+) -> Method[Parameters, Answer, Coroutine[Any, Any, Answer]]:
+    """Return the method that asks one operation, with the arguments of its question."""
+
+    def steps(_ledger: Any, /, *given: Parameters.args, **named: Parameters.kwargs) -> Steps[Answer]:
+        found: Answer = yield Ask(operation=operation, asked=operation.asked(*given, **named))
+        return found
+
+    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    signature = inspect.signature(operation.asked)
+    steps.__signature__ = signature.replace(parameters=[itself, *signature.parameters.values()])  # type: ignore[attr-defined]  # which inspect reads
+    steps.__doc__ = operation.about
+    return method(steps)
+
+
+def _listed(ledger: Blocking, steps: Generator[Any, Any, Answer]) -> Generator[Any, None, Answer]:
+    """Yield what a method finds, and return what its steps end with."""
+    answer, failure = None, None
+    while True:
+        try:
+            step = steps.send(answer) if failure is None else steps.throw(failure)
+        except StopIteration as end:
+            done: Answer = end.value
+            return done
+        answer, failure = None, None
+        if isinstance(step, Found):
+            yield from step.values
+            continue
+        try:
+            answer = ledger.perform(step)
+        except Exception as error:  # noqa: BLE001 - the method's own: it may go on after it
+            failure = error
+
+
+def _run(ledger: Blocking, steps: Steps[Answer]) -> Answer:
+    listed = _listed(ledger, steps)
+    try:
+        next(listed)
+    except StopIteration as end:
+        done: Answer = end.value
+        return done
+    raise AssertionError("a method whose steps end with its answer finds nothing before")
+
+
+async def _awaited(ledger: Awaiting, steps: Steps[Answer]) -> Answer:
+    found: list[Answer] = []
+    async for _ in _awaited_list(ledger, steps, found):
+        raise AssertionError("a method whose steps end with its answer finds nothing before")
+    return found[0]
+
+
+async def _awaited_list(
+    ledger: Awaiting, steps: Generator[Any, Any, Answer], ended: list[Answer] | None = None
+) -> AsyncIterator[Any]:
+    """Yield what a method finds; `ended` gets what its steps end with."""
+    answer, failure = None, None
+    while True:
+        try:
+            step = steps.send(answer) if failure is None else steps.throw(failure)
+        except StopIteration as end:
+            if ended is not None:
+                ended.append(end.value)
+            return
+        answer, failure = None, None
+        if isinstance(step, Found):
+            for value in step.values:
+                yield value
+            continue
+        try:
+            answer = await ledger.perform(step)
+        except Exception as error:  # noqa: BLE001 - the method's own: it may go on after it
+            failure = error
+
+
+class Operations:
+    """The operations of a ledger: each is a method, with arguments as of its question."""
+
+    open_cohort = asks(operations.OPEN_COHORT)
+    cohort = asks(operations.SHOW_COHORT)
+    budget = asks(operations.SHOW_BUDGET)
+    change_budget = asks(operations.CHANGE_BUDGET)
+    quotas = asks(operations.QUOTAS)
+    set_quota = asks(operations.SET_QUOTA)
+    quote = asks(operations.QUOTE)
+    quote_for_all = asks(operations.QUOTE_FOR_ALL)
+    forecast = asks(operations.FORECAST)
+    forecast_for_all = asks(operations.FORECAST_FOR_ALL)
+    round = asks(operations.SHOW_ROUND)
+    settle = asks(operations.SETTLE)
+    void = asks(operations.VOID)
+    correct = asks(operations.CORRECT)
+    record_incident = asks(operations.RECORD_INCIDENT)
+    permit = asks(operations.ISSUE_PERMIT)
+    permit_keys = asks(operations.PERMIT_KEYS)
+    revoked_permits = asks(operations.REVOKED_PERMITS)
+    settle_by_receipt = asks(operations.SETTLE_BY_RECEIPT)
+    amplify = asks(operations.AMPLIFY)
+    compose = asks(operations.COMPOSE)
+    calibrate = asks(operations.CALIBRATE)
+    standing = asks(operations.STANDING)
+
+    @method
+    def cohorts(self) -> Steps[list[Cohort]]:
+        """Return the cohorts that the caller sees, in the order of their names."""
+        found, after = list[Cohort](), ""
+        while True:
+            page: list[Cohort] = yield _cohorts_behind(after)
+            found += page
+            if len(page) < PAGE_ROWS:
+                return found
+            after = page[-1].name
+
+    @listing
+    def each_cohort(self, *, after: str = "") -> Pages[Cohort]:
+        """Yield the cohorts that the caller sees, in the order of their names, those behind `after`: in
+        pages, so that the first ones are there soon."""
+        while True:
+            page: list[Cohort] = yield _cohorts_behind(after)
+            yield Found(page)
+            if len(page) < PAGE_ROWS:
+                return
+            after = page[-1].name
+
+    @method
+    def audience(self, audience: str, *, round_id: str | None = None) -> Steps[tuple[str, ...]]:
+        """Return the cohorts that a selector or a list means, as `decisions.audiences.resolve_audience`."""
+        asked = ResolveAudience(audience, round_id=round_id)
+        found: operations.Audience = yield Ask(operation=operations.AUDIENCE, asked=asked)
+        return found.audience
+
+    @listing
+    def rounds(
+        self,
+        cohort: str | None = None,
+        *,
+        outcome: RoundState | None = None,
+        since: datetime | None = None,
+    ) -> Pages[ListedRound]:
+        """Yield rounds in the order of registration, as `reports.round_lists.list_rounds` lists them.
+
+        Args:
+            cohort: only of this one; None: of every cohort that the caller sees.
+            outcome: only rounds that are in this state now.
+            since: only those registered then or later; with its zone.
+        """
+        asked = ListRounds(cohort=cohort, outcome=outcome, since=since, limit=PAGE_ROWS)
+        while True:
+            page = yield Ask(operation=operations.LIST_ROUNDS, asked=asked)
+            yield Found(page.rounds)
+            if page.after is None:
+                return
+            asked = replace(asked, after=page.after)
+
+    @listing
+    def entries(self, cohort: str, *, after: int = 0) -> Pages[PublishedEntry]:
+        """Yield a cohort's entries in order, from the one behind sequence `after`."""
+        last: int | None = after
+        while last is not None:
+            asked = ListEntries(cohort=cohort, after=last, limit=PAGE_ROWS)
+            page = yield Ask(operation=operations.LIST_ENTRIES, asked=asked)
+            yield Found(page.entries)
+            last = page.after
+
+    @listing
+    def events(
+        self,
+        *,
+        after: str | None = None,
+        cohort: str | None = None,
+        kinds: Sequence[str] = (),
+        poll_seconds: float | None = None,
+    ) -> Pages[Event]:
+        """Yield the entries of all chains that the caller sees, as `reports.events.events_after` orders them.
+
+        Args:
+            after: the `cursor` of the last event that was handled; None: from the first entry.
+            cohort: only of this one, and of the periods of its windows.
+            kinds: only of these kinds; empty: of all.
+            poll_seconds: pause at the end of the feed before it is asked again, for ever; None: ends there.
+
+        Raises:
+            Conflict: the ledger has no event with this cursor.
+        """
+        asked = ListEvents(after=after, limit=PAGE_ROWS, cohort=cohort, kind=tuple(kinds))  # type: ignore[arg-type]  # the one who answers checks them
+        while True:
+            page = yield Ask(operation=operations.LIST_EVENTS, asked=asked)
+            yield Found(page.events)
+            asked = replace(asked, after=page.after)
+            if page.more:
+                continue
+            if poll_seconds is None:
+                return
+            yield Pause(poll_seconds)
+
+    @method
+    def heads(self) -> Steps[dict[str, Any]]:
+        """Return the heads of all chains that the caller sees, as `reports.budgets.heads` does: of one
+        moment."""
+        found: dict[str, Any] = yield Ask(operation=operations.LIST_HEADS, asked=ListHeads())
+        return found
+
+    @listing
+    def each_head(self, *, after: str = "") -> Pages[CheckpointHead]:
+        """Yield the heads of the chains that the caller sees, in the order of their names, those behind
+        `after`: in pages, each of another moment."""
+        position: str | None = after
+        while position is not None:
+            asked = ListHeads(after=position, limit=PAGE_ROWS)
+            page = yield Ask(operation=operations.LIST_HEADS, asked=asked)
+            yield Found([read_head(each) for each in page["heads"]])
+            position = page.get("after")
+
+    @method
+    def verify(
+        self,
+        cohort: str | None = None,
+        *,
+        against: SavedHeads | None = None,
+        numbers: Numbers = "sampled",
+        entries: Entries = "all",
+        progress: Progress | None = None,
+    ) -> Steps[VerificationReport]:
+        """Replay one chain or all, as `verification.verifier.verify` does.
+
+        With `entries="new"`, from the position that the scheduler verified and signed last. What takes long
+        is done in a server's background, as for `statement`.
+
+        Args:
+            cohort: whose chain; None: all.
+            against: heads that were kept elsewhere.
+            numbers: which numbers are computed again.
+            entries: which entries are replayed.
+            progress: told what is done, if that takes long.
+        """
+        asked = VerifyChains.of(cohort, against=against, numbers=numbers, entries=entries)
+        found: VerificationReport = yield from _made(
+            Ask(operation=operations.VERIFY, asked=asked, progress=progress)
+        )
+        return found
+
+    @method
+    def statement(
+        self,
+        wanted: StatementWanted,
+        *,
+        checkpoint: Checkpoint | None = None,
+        progress: Progress | None = None,
+    ) -> Steps[Statement]:
+        """Return a statement, made now, as `evidence.statement_builder.make_statement` does.
+
+        A statement that takes long is made in a server's background, and asked for until it is finished. A
+        server that restarted meanwhile is asked to make it again.
+
+        Args:
+            wanted: what to state.
+            checkpoint: signed heads to state with it.
+            progress: told what is done, if that takes long.
+        """
+        asked = MakeStatement.of(wanted)
+        found: Statement = yield from _made(
+            Ask(operation=operations.MAKE_STATEMENT, asked=asked, progress=progress)
+        )
+        return replace(found, checkpoint=None if checkpoint is None else checkpoint.to_json())
+
+    @method
+    def bundle(
+        self,
+        cohorts: Sequence[str] | None,
+        *,
+        checkpoint: Checkpoint | None = None,
+        progress: Progress | None = None,
+    ) -> Steps[bytes]:
+        """Return the evidence of cohorts, all if None, as `evidence.bundle.make_bundle` does; a server does
+        not say how far it is."""
+        asked = MakeBundle.of(cohorts, checkpoint=checkpoint)
+        found: bytes = yield Ask(operation=operations.MAKE_BUNDLE, asked=asked, progress=progress)
+        return found
+
+
+def _cohorts_behind(name: str) -> Ask:
+    return Ask(operation=operations.LIST_COHORTS, asked=ListCohorts(after=name, limit=PAGE_ROWS))
+
+
+def _made(ask: Ask) -> Steps[Any]:
+    """Return what is asked for, made in the server's background if it takes long.
+
+    A server that restarted meanwhile is asked to make it again.
+    """
+    begun = 1
+    while True:
+        found = yield ask
+        try:
+            while isinstance(found, StatementProgress | VerificationProgress):
+                if ask.progress is not None and found.step is not None:
+                    ask.progress(found.step, found.done or 0, found.of or 0)
+                found = yield _kept(found)
+        except NotFound:
+            if begun == _BEGUN_MAX:
+                raise
+            begun += 1
+        else:
+            return found
+
+
+def _kept(unfinished: StatementProgress | VerificationProgress) -> Ask:
+    if isinstance(unfinished, StatementProgress):
+        return Ask(operation=operations.KEPT_STATEMENT, asked=OfStatement(unfinished.statement_id))
+    return Ask(operation=operations.KEPT_VERIFICATION, asked=OfVerification(unfinished.verification_id))

@@ -1,0 +1,1 @@
+"""Questions: one frozen dataclass for each thing that can be asked, with the JSON names of its fields."""
