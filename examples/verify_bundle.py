@@ -77,7 +77,7 @@ class Budget:
         self.rules, self.limits = self.details["rules"], read(self.details["limits"])
         self.first_limits, filters, slots = self.limits, self.rules.get("filters"), self.rules.get("slots")
         reserves = [each["$float"] for each in filters["gaussian"]["reserves"]] if filters else []
-        self.reserves = [math.ceil(Fraction(float.fromhex(each)) * 2**96) for each in reserves]
+        self.reserves = [math.ceil(Fraction(float.fromhex(each)) * 10**30) for each in reserves]
         self.bounds = len(reserves) + (len(filters["renyi"]) if filters else 0)  # variances and divergences
         self.counts = [each["count"] for each in slots["kinds"]] if slots else []
         self.slots_epsilon = units(slots["epsilon_upper"], 10**30, math.ceil) if slots else None

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Final
 
 #: Unit of variances (Gaussian charges, limits, reserves) and of divergences (Renyi, largest loss).
-LOSS_UNIT: Final = Fraction(1, 2**96)
+LOSS_UNIT: Final = Fraction(1, 10**30)
 #: Unit of certain loss and slack: probabilities, of which budgets may have as little as 1e-60.
 DELTA_UNIT: Final = Fraction(1, 2**256)
 #: Unit of local epsilon and of the epsilons of levels: decimal, so that ten times 0.1 is 1.

@@ -260,7 +260,8 @@ def _read_plain(kind: type, document: Any) -> Any:
         if issubclass(kind, Enum):
             return kind(document)
         if kind in (datetime, date, bytes):
-            return bytes.fromhex(document) if kind is bytes else kind.fromisoformat(document)
+            reader: Any = kind  # mypy knows of types with no common reading
+            return bytes.fromhex(document) if kind is bytes else reader.fromisoformat(document)
     except (AccountingError, InvalidValue, ValueError, TypeError) as error:
         raise NotADocument(f"expected {kind.__name__}: {error}") from error
     exact = isinstance(document, kind) and isinstance(document, bool) == (kind is bool)

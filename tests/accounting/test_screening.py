@@ -196,7 +196,9 @@ def test_rows_between_two_others_change_nothing_where_outputs_are_two() -> None:
     between = [*ends, [0.3, 0.7], [0.45, 0.55], [0.2, 0.8]]
     excess = np.expm1(np.linspace(0.0, 0.6, 7))
     few, many = (
-        RoundProfile(ShuffledRound(randomizer=_table(np.array(rows)), reports=30), smoothing=0.01)(excess)
+        RoundProfile(
+            ShuffledRound(randomizer=_table(np.array(rows)), reports=30, analysis="blanket"), smoothing=0.01
+        )(excess)
         for rows in (ends, between)
     )
     np.testing.assert_array_equal(few.upper, many.upper)

@@ -451,7 +451,7 @@ class History:
         self.state = machine.new_state(self.rules, self.opened)
         stated: dict[str, Any] = {"kind": "life", "delta": 1e-6}
         if self.filtered:
-            gaussian = {"reserves": [each * 2.0**-96 for each in reserves]}
+            gaussian = {"reserves": [each * 1e-30 * (1 - 2.0**-48) for each in reserves]}  # rounded up
             stated["filters"] = {"gaussian": gaussian, "renyi": [{}] * len(orders)}
         if slots:
             stated["slots"] = {"epsilon_upper": 0.5, "kinds": [{"count": each} for each in slots]}
