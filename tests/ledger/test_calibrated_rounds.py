@@ -13,12 +13,11 @@ from shuffle_ledger.accounting import (
     Calibration,
     InvalidParameter,
     ShuffledRound,
-    calibrate,
     slot_for,
 )
 from shuffle_ledger.ledger.decisions import admit, open_cohort, register, settle
 from shuffle_ledger.ledger.errors import Conflict, NotFound
-from shuffle_ledger.ledger.reports.calibrations import calibrate_for
+from shuffle_ledger.ledger.reports.calibrations import calibrate, calibrate_for
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 
