@@ -35,6 +35,7 @@ class Clocks:
 
     is_of_this_machine: bool  # the database's clock
     difference_max_seconds: float = CLOCK_DIFFERENCE_MAX_SECONDS
+    reading_age_max_seconds: float = READING_AGE_MAX_SECONDS
     own: Callable[[], datetime] = own_clock
 
     def check(
@@ -52,7 +53,7 @@ class Clocks:
             now = read_again()
             if said := self.difference_from_own(now):
                 raise ClockOff(f"nothing is written: {said}. {_WAY_OUT}")
-            if (now - at).total_seconds() > READING_AGE_MAX_SECONDS:
+            if (now - at).total_seconds() > self.reading_age_max_seconds:
                 raise LostRace(f"the ledger was read {_length(now - at)} ago, which is too long")
         if said := self.behind(at, last, what=what):
             raise ClockOff(f"nothing is written: {said}. {_WAY_OUT}")

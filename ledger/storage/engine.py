@@ -74,10 +74,8 @@ _LOST_HOST = {
 _LAST_USE = "shuffle_ledger_last_use"
 # Nearly all we ask for is found by a key. By statistics from when its table was small, the planner would read
 # all of a table that has grown since, also where foreign keys and triggers look; no plan of ours is worth
-# compiling, whatever it seems to cost then. A bitmap would be of all that follows a page.
-_BY_KEY = dict.fromkeys(
-    ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit"), "off"
-)
+# compiling, whatever it seems to cost then.
+_BY_KEY = dict.fromkeys(("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "jit"), "off")
 # Promises of ours, whatever the database sets: who was slower reads again, where a stricter isolation would
 # raise an error; what was answered survives a crash; and numbers, moments and names come as they were stored.
 _AS_PROMISED = {

@@ -89,9 +89,10 @@ def _is_excused(store: Store, placed: PlacedEntry, registered: datetime, setback
     return True
 
 
-def _moment(spelled: bytes) -> datetime | None:
+def _moment(spelled: object) -> datetime | None:
+    """Returns the moment that a part of a body spells; None if it spells none: SQLite takes any value."""
     try:
-        return datetime.fromisoformat(spelled.decode("ascii"))
+        return datetime.fromisoformat(spelled.decode("ascii")) if isinstance(spelled, bytes) else None
     except ValueError:
         return None
 

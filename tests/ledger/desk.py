@@ -17,7 +17,9 @@ from shuffle_ledger.ledger.verification.verifier import verify
 
 def trust_any_clock(store: Store) -> None:
     """Let tests move the database's clock: no difference is implausible."""
-    store.clocks = dataclasses.replace(store.clocks, difference_max_seconds=1e10)
+    store.clocks = dataclasses.replace(
+        store.clocks, difference_max_seconds=1e10, reading_age_max_seconds=1e10
+    )
 
 
 def policy_in(store: Store, cohort: str) -> BudgetPolicy:
