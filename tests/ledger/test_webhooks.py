@@ -94,8 +94,9 @@ def test_a_subscription_gets_each_event_of_the_feed_once_and_no_other(
     budget(phones, accountant, spent / 0.95)
     budget(phones, accountant, spent / 0.97)  # the threshold was passed before
     budget(phones, accountant, spent)
-    told = {"described": None, "reason": "a leak", "actor": "tester"}
-    record_incident(phones, accountant, "phones", round_id="leak", **told)
+    record_incident(
+        phones, accountant, "phones", round_id="leak", described=None, reason="a leak", actor="tester"
+    )
     view = phones.view("phones")
     head = CheckpointHead(cohort="phones", sequence=view.head_sequence, digest_hex=view.head_digest.hex())
     phones.append(
