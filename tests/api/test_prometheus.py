@@ -23,7 +23,7 @@ from shuffle_ledger.ledger.api import figures
 from shuffle_ledger.ledger.api.app import create_app
 from shuffle_ledger.ledger.api.dependencies import Dispatch
 from shuffle_ledger.ledger.checkpoints import ScheduledCheckpoints
-from shuffle_ledger.ledger.decisions import admit, change_budget
+from shuffle_ledger.ledger.decisions import admit, correct
 from shuffle_ledger.ledger.files import shortage
 from shuffle_ledger.ledger.health import retry, verify_oldest
 from shuffle_ledger.ledger.settings import Settings
@@ -88,8 +88,8 @@ class Causes:
         self.write("UPDATE rounds SET registered_at = :at WHERE round_id = 'waiting'", at=LONG_AGO)
 
     def overspend(self) -> None:
-        reason = "a smaller study"
-        change_budget(self.store, "phones", epsilon=1e-9, reason=reason, actor="tester")
+        truth = {"randomizer": "krr(k=2, epsilon0=9)", "reports": 2}
+        correct(self.store, Accountant(), "stuck", truth, reason="a lost disk", actor="tester")
 
     def break_chain(self) -> None:
         self.digest = self.store.view("secret").head_digest

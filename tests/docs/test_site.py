@@ -52,7 +52,8 @@ def _execute_notebooks(folder: Path) -> None:
     for notebook in NOTEBOOKS:
         shutil.copy(notebook, folder)
     options = ("-o", "addopts=", "-p", "no:cacheprovider", "--quiet", "--nbmake", "--overwrite", "-n", "2")
-    said = _run(sys.executable, "-m", "pytest", *options, folder, OMP_NUM_THREADS="1")
+    inline = "module://matplotlib_inline.backend_inline"  # whatever tests before have set
+    said = _run(sys.executable, "-m", "pytest", *options, folder, OMP_NUM_THREADS="1", MPLBACKEND=inline)
     assert f"{len(NOTEBOOKS)} passed" in said
 
 

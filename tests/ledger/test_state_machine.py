@@ -55,6 +55,8 @@ from shuffle_ledger.ledger.decisions import (
 )
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.errors import Conflict, NotCollectable
+from shuffle_ledger.ledger.machine import LOSS_UNIT
+from shuffle_ledger.ledger.policies.numbers import units_above
 from shuffle_ledger.ledger.reports.budgets import budget, history
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import (
@@ -91,6 +93,11 @@ def costing(filters: FilterSet, others: Fraction, loss: Fraction) -> Charge:
         renyi=(*(others for _ in filters.renyi[:-1]), loss),
         account=(Fraction(0), Fraction(0)),
     )
+
+
+def in_units(loss: float) -> Fraction:
+    """Returns a loss as the machine counts it: rounded up to its unit."""
+    return units_above(loss, LOSS_UNIT) * LOSS_UNIT
 
 
 class AddingAccountant:
@@ -405,7 +412,7 @@ class AdaptiveOperations(Operations):
 
     def cost(self, held: Counter[ShuffledRound]) -> float:
         costs = {one: self.accountant.certify({one: 1}, delta=DELTA).epsilon_upper for one in held}
-        exact = sum((count * Fraction(costs[one]) for one, count in held.items()), Fraction(0))
+        exact = sum((count * in_units(costs[one]) for one, count in held.items()), Fraction(0))
         rounded = float(exact)
         return rounded if Fraction(rounded) >= exact else math.nextafter(rounded, math.inf)
 
@@ -516,7 +523,7 @@ class AdaptiveTelling(TellingOperations, AdaptiveOperations):
         self.costs: dict[str, Fraction] = {}
 
     def cost_of(self, kind: ShuffledRound) -> Fraction:
-        return Fraction(self.accountant.certify({kind: 1}, delta=DELTA).epsilon_upper)
+        return in_units(self.accountant.certify({kind: 1}, delta=DELTA).epsilon_upper)
 
     def note_charge(self, name: str, before: ShuffledRound | None, after: ShuffledRound) -> None:
         super().note_charge(name, before, after)
