@@ -83,7 +83,7 @@ class Shuffler:
                 before = self._gate.released(permit)
                 if before is not None:
                     return self._finish(round_id, before.batch_sha256, before.receipt)
-                revoked = urllib.request.urlopen(self._revoked_url, timeout=10).read().decode("ascii")  # noqa: S310
+                revoked = urllib.request.urlopen(self._revoked_url, timeout=10).read().decode("ascii")  # noqa: S310 - its owner gives the address
                 batch = self._mixed(round_id)
                 said = {"count": batch.count(b"\n"), "randomizer": self._randomizer, "revoked": revoked}
                 digest = hashlib.sha256(batch).hexdigest()

@@ -332,8 +332,8 @@ class Budget:
                 expected = list(map(max, refuse, old))
                 is_held = self.is_overspent or self.holds(self.total, "promise")
                 require(is_held and slack <= slack_before, "what is held does not fit the larger promise")
-            elif self.promises and not self.is_overspent and not self.holds(self.total, "refuse"):
-                expected = old
+            elif self.promises and not self.is_overspent:
+                require(self.holds(self.total, "promise"), "what is held does not fit the smaller promise")
             require(is_raised or not self.promises or slack == slack_before, "it changes the limit of slack")
             sliding = None if sliding is None else max(sliding, promise[1])
         require(promise == expected and all(map(int.__le__, refuse, promise)), "its promise does not follow")

@@ -20,7 +20,7 @@ from shuffle_ledger.accounting.errors import InvalidParameter
 # Beyond this epsilon the price of slack is above every float: any slack exhausts the account.
 _LARGEST_PRICED_EPSILON = 700.0
 _PRICE_ROUND_OFF = 2.0**-48  # relative round-off of an exponential and a sum
-_PRICED_DENOMINATOR = 10**9  # largest one of the epsilon that a price is told by
+_PRICED_DENOMINATOR = 10**9  # of the fraction that names the epsilon of a price
 _LIMIT_ROUND_OFF = Fraction(1, 2**32)  # relative distance of limits of one epsilon, on any computers
 
 

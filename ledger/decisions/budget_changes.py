@@ -29,9 +29,9 @@ def change_budget(
     """Give a cohort another epsilon from now on; return the cohort.
 
     Raised: the larger epsilon is what is promised, for the outputs of before too. Filters keep their shares
-    of delta and their rules, and hold up to the new epsilon. Lowered: the smaller one is promised if what is
-    held, or the plan, is within it; otherwise it only refuses more, and the promise stays. With a ceiling,
-    that is what is promised. An overspent cohort stays overspent whatever is raised: it broke its promise.
+    of delta and their rules, and hold up to the new epsilon. Lowered: the smaller one is promised, so what is
+    held, or the plan, must fit it. With a ceiling, that is what is promised, and the budget only says what is
+    refused. An overspent cohort stays overspent whatever its budget is: it broke its promise.
     Delta never changes, because filters divided it when the cohort was opened.
 
     A cohort with a ceiling is never raised beyond it. A quota is at most its cohort's budget: see `quotas`.

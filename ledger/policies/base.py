@@ -48,8 +48,8 @@ ASSUMES = {
     POLICY_ADAPTIVE: (
         "Rounds may be chosen after seeing the outputs of earlier ones, as long as each was admitted before"
         " its release. How many reports a round has was fixed before its release and, where it was settled"
-        " later, did not depend on outputs in between. The largest epsilon that the budget may be raised to"
-        " does not depend on the data."
+        " later, did not depend on outputs in between. Changes of a budget without a ceiling do not depend"
+        " on the data."
     ),
 }
 

@@ -447,12 +447,11 @@ class BudgetPolicy:
     def rebudgeted(self, view: CohortView, epsilon: float) -> Step:
         """Returns what another budget changes.
 
-        Without a ceiling the promise moves with the budget; but a smaller one is promised only if what is
-        held is within it.
+        Without a ceiling the budget is what is promised, so the promise moves with it.
 
         Raises:
-            Conflict: slack costs more of delta at a larger epsilon than its account has, and nothing else
-                would hold: raising the budget would make the cohort overspent.
+            Conflict: what is held, or the plan, does not fit the smaller promise; or slack costs more of
+                delta at a larger epsilon than its account has: the changed promise would be broken.
         """
         state, limits = self.state(view), self.limits_in(view)
         refuse, promise, slack = level(self.filters, epsilon), None, None
@@ -470,12 +469,20 @@ class BudgetPolicy:
                 " that is set aside for them: the budget cannot be raised so far"
             )
         if isinstance(found, Refusal):
-            found = machine.change_budget(state, refuse)
-        if isinstance(found, Refusal) or found.limits is None:
-            raise LedgerError("the budget cannot be changed so")
+            raise Conflict(
+                f"cohort {view.cohort.name!r} has no ceiling, so its budget is what is promised: what it has"
+                f" spent or planned, at most {upper_text(self._least_promise(view))}, does not certainly fit"
+                f" {epsilon!r}"
+            )
+        if found.limits is None:
+            raise AssertionError("a changed budget has limits")
         after = dataclasses.replace(state, limits=found.limits)
         spent = view.spent if self.filters is None else self.spending(after, rounds=view.spent.rounds)
         return Step(spent=spent, details=self._standing(view, found.total, found.limits), posting=found)
+
+    def _least_promise(self, view: CohortView) -> float:
+        """Returns an upper bound on what is spent or, of slots alone, on what all of them cost."""
+        return self.slots_epsilon[0] if self.filters is None else view.spent.epsilon_upper
 
     def limits_in(self, view: CohortView) -> Limits:
         """Returns the limits in force."""

@@ -94,6 +94,7 @@ class Trail:
     policy: BudgetPolicy | None = None  # None before the opening
     state: State | None = None
     frozen: bool = False  # the spending is unknown from here on
+    ceiling: float | None = None  # what is promised, wherever the budget is moved to; None: the budget is
     _charges: dict[str, Charge] = field(default_factory=dict)  # of rounds that may be restated
     _costs: dict[str, Cost] = field(default_factory=dict)  # that their entries stated last
     _same: dict[Any, Any] = field(default_factory=dict)  # rounds of one kind share their numbers
@@ -112,6 +113,7 @@ class Trail:
         return cls(
             policy=policy,
             state=policy.state_in(last.details, overspent=overspent),
+            ceiling=opened.details.get("ceiling"),
         )
 
     def recall(self, body: EntryBody) -> None:
@@ -233,6 +235,7 @@ class Trail:
         policy = self.policy = policy_from(str(details.get("policy")), body.to_bytes())
         self.state = machine.new_state(policy.machine_rules, policy.limits)
         self._limits, self._is_endless = policy.limits, bool(details.get("windows_only"))
+        self.ceiling = details.get("ceiling")
         stated = policy.state_in(details)
         if stated.total != self.state.total or stated.limits != policy.limits:
             yield "it opens a cohort that has already spent something"
@@ -363,10 +366,10 @@ class Trail:
             promise = None
             if stated.promise != stated.refuse:
                 yield "it promises something of a quota"
-        elif promise is not None and stated.promise.epsilon != given:
+        elif self.ceiling is not None and promise is not None:
+            yield "it promises another epsilon than its ceiling"
+        elif self.ceiling is None and stated.promise.epsilon != given:
             yield "it promises another epsilon than its budget says"
-        if given > held.epsilon and promise is None and before.rules.promises:
-            yield "it refuses rounds at a larger epsilon than it promises"
         slack = stated.slack if stated.slack != before.limits.slack or promise is not None else None
         found = machine.change_budget(before, stated.refuse, promise, slack=slack)
         if isinstance(found, Refusal):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from shuffle_ledger.accounting import upper_text
 from tests.cli.conftest import ROUND, Run
 
 WEEK = ("round", "register", "phones", "--id", "week1", *ROUND, "--json")
@@ -68,14 +69,19 @@ def test_a_cohort_that_spent_less_than_its_budget_is_not_said_to_have_spent_more
         assert not re.search("exceeded|[Mm]ore was spent than|cost more than the budget", one), one
 
 
-def test_lowering_a_budget_below_what_is_spent_refuses_more_and_keeps_the_promise(phones: Run) -> None:
+def test_a_promise_is_never_said_to_be_smaller_than_what_was_spent(phones: Run) -> None:
+    """Without a ceiling the budget is the promise, which statements repeat: it stays above what is held."""
     phones(*WEEK)
-    lowered = phones("cohort", "budget", "phones", "--epsilon", "1e-6", "--reason", "why not", "--json")
-    assert (lowered.code, lowered.json["status"]) == (0, "open")
-    assert phones("round", "register", "phones", "--id", "next", *ROUND).code == 3
-    raised = phones("cohort", "budget", "phones", "--epsilon", "5", "--reason", "why not", "--json")
-    assert raised.json["status"] == "open"
-    assert phones("round", "register", "phones", "--id", "after", *ROUND).code == 0
+    spent = phones("budget", "phones", "--json").json["epsilon_spent_upper"]
+    lower = ("cohort", "budget", "phones", "--reason", "why not", "--json", "--epsilon")
+    said = phones(*lower, "1e-6")
+    assert (said.code, said.json["error"]["kind"]) == (5, "conflict")
+    assert f"at most {upper_text(spent)}" in said.json["error"]["message"]
+    assert phones("budget", "phones", "--json").json["epsilon_budget"] > spent
+    assert phones(*lower, str(1.01 * spent)).code == 0
+    statement = phones("audit", "statement", "phones", "--format", "json").json["cohorts"][0]
+    assert (statement["verdict"], statement["status"]) == ("kept", "open")
+    assert spent <= statement["promise"]["epsilon_budget"]
     assert phones("audit", "verify").code == 0
 
 

@@ -130,7 +130,7 @@ class Desk(AnyDesk):
             self.ask(name, IRREGULAR, "given back")
         self.void("g1")
         self.tell("g1", REGULAR, "given back")
-        self.change("given back", 0.4, 0.01, 1.0, 0.3, 0.5)
+        self.change("given back", 0.4, 1.0, 0.3, 0.5)
         freeze(self.store, "given back")
         self.ask("g4", REGULAR, "given back")
         self.correct("g2", 9_000)
@@ -154,7 +154,7 @@ class Desk(AnyDesk):
     def live_with_slots(self) -> None:
         """Claim slots of a plan alone, and of a plan beside filters."""
         plan = {krr(1.0, 20_000): 2, krr(1.0, 15_000): 1, krr(0.5, 10_000): 1}
-        self.open("plan", policy="plan", plan=plan)
+        self.open("plan", policy="plan", plan=plan, ceiling=1.0)
         for name in ("p1", "p2", "p3", "p4"):
             self.ask(name, krr(1.0, 20_000), "plan")
         self.change("plan", 0.01)
@@ -520,8 +520,6 @@ class History:
         promise = dataclasses.replace(wanted, gaussian=variance, divergences=moments)
         refuse, slack = (wanted, self.draw.randint(20, 40) * self.filtered) if is_raised else (promise, None)
         changed = machine.change_budget(self.state, refuse, promise, slack=slack)
-        if isinstance(changed, machine.Refusal) and not is_raised:
-            changed = machine.change_budget(self.state, refuse)
         if not isinstance(changed, machine.Refusal):
             assert changed.limits is not None
             self.state = dataclasses.replace(self.state, limits=changed.limits)

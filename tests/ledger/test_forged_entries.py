@@ -13,6 +13,7 @@ from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant
 from shuffle_ledger.ledger.decisions import admit, decide, open_cohort, register, settle
 from shuffle_ledger.ledger.evidence.bundle import BundleMade, make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
+from shuffle_ledger.ledger.policies.numbers import spelled
 from shuffle_ledger.ledger.policies.registry import policy_of
 from shuffle_ledger.ledger.storage.rows import EntryDraft
 from shuffle_ledger.ledger.storage.store import Store
@@ -172,3 +173,31 @@ def test_a_sequence_is_a_whole_number(settled: BundleMade, key: SigningKey) -> N
             body["sequence"] = 2.0
 
     assert (2, "its sequence is no whole number") in found(forged(settled.data, change, signer=key))
+
+
+@pytest.mark.parametrize("is_honest", [True, False])
+def test_a_promise_that_stays_above_a_smaller_budget_is_found(
+    store: Store, accountant: Accountant, make_request: MakeRequest, *, is_honest: bool
+) -> None:
+    """Statements say that the budget is what is promised."""
+    opened: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": "adaptive"}
+    open_cohort(store, name="phones", actor="tester", **opened)
+    register(store, make_request("a"), actor="tester")
+    admit(store, accountant, "a")
+    view = store.view("phones")
+    policy = policy_of(store, view)
+    lowered = policy.rebudgeted(view, 0.9)
+    stated = dict(lowered.details["standing"])
+    if not is_honest:
+        stated["limits"] = {**stated["limits"], "promise": spelled(policy.limits.promise)}
+    draft = EntryDraft(
+        kind=EntryKind.BUDGET_CHANGED,
+        round_id=None,
+        actor="tester",
+        numerical_policy=NUMERICAL_POLICY,
+        spent=lowered.spent,
+        details={"reason": "less", "epsilon_before": 1.0, "standing": stated},
+        epsilon_budget=0.9,
+    )
+    store.append(view, draft)
+    assert verify(store, accountant).ok == is_honest
