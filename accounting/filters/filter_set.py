@@ -2,8 +2,8 @@
 read.
 
 A round is charged before it is released: one number for every filter, about the smallest certified one (see
-`charges.py`). The ledger's machine adds charges up and compares totals with the limits of an epsilon, exactly.
-Rounds may go on while at least one filter holds.
+`charges.py`). The ledger's machine adds charges up and compares totals with the limits of an epsilon,
+exactly. Rounds may go on while at least one filter holds.
 """
 
 from __future__ import annotations
