@@ -29,7 +29,7 @@ help:
 	@echo "make docs       build the documentation as a site in build/site/"
 	@echo "make sbom       write dist/shuffle-ledger.cdx.json, a CycloneDX bill of what the lock names"
 	@echo "make release-check  build both archives, check their metadata, use the wheel elsewhere (DIST=FOLDER keeps them)"
-	@echo "make map        write the tree of modules into ARCHITECTURE.md"
+	@echo "make map        print the tree of modules with a sentence each, and the layers"
 	@echo "make clean      remove .venv, caches and demo-output/"
 	@echo "make lock       resolve the dependencies again (needs uv on the PATH)"
 
@@ -104,7 +104,7 @@ release-check: $(READY)
 	.ci/release-check $(DIST)
 
 map: $(READY)
-	$(BIN)/python -m tests.architecture.tree
+	@$(BIN)/python -m tests.architecture.tree
 
 clean:
 	rm -rf $(VENV) $(BENCH) demo-output build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks

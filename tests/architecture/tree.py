@@ -1,17 +1,15 @@
-"""Writes the tree of packages and modules, and the layers, into ARCHITECTURE.md: `python -m
-tests.architecture.tree`."""
+"""Prints the tree of packages and modules, and the layers between them: `make map`."""
 
 from __future__ import annotations
 
 import ast
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "ARCHITECTURE.md"
 ROOMS = ("accounting", "ledger", "workers", "cli", "migrations")
-BEGIN, END = "<!-- {} begins: made by `make map` -->", "<!-- {} ends -->"
 
 
 def first_sentence(file: Path) -> str:
@@ -41,23 +39,14 @@ def tree() -> str:
 def layers() -> str:
     """Return the layers that import-linter enforces, the upper ones first."""
     project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    lines = ["```"]
+    lines: list[str] = []
     for contract in project["tool"]["importlinter"]["contracts"]:
         if contract["type"] == "layers":
             names = [layer.removeprefix("shuffle_ledger.") for layer in contract["layers"]]
             lines.append(f"{contract['name']}:")
             lines += [f"    {name}" for name in names]
-    return "\n".join([*lines, "```"])
-
-
-def filled(text: str) -> str:
-    """Return the page with both made parts as they are now."""
-    for name, part in (("the tree", tree()), ("layers", layers())):
-        begin, end = BEGIN.format(name), END.format(name)
-        before, rest = text.split(begin)
-        text = f"{before}{begin}\n{part}\n{end}{rest.split(end)[1]}"
-    return text
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(filled(PAGE.read_text("utf-8")), "utf-8")
+    sys.stdout.write(f"{tree()}\n\n{layers()}\n")
