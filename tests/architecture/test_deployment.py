@@ -248,8 +248,9 @@ def test_the_workers_health_check_tells_a_beating_heart_from_a_stopped_one(name:
     assert not beats()
 
 
-def test_the_operations_page_names_commands_settings_and_alarms_that_exist() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+def test_the_operations_pages_name_commands_settings_and_alarms_that_exist() -> None:
+    names = ("operations.md", "operations-reference.md")
+    page = "\n".join((ROOT / "docs" / name).read_text("utf-8") for name in names)
     lines = set(re.findall(r"(?:shuffle-ledger|run --rm migrate) ((?:[a-z]+ ?)+)", page))
     assert len(lines) >= 12
     for line in lines:

@@ -26,7 +26,7 @@ def test_the_limits_name_every_randomizer() -> None:
 
 def test_a_page_lists_every_setting() -> None:
     """Those of sign-in and of permits are in pages about these, the others in two other pages."""
-    names = ("operations.md", "permits.md", "scripts.md", "sign-in.md")
+    names = ("operations-reference.md", "permits.md", "scripts.md", "sign-in.md")
     pages = [(DOCS / name).read_text("utf-8") for name in names]
     rows = [line.split(" | ")[0] for page in pages for line in page.splitlines() if line.startswith("| `")]
     settings = [f"`SHUFFLE_LEDGER_{name.upper()}`" for name in Settings.model_fields]

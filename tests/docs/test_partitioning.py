@@ -10,7 +10,7 @@ from sqlalchemy import Table, UniqueConstraint
 
 from shuffle_ledger.ledger.storage.tables import entries, holdings, rounds
 
-PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+PAGE = Path(__file__).parents[2] / "docs" / "operations-reference.md"
 
 
 def keys_of(table: Table) -> Iterator[list[str]]:

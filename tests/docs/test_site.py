@@ -104,7 +104,8 @@ def test_the_site_is_whole_and_loads_nothing_from_other_servers(tmp_path: Path) 
 def _check_links_to_files_outside_the_folder(site: Path) -> None:
     operations, index = ((site / name).read_text("utf-8") for name in ("operations.html", "index.html"))
     assert 'href="project/architecture.html"' in operations
-    assert "<code>tests/architecture/test_deploy.py</code>" in operations
+    reference = (site / "operations-reference.html").read_text("utf-8")
+    assert "<code>tests/architecture/test_deploy.py</code>" in reference
     assert 'href="decisions/index.html"' in index
     assert 'href="notebooks/plan-a-year.html"' in index
     assert "0001-lock.html" in (site / "decisions" / "index.html").read_text("utf-8")
