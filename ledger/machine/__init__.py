@@ -6,15 +6,15 @@ same postings.
 """
 
 from shuffle_ledger.ledger.machine.budgets import change_budget, fold, freeze, new_state, open_budget
-from shuffle_ledger.ledger.machine.decisions import decide, how_many
+from shuffle_ledger.ledger.machine.decisions import decide
 from shuffle_ledger.ledger.machine.filters import (
     Standing,
     added,
-    room,
     rounds_of_one_user,
     standing,
     taken,
 )
+from shuffle_ledger.ledger.machine.forecasts import after, how_many, room
 from shuffle_ledger.ledger.machine.periods import BudgetName, Cohort, Window, budgets_of
 from shuffle_ledger.ledger.machine.restatements import restate
 from shuffle_ledger.ledger.machine.values import (
@@ -71,6 +71,7 @@ __all__ = [
     "Total",
     "Window",
     "added",
+    "after",
     "budgets_of",
     "change_budget",
     "decide",

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from shuffle_ledger.ledger.machine import filters
 from shuffle_ledger.ledger.machine.budgets import posted
 from shuffle_ledger.ledger.machine.values import (
-    ROUNDS_MAX,
     Charge,
     Cost,
     Decided,
@@ -32,7 +31,7 @@ def decide(states: Mapping[str, State], request: Request, charges: Mapping[str, 
         InvalidStep: states, audience and charges are not of the same budgets, or a cost is not one of its
             budget's.
     """
-    _check(states, request, charges)
+    check_charges(states, request, charges)
     taken = {name: filters.taken(state, charges[name]) for name, state in states.items()}
     after = {name: filters.added(state.rules, state.total, taken[name]) for name, state in states.items()}
     reasons = {name: _reasons(state, after[name]) for name, state in states.items()}
@@ -47,19 +46,19 @@ def decide(states: Mapping[str, State], request: Request, charges: Mapping[str, 
     return Decided(is_admitted=not refused_by, refused_by=refused_by, postings=postings)
 
 
-def how_many(states: Mapping[str, State], request: Request, charges: Mapping[str, Cost]) -> int:
-    """Returns how many rounds that are equal to a request would be admitted, one after the other, up to
-    `ROUNDS_MAX`.
-
-    Each limit and filter takes the first rounds up to a number; these numbers combine as the limits do.
-
-    Raises:
-        InvalidStep: as `decide`.
-    """
-    _check(states, request, charges)
-    if any(state.is_frozen or state.is_overspent for state in states.values()):
-        return 0
-    return min(ROUNDS_MAX, *(filters.room(state, charges[name]).budget for name, state in states.items()))
+def check_charges(states: Mapping[str, State], request: Request, charges: Mapping[str, Cost]) -> None:
+    """Raises InvalidStep unless states, audience and costs are of the same budgets."""
+    if not states or set(charges) != set(states):
+        raise InvalidStep(f"costs of {sorted(charges)}", f"one for each of {sorted(states)}, one at least")
+    cohorts = {state.rules.cohort for state in states.values()}
+    if cohorts != set(request.audience):
+        raise InvalidStep(
+            f"budgets of the cohorts {sorted(cohorts)}", f"of the audience {sorted(request.audience)}"
+        )
+    for name, state in states.items():
+        if state.rules.name != name:
+            raise InvalidStep(f"the state of {state.rules.name} under the name {name}", "its own name")
+        filters.check_cost(state.rules, charges[name])
 
 
 def _reasons(state: State, after: Total) -> tuple[str, ...]:
@@ -80,17 +79,3 @@ def _reasons(state: State, after: Total) -> tuple[str, ...]:
             reasons += [] if found.certain else ["certain loss"]
             reasons += [] if found.slack else ["slack"]
     return tuple(reasons)
-
-
-def _check(states: Mapping[str, State], request: Request, charges: Mapping[str, Cost]) -> None:
-    if not states or set(charges) != set(states):
-        raise InvalidStep(f"costs of {sorted(charges)}", f"one for each of {sorted(states)}, one at least")
-    cohorts = {state.rules.cohort for state in states.values()}
-    if cohorts != set(request.audience):
-        raise InvalidStep(
-            f"budgets of the cohorts {sorted(cohorts)}", f"of the audience {sorted(request.audience)}"
-        )
-    for name, state in states.items():
-        if state.rules.name != name:
-            raise InvalidStep(f"the state of {state.rules.name} under the name {name}", "its own name")
-        filters.check_cost(state.rules, charges[name])

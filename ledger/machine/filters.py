@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from shuffle_ledger.ledger.machine.values import (
-    ROUNDS_MAX,
     UNBOUNDED,
     Charge,
     Cost,
@@ -132,30 +131,11 @@ def is_intact(state: State, charge: Charge) -> bool:
     return not needed or state.total.sliding + needed <= limit
 
 
-def _sliding_room(state: State, costs: Sequence[int]) -> int:
-    """Returns how many equal rounds the sliding total takes; it jumps while rounds find the same reserves."""
-    rules, limit = state.rules, state.limits.sliding
-    held, count = state.total.sliding - state.total.returned, 0
-    if limit is None or held > limit or state.total.late > headroom(limit):
-        return 0
-    while count < ROUNDS_MAX:
-        charge, _ = sliding_charge(rules, limit, held, costs)
-        if held + charge > limit:
-            break
-        needed = [
-            kept_free(limit, reserve) + cost for reserve, cost in zip(rules.reserves, costs, strict=True)
-        ]
-        fitting = [limit - held - one for one in needed if held + one <= limit]
-        alike = min(fitting) // charge + 1 if charge else ROUNDS_MAX
-        held, count = held + alike * charge, count + alike
-    return count
-
-
 def added(rules: Rules, total: Total, charge: Charge) -> Total:
     """Returns the total with one more round."""
     if rules.rounds_per_user is not None:
         return _with_largest(total, charge, counted=0)
-    return _moved(total, charge, 1)
+    return moved(total, charge, 1)
 
 
 def replaced(rules: Rules, total: Total, before: Charge, after: Charge) -> Total:
@@ -166,13 +146,14 @@ def replaced(rules: Rules, total: Total, before: Charge, after: Charge) -> Total
     # Sliding charges that are returned stay in `sliding`, which counts all that was ever charged.
     change = after.sliding - before.sliding
     return replace(
-        _moved(_moved(total, before, -1), after, 1),
+        moved(moved(total, before, -1), after, 1),
         sliding=total.sliding + max(change, 0),
         returned=total.returned + max(-change, 0),
     )
 
 
-def _moved(total: Total, charge: Charge, sign: int) -> Total:
+def moved(total: Total, charge: Charge, sign: int) -> Total:
+    """Returns a sum with a charge so many times more; -1: without it."""
     placed = charge.units * sign
     claims = tuple(n + placed * (kind == charge.kind) for kind, n in enumerate(total.claims))
     return replace(
@@ -239,7 +220,7 @@ class Standing:
 def standing(rules: Rules, limits: Limits, total: Total, level: Level) -> Standing:
     """Returns which limits and filters hold at a level."""
     times = rounds_of_one_user(rules, total)
-    local, *others = zip(_numbers(total), _allowed(rules, limits, level), strict=True)
+    local, *others = zip(numbers(total), most_allowed(rules, limits, level), strict=True)
     certain, slack, *fixed = (int(used * times <= allowed) for used, allowed in others)
     limit = limits.sliding or 0
     sliding = (
@@ -254,27 +235,6 @@ def standing(rules: Rules, limits: Limits, total: Total, level: Level) -> Standi
         slack=slack,
         filters=(*fixed, int(sliding)),
         slots=int(slots_count(rules, level) and free and not total.unplaced),
-    )
-
-
-def room(state: State, cost: Cost) -> Standing:
-    """Returns how many equal rounds, one after the other, each limit and filter takes at `refuse_at`.
-
-    Totals never shrink from one to the next, so a limit takes the first ones up to a number, and none beyond.
-    """
-    rules, limits, total, level = state.rules, state.limits, state.total, state.limits.refuse
-    whole = whole_charge(cost)
-    local, *others = zip(_numbers(total), _numbers(whole), _allowed(rules, limits, level), strict=True)
-    certain, slack, *fixed = (_takes(state, *numbers) for numbers in others)
-    sliding = _sliding_room(state, whole.gaussian) if sliding_counts(limits, level) else 0
-    free = [max(rules.slots[kind] - total.claims[kind], 0) // cost.parts for kind in cost.fits]
-    holds = standing(rules, limits, total, level).slots
-    return Standing(
-        local=_takes_summed(*local),
-        certain=certain,
-        slack=slack,
-        filters=(*fixed, sliding),
-        slots=sum(free) * holds,
     )
 
 
@@ -373,30 +333,13 @@ def whole_charge(cost: Cost) -> Charge:
     )
 
 
-def _numbers(vector: Charge | Total) -> tuple[int, ...]:
+def numbers(vector: Charge | Total) -> tuple[int, ...]:
     """Returns local epsilon, certain loss, slack, the variances and the divergences, in this order."""
     return (vector.local, vector.certain, vector.slack, *vector.gaussian, *vector.divergences)
 
 
-def _allowed(rules: Rules, limits: Limits, level: Level) -> tuple[int, ...]:
+def most_allowed(rules: Rules, limits: Limits, level: Level) -> tuple[int, ...]:
     """Returns the largest values of `_numbers`; a fixed reserve leaves the limit less its variance."""
     local = _ENDLESS if limits.local is None else limits.local
     fixed = (level.gaussian - reserve for reserve in rules.reserves)
     return (local, limits.certain, limits.slack, *fixed, *level.divergences)
-
-
-def _takes(state: State, used: int, more: int, allowed: int) -> int:
-    """Returns how many more equal rounds fit in a limit."""
-    most = state.rules.rounds_per_user
-    if most is None:
-        return _takes_summed(used, more, allowed)
-    largest = max(used, more)
-    if largest * (most + state.total.incidents) <= allowed:
-        return ROUNDS_MAX
-    return max(allowed // largest - state.total.rounds, 0) if largest else 0
-
-
-def _takes_summed(used: int, more: int, allowed: int) -> int:
-    if used > allowed:
-        return 0
-    return min((allowed - used) // more, ROUNDS_MAX) if more else ROUNDS_MAX

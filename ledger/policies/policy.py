@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -488,9 +488,9 @@ class BudgetPolicy:
         """Returns the limits in force."""
         return self.state(view).limits
 
-    def room(self, books: Books, view: CohortView, described: ShuffledRound) -> Standing:
-        """Returns how many more rounds of one kind each limit and filter takes."""
-        return _room(self.state(view), self.cost(books, described))
+    def room(self, books: Books, view: CohortView, *kinds: ShuffledRound) -> Standing:
+        """Returns how many more turns each limit and filter takes: one round of each kind, in this order."""
+        return room_for(self.state(view), *(self.cost(books, kind) for kind in kinds))
 
     def spending(self, state: State, *, rounds: int) -> Spending:
         """Returns the smallest epsilon at which a filter, or the slots, hold, as spending."""
@@ -509,40 +509,14 @@ class BudgetPolicy:
 
     def epsilon_of(self, state: State, cost: Cost, rounds: int, *, epsilon: float) -> float:
         """Returns the same of a cost, for a state whose `refuse_at` is `epsilon`."""
-        if _room(state, cost).promised < rounds:
+        if room_for(state, cost).promised < rounds:
             return math.inf
         if self.filters is None:
             return self.slots_epsilon[0]
-        after = self.after_together(state, [cost], rounds)
+        after = machine.after(state, [cost], rounds)
         least = min(one.epsilon_upper for one in self.readings_of(after))
         # If the sliding total or the slots decide, they hold at the budget's epsilon or below.
         return min(least, epsilon)
-
-    def room_together(self, state: State, costs: Sequence[Cost]) -> int:
-        """Returns how many more times rounds of some costs, one of each, are admitted at least: as many as
-        the limits take that add costs up."""
-        found = _room(state, _together(costs))
-        return min(found.certain, found.slack, max(found.filters[:-1], default=0))
-
-    def after_together(self, state: State, costs: Sequence[Cost], count: int) -> State:
-        """Returns a state after so many more times rounds of some costs, one of each. What it reads is an
-        upper bound: the sliding total is taken as if no noise remained."""
-        total = state.total
-        if self.rounds_per_user is not None:
-            for cost in costs if count else ():
-                total = machine.added(state.rules, total, machine.taken(state, cost))
-            rounds = state.total.rounds + count * len(costs)
-            return dataclasses.replace(state, total=dataclasses.replace(total, rounds=rounds))
-        one = _together(costs)
-        total = dataclasses.replace(
-            total,
-            certain=total.certain + count * one.certain,
-            slack=total.slack + count * one.slack,
-            gaussian=tuple(a + count * b for a, b in zip(total.gaussian, one.gaussian, strict=True)),
-            divergences=tuple(a + count * b for a, b in zip(total.divergences, one.divergences, strict=True)),
-            sliding=total.sliding + count * max(one.gaussian, default=0),
-        )
-        return dataclasses.replace(state, total=total)
 
     def _with(self, state: State, charge: Charge) -> State:
         return dataclasses.replace(state, total=machine.added(state.rules, state.total, charge))
@@ -660,14 +634,13 @@ def refuses_nothing(state: State) -> bool:
     return state.limits.refuse.gaussian == _ENDLESS and not state.is_frozen
 
 
-def _room(state: State, cost: Cost) -> Standing:
-    """Returns how many more rounds of a cost each limit and filter takes."""
+def room_for(state: State, *costs: Cost) -> Standing:
+    """Returns how many more turns of rounds of some costs each limit and filter takes."""
     if refuses_nothing(state):
         most = machine.ROUNDS_MAX
-        return Standing(
-            local=most, certain=most, slack=most, filters=(most,) * (len(cost.divergences) + 2), slots=0
-        )
-    return machine.room(state, cost)
+        taken = (most,) * (len(state.rules.orders) + 2)
+        return Standing(local=most, certain=most, slack=most, filters=taken, slots=0)
+    return machine.room(state, *costs)
 
 
 def restated(state: State, round_: Round, described: Described, cause: Cause, cost: Cost | None) -> Posting:
@@ -729,16 +702,6 @@ def spending_of(readings: tuple[FilterReading, ...], *, rounds: int, delta: floa
 def method_of(reading: FilterReading) -> str:
     """Returns how the spending is said to be read."""
     return f"{reading.name} filter at delta {upper_text(reading.delta)}"
-
-
-def _together(costs: Sequence[Cost]) -> Cost:
-    """Returns the sums of some costs, of which no slot is known to cover all."""
-    return Cost(
-        certain=sum(one.certain for one in costs),
-        slack=sum(one.slack for one in costs),
-        gaussian=tuple(map(sum, zip(*(one.gaussian for one in costs), strict=True))),
-        divergences=tuple(map(sum, zip(*(one.divergences for one in costs), strict=True))),
-    )
 
 
 def _endless(state: State) -> Level:

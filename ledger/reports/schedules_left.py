@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.policies.base import changed
 from shuffle_ledger.ledger.policies.registry import Books, BudgetPolicy
 from shuffle_ledger.ledger.reports.rounds_left import dearest
@@ -13,7 +14,6 @@ from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.values.local_budget import local_bounds
 
 PERIODS_MAX = 10_000  # more are not searched for
-_SIMULATED_MAX = 4_000  # rounds that are charged one by one
 
 
 def periods_for(books: Books, view: CohortView, policy: BudgetPolicy, kinds: Sequence[ShuffledRound]) -> int:
@@ -32,7 +32,7 @@ def periods_for(books: Books, view: CohortView, policy: BudgetPolicy, kinds: Seq
         AccountingError, LedgerError: the numbers cannot be computed.
     """
     accounted = [dearest(view, policy, kind) for kind in kinds]
-    found = _in_budget(books, view, policy, kinds)
+    found = policy.room(books, view, *kinds).promised
     limit = view.cohort.local_budget
 
     def is_within_local(count: int) -> bool:
@@ -42,19 +42,6 @@ def periods_for(books: Books, view: CohortView, policy: BudgetPolicy, kinds: Seq
         return limit is None or not local_bounds(spent.items())[0] > limit
 
     return _largest(is_within_local, min(found, PERIODS_MAX))
-
-
-def _in_budget(books: Books, view: CohortView, policy: BudgetPolicy, kinds: Sequence[ShuffledRound]) -> int:
-    """Return how many periods the machine admits: decided one by one or, beyond `_SIMULATED_MAX` rounds, by
-    what one period costs as a whole."""
-    state, costs = policy.state(view), [policy.cost(books, kind) for kind in kinds]
-    most = PERIODS_MAX if policy.filters is None else min(_SIMULATED_MAX // len(kinds), PERIODS_MAX)
-    for period in range(most):
-        for cost in costs:
-            state, is_admitted = policy.after(state, cost)
-            if not is_admitted:
-                return period
-    return min(most + policy.room_together(state, costs), PERIODS_MAX)
 
 
 def spent_after(
@@ -93,16 +80,12 @@ def _read_after(
     counts: Sequence[int],
 ) -> list[float]:
     state, costs = policy.state(view), [policy.cost(books, kind) for kind in kinds]
-    found, done = [], 0
-    for count in counts:
-        while done < count and count * len(kinds) <= _SIMULATED_MAX:
-            done += 1
-            for cost in costs:
-                state, _ = policy.after(state, cost)
-        shown = state if done == count else policy.after_together(state, costs, count - done)
-        rounds = view.spent.rounds + count * len(kinds)
-        found.append(policy.spending(shown, rounds=rounds).epsilon_upper)
-    return found
+    return [
+        policy.spending(
+            machine.after(state, costs, count), rounds=view.spent.rounds + count * len(kinds)
+        ).epsilon_upper
+        for count in counts
+    ]
 
 
 def _largest(holds: Callable[[int], bool], most: int) -> int:

@@ -247,7 +247,7 @@ def _filtered(accountant: Accountant, held: Mapping[ShuffledRound, int], *, abov
             raise AssertionError("policy adaptive has filters")
         empty = machine.new_state(opened.machine_rules, opened.limits)
         costs = [cost_of(accountant.charge(kind, opened.filters) * count) for kind, count in held.items()]
-        after = opened.after_together(empty, costs, 1)
+        after = machine.after(empty, costs, 1)
         return opened.spending(after, rounds=len(costs)).epsilon_upper <= epsilon
 
     low, high = above, 4.0 * above

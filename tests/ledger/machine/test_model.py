@@ -23,6 +23,7 @@ from shuffle_ledger.ledger.machine import (
     Round,
     Rules,
     State,
+    after,
     change_budget,
     decide,
     fold,
@@ -30,6 +31,7 @@ from shuffle_ledger.ledger.machine import (
     how_many,
     new_state,
     restate,
+    room,
 )
 from tests.ledger.machine.model import Model, unrandomized
 from tests.tiers import thorough
@@ -181,6 +183,7 @@ class History:
         assert decided.is_admitted is not bool(expected)
         assert tuple(one.budget for one in decided.postings if one.reasons) == expected
         assert min(how_many(states, request, costs), COUNTED_MAX) == one_by_one(states, request, costs)
+        self.look_ahead(self.draw.choice(names))
         self.rounds[asked] = Known(budgets=names)
         for posting in decided.postings:
             self.take(posting)
@@ -189,6 +192,18 @@ class History:
                 assert posting.charge is not None
                 self.rounds[asked].charges[posting.budget] = posting.charge
         self.note("admitted" if decided.is_admitted else "refused")
+
+    def look_ahead(self, name: str) -> None:
+        """Compare turns of some rounds that are counted at once with those that are decided one by one."""
+        state = self.states[name]
+        kinds = [
+            some_cost(self.draw, state.rules, is_long=self.is_long) for _ in range(self.draw.randint(1, 3))
+        ]
+        found = 0 if state.is_frozen or state.is_overspent else room(state, *kinds).budget
+        turns, then = in_turns(state, kinds)
+        assert min(found, COUNTED_MAX) == turns
+        assert after(state, kinds, turns).total == then.total
+        self.note("turns" if turns else "no turn")
 
     def tell(self, name: str, cause: Cause) -> None:
         known = self.rounds[name]
@@ -296,6 +311,20 @@ def one_by_one(states: Mapping[str, State], request: Request, costs: Mapping[str
     return count
 
 
+def in_turns(state: State, kinds: list[Cost]) -> tuple[int, State]:
+    """Return how many turns one budget admits, decided one by one, and its state after them."""
+    name, now = state.rules.name, state
+    request = Request(audience=(state.rules.cohort,))
+    for turn in range(COUNTED_MAX):
+        for cost in kinds:
+            decided = decide({name: now}, request, {name: cost})
+            if not decided.is_admitted:
+                return turn, state
+            now = fold(now, decided.postings[0])
+        state = now
+    return COUNTED_MAX, state
+
+
 def walk(seeds: range) -> dict[str, int]:
     seen: dict[str, int] = {}
     for seed in seeds:
@@ -323,5 +352,7 @@ def test_the_machine_says_what_a_naive_model_says(seeds: range) -> None:
         "changed",
         "raised",
         "overspent",
+        "turns",
+        "no turn",
     )
     assert all(seen.get(what, 0) > 5 for what in wanted), seen
