@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEMO_READY := $(VENV)/.demo-ready
 BENCH := .venv-bench
 BENCH_READY := $(BENCH)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
@@ -33,7 +34,8 @@ help:
 	@echo "make clean      remove .venv, caches and demo-output/"
 	@echo "make lock       resolve the dependencies again (needs uv on the PATH)"
 
-demo: $(READY)
+# Installs what it runs, a third of what the tests need.
+demo: $(DEMO_READY)
 	$(BIN)/shuffle-ledger demo
 
 test: $(READY)
@@ -52,7 +54,8 @@ check: $(READY) check-lock
 	$(BIN)/lint-imports
 
 # A lock names versions and hashes; where to download from is the installer's own configuration.
-check-lock:
+check-UV_COMPILE_DEMO := $(subst --all-extras,--extra plot --extra server --group build --constraints requirements/dev.txt,$(UV_COMPILE))
+lock:
 	@if grep -nE '://|^-' requirements/*.txt; then echo "requirements/: a lock line names a location or an option"; exit 1; fi
 
 bench: $(BENCH_READY)
@@ -77,16 +80,21 @@ docs: $(READY)
 venv: $(READY)
 
 # Written last: an installation that was interrupted is done again.
-$(READY): requirements/dev.txt pyproject.toml
+$(DEMO_READY): requirements/demo.txt pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "shuffle-ledger needs Python 3.11 or newer: there is no '$(PYTHON)' on the PATH"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "shuffle-ledger needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1)."; \
 	  echo "Name another one: make PYTHON=python3.12 ..."; exit 1; }
 	@$(PYTHON) -m venv --clear $(VENV) || { \
 	  echo "'$(PYTHON) -m venv' failed; on Debian and Ubuntu install the package python3-venv."; exit 1; }
-	$(PIP) install --no-compile --require-hashes --requirement requirements/dev.txt
+	$(PIP) install --no-compile --require-hashes --requirement requirements/demo.txt
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	@# Here, on every core, instead of by pip or again at every start where Python may not write its caches.
+	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/' $(VENV)/lib || true
+	@touch $@
+
+$(READY): requirements/dev.txt $(DEMO_READY)
+	$(PIP) install --no-compile --require-hashes --requirement requirements/dev.txt
 	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/' $(VENV)/lib || true
 	@touch $@
 
@@ -112,9 +120,11 @@ clean:
 
 UV_COMPILE := uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --fork-strategy fewest \
   --generate-hashes --no-emit-index-url --no-header --quiet
+UV_COMPILE_DEMO := $(subst --all-extras,--extra plot --extra server --group build --constraints requirements/dev.txt,$(UV_COMPILE))
 lock:
 	@command -v uv >/dev/null || { echo "make lock needs uv on the PATH"; exit 1; }
 	$(UV_COMPILE) --upgrade --output-file requirements/runtime.txt
 	$(UV_COMPILE) --upgrade --group dev --constraints requirements/runtime.txt --output-file requirements/dev.txt
+	$(UV_COMPILE_DEMO) --upgrade --output-file requirements/demo.txt
 	$(UV_COMPILE) --upgrade --group bench --constraints requirements/runtime.txt --output-file requirements/bench.txt
 	@$(MAKE) --no-print-directory check-lock

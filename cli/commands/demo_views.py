@@ -18,7 +18,21 @@ def demo_tables(result: DemoResult) -> RenderableType:
     closing = Text(f"{shown(imported.rounds)} rounds: {counts}.\nPictures and {result.summary}:")
     pictures = [Text(f"  {cohort.picture}") for cohort in result.cohorts]
     tables = [_cohort_table(cohort) for cohort in result.cohorts]
-    return Group(*tables, closing, *pictures)
+    return Group(*tables, closing, *pictures, _next_steps(result))
+
+
+def _next_steps(result: DemoResult) -> Text:
+    """Returns the commands that show the ledger of the demo, and its pages in a browser."""
+    return Text(
+        "\nWhat to look at next:\n"
+        "  . .venv/bin/activate  # in a checkout\n"
+        f"  export SHUFFLE_LEDGER_DATABASE_URL={result.database_url}\n"
+        "  shuffle-ledger budget nz-phone\n"
+        "  shuffle-ledger round list nz-phone --outcome refused\n"
+        "  shuffle-ledger audit verify\n"
+        "  shuffle-ledger token create me --role admin  # then paste the token into the page:\n"
+        "  shuffle-ledger serve                         # and open http://127.0.0.1:8000/"
+    )
 
 
 def _cohort_table(cohort: DemoCohort) -> RenderableType:

@@ -20,7 +20,7 @@ SOURCES = ("accounting", "cli", "ledger", "migrations", "workers", "tests", ".ci
 FUNCTION_LINES_MAX = 70
 # Calls that replace the attribute, or the item, that their first arguments name.
 PATCHING = {"setattr", "delattr", "__setattr__", "setitem", "delitem", "patch", "object"}
-LOCKS = ("runtime.txt", "dev.txt", "bench.txt")
+LOCKS = ("runtime.txt", "demo.txt", "dev.txt", "bench.txt")
 # Put together here, so that this file does not hold what it looks for.
 HOSTS = [
     ".".join(parts)
@@ -238,14 +238,18 @@ def test_a_lock_pins_everything_by_hash_and_names_no_location(lock: str) -> None
 
 def test_the_lock_holds_every_dependency_that_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    runtime, dev = (_pinned(lock) for lock in LOCKS[:2])
+    runtime, demo, dev = (_pinned(lock) for lock in LOCKS[:3])
     extras = project["project"]["optional-dependencies"]
     needed = [*project["project"]["dependencies"], *itertools.chain(*extras.values())]
     declared = {_name(line) for line in needed} - {"shuffle-ledger"}  # `all` names our own extras
     assert len(declared) > 15
     assert declared <= set(runtime)
-    assert {_name(line) for line in project["dependency-groups"]["dev"]} <= set(dev)
-    assert {name: dev.get(name) for name in runtime} == runtime, "the two locks differ"
+    groups = project["dependency-groups"]
+    tools = [line for line in groups["dev"] if isinstance(line, str)] + groups["build"]
+    assert {_name(line) for line in tools} <= set(dev)
+    shown = [*project["project"]["dependencies"], *extras["plot"], *extras["server"], *groups["build"]]
+    assert {_name(line) for line in shown} <= set(demo)
+    assert {name: dev.get(name) for name in runtime | demo} == runtime | demo, "the locks differ"
 
 
 def _pinned(lock: str) -> dict[str, str]:
