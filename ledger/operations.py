@@ -307,8 +307,10 @@ SHOW_COHORT = Operation(
 )
 SHOW_BUDGET = Operation(
     "cohorts_show_budget", "GET /v1/cohorts/{cohort}/budget", READ,
-    cohorts.OfCohort, BudgetStatement, _NAMED,
-    "Show what a cohort may spend, has spent, and has left.",
+    cohorts.ShowBudget, BudgetStatement, _NAMED,
+    """Show each promise of a cohort: what it may spend, has spent and has left, and when it renews.
+
+The numbers beside `promises` are those of the promise that has the least left.""",
 )
 CHANGE_BUDGET = Operation(
     "cohorts_change_budget", "PUT /v1/cohorts/{cohort}/budget", MANAGE,

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import click
 from rich.table import Table
 
 from shuffle_ledger.accounting import AccountsReading
 from shuffle_ledger.cli.backends.database import open_ledger
 from shuffle_ledger.cli.commands.plan_slots import slot_facts
-from shuffle_ledger.cli.options import ledger_options, output_options, server_option
+from shuffle_ledger.cli.options import DATE, ledger_options, output_options, server_option
 from shuffle_ledger.cli.rendering.present import Bar, document_of, facts, lower, present, shown, upper
-from shuffle_ledger.ledger.reports import BudgetStatement, FittingRounds
+from shuffle_ledger.ledger.reports import BudgetStatement, FittingRounds, PromiseReading
 
 
 @click.command()
 @click.argument("cohort")
+@click.option("--on", type=DATE, metavar="DATE", help="A day of collection, UTC; without it, today.")
 @ledger_options
 @server_option
 @output_options
 def budget(
-    cohort: str, database_url: str | None, actor: str | None, server: str | None, as_json: bool
+    cohort: str,
+    on: date | None,
+    database_url: str | None,
+    actor: str | None,
+    server: str | None,
+    as_json: bool,
 ) -> None:
-    """Show what COHORT may spend, has spent, and has left."""
+    """Show what each budget of COHORT may spend, has spent and has left, and when it renews."""
     with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
-        statement = ledger.budget(cohort)
+        statement = ledger.budget(cohort, on=on)
     present(document_of(statement), lambda: budget_facts(statement), as_json=as_json)
 
 
@@ -32,7 +40,7 @@ def budget_facts(statement: BudgetStatement) -> Table:
     alarm = {"overspent": "OVERSPENT: ", "frozen": "FROZEN: "}.get(statement.status, "")
     decided_by, _, assumes = statement.decided_by.partition("; ")
     return facts(
-        f"{alarm}{statement.cohort}: {budget_text(statement)}",
+        f"{alarm}{statement.budget}: {budget_text(statement)}",
         {
             **fit_facts(statement),
             "spent": f"{spent_text(statement)}, by the reading that decides",
@@ -40,7 +48,7 @@ def budget_facts(statement: BudgetStatement) -> Table:
             "remaining": _remaining_text(statement),
             "decided by": decided_by,
             "assumes": assumes,
-            **window_facts(statement),
+            **promise_facts(statement),
             **filter_facts(statement),
             **plan_facts(statement),
             "admitted": statement.rounds_admitted,
@@ -60,17 +68,31 @@ def _local_text(statement: BudgetStatement) -> str:
     return spent if statement.local_budget is None else f"{spent} of {shown(statement.local_budget)}"
 
 
-def window_facts(statement: BudgetStatement) -> dict[str, str]:
-    """Returns what is left of each window for rounds that are collected today."""
-    if not statement.windows:
+def promise_facts(statement: BudgetStatement) -> dict[str, str]:
+    """Returns what is used and left of each promise, and when it renews, if some promise renews."""
+    if not statement.windows and not statement.booked:
         return {}
-    rows = {}
-    for one in statement.windows:
-        days = f"{one.period.first.isoformat()} to {one.period.last.isoformat()}"
-        left = f"epsilon {lower(one.epsilon_remaining)} of {shown(one.window.epsilon)}"
-        state = "" if one.status == "open" else f", {one.status.upper()}"
-        rows[f"  each {one.window.kind}"] = f"{left} left at delta {shown(one.window.delta)}, {days}{state}"
-    return {"windows, today": "a round must fit into all of them too", **rows}
+    rows = {f"  {promise_name(one)}": promise_text(one) for one in statement.promises}
+    booked = {f"  {promise_name(one)}": promise_text(one) for one in statement.booked}
+    later = {"booked already": "budgets of later periods", **booked} if booked else {}
+    day = "today" if statement.on is None else f"on {statement.on.isoformat()}"
+    return {"budgets": f"of a round collected {day}, which must fit into all of them", **rows, **later}
+
+
+def promise_name(promise: PromiseReading) -> str:
+    """Returns the name of a promise's period: life, 2027, 2026-W48, 7 days to 2026-11-28."""
+    if promise.last is None or "+" not in promise.period:
+        return promise.period
+    return f"{promise.kind} to {promise.last.isoformat()}"
+
+
+def promise_text(promise: PromiseReading) -> str:
+    """Returns what is used and left of a promise, and when it renews; each number on its safe side."""
+    used = f"epsilon {upper(promise.epsilon_spent_upper)} of {shown(promise.epsilon_budget)} used"
+    left = f"at least {lower(promise.epsilon_remaining)} left at delta {shown(promise.delta_budget)}"
+    state = "" if promise.status == "open" else f"; {promise.status.upper()}"
+    renews = "never renews" if promise.renews is None else f"renews on {promise.renews.isoformat()}"
+    return f"{used}, {left}; {renews}{state}"
 
 
 def fit_facts(statement: BudgetStatement) -> dict[str, str]:
@@ -79,7 +101,7 @@ def fit_facts(statement: BudgetStatement) -> dict[str, str]:
         return {"still fits": "no kind of rounds has been admitted yet: ask round quote"}
     kinds = {f"  kind {number}": fit_text(one) for number, one in enumerate(statement.fits, start=1)}
     condition = "if nothing else is registered and no other cohort or quota refuses"
-    today = ", and all are collected today" if statement.windows else ""
+    today = f", and all are collected on {statement.on}" if statement.windows else ""
     return {"still fits": f"of each kind by itself, {condition}{today}", **kinds}
 
 
@@ -100,12 +122,12 @@ def filter_facts(statement: BudgetStatement) -> dict[str, str]:
     most, least = upper(statement.composition_epsilon_upper), lower(statement.composition_epsilon_lower)
     composed = f"epsilon {most} (at least {least}); valid only for rounds fixed in advance"
     accounts = account_facts(statement.delta_accounts)
-    rule = "one of them must be within the budget"
-    if statement.windows_only:
-        rule = "they refuse nothing: only the windows limit the cohort"
-        unlimited = {"delta accounts": "for approximate rounds; they refuse nothing either"}
-        accounts |= unlimited if accounts else {}
-    return {"filters": rule, **readings, **accounts, "composition": composed}
+    return {
+        "filters": "one of them must be within the budget",
+        **readings,
+        **accounts,
+        "composition": composed,
+    }
 
 
 def account_facts(accounts: AccountsReading | None) -> dict[str, str]:
@@ -131,14 +153,11 @@ def plan_facts(statement: BudgetStatement) -> dict[str, str]:
 
 def budget_text(statement: BudgetStatement) -> str:
     """Returns the budget as people read it."""
-    text = f"epsilon {shown(statement.epsilon_budget)} at delta {shown(statement.delta_budget)}"
-    return f"windows only; compared with {text}" if statement.windows_only else text
+    return f"epsilon {shown(statement.epsilon_budget)} at delta {shown(statement.delta_budget)}"
 
 
 def _remaining_text(statement: BudgetStatement) -> str:
     """Epsilon that is left, and delta for approximate rounds, which needs both."""
-    if statement.windows_only:
-        return "only the windows limit it"
     # A bound: while the sliding reserve decides, more rounds fit than it tells.
     epsilon, accounts = f"at least {lower(statement.epsilon_remaining)}", statement.delta_accounts
     if accounts is None:

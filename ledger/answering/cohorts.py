@@ -54,8 +54,8 @@ def show(call: Call, asked: asking.OfCohort) -> ShownCohort:
 
 
 @answers(operations.SHOW_BUDGET)
-def show_budget(call: Call, asked: asking.OfCohort) -> BudgetStatement:
-    return budget(call.store, call.accountant, call.cohort(asked.cohort))
+def show_budget(call: Call, asked: asking.ShowBudget) -> BudgetStatement:
+    return budget(call.store, call.accountant, call.cohort(asked.cohort), on=asked.on)
 
 
 @answers(operations.CHANGE_BUDGET, at="deciding")

@@ -1,7 +1,7 @@
 """Budgets that were read a moment ago: while no chain that they tell of moves, only what waits can change.
 
-These are a cohort's own and those of its windows' present periods: a period may be charged alone, and another
-one begins at midnight.
+These are a cohort's own and those of its windows' present and booked periods: a period may be charged alone,
+and another one begins at midnight.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import TypeAlias
 
 from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.ledger.decisions.windows import views_today
+from shuffle_ledger.ledger.decisions.windows import views_booked, views_on
 from shuffle_ledger.ledger.reports.budgets import BudgetStatement, budget
 from shuffle_ledger.ledger.storage.store import Store
 
@@ -33,7 +33,9 @@ class RecentBudgets:
         The head and the rows that decisions use are read every time, and checked against each other.
         """
         view = self._store.view(cohort)
-        heads = [(each.cohort.name, each.head_digest) for each in (view, *views_today(self._store, view))]
+        day = view.now.date()
+        views = (view, *views_on(self._store, view, day), *views_booked(self._store, view, day))
+        heads = [(each.cohort.name, each.head_digest) for each in views]
         seen, known = self._known.get(cohort, (None, None))
         if known is not None and seen == heads:
             return dataclasses.replace(known, rounds_pending=self._store.count_pending(cohort))

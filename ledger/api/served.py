@@ -31,7 +31,7 @@ from shuffle_ledger.ledger.evidence.statement_builder import Progress
 from shuffle_ledger.ledger.health import health, health_document, retry
 from shuffle_ledger.ledger.operations import Operation
 from shuffle_ledger.ledger.questions.audits import OfStatement, OfVerification, VerifyChains, VerifyCohort
-from shuffle_ledger.ledger.questions.cohorts import OfCohort
+from shuffle_ledger.ledger.questions.cohorts import ShowBudget
 from shuffle_ledger.ledger.questions.rounds import OfRound, RecordIncident, RegisterRound
 from shuffle_ledger.ledger.reports.budgets import BudgetStatement
 from shuffle_ledger.ledger.values.documents import Json, document_of, json_parts
@@ -90,9 +90,12 @@ def serves(*operation: Operation[..., Any]) -> Callable[[Served], Served]:
 
 
 @serves(operations.SHOW_BUDGET)
-async def show_budget(ask: Ask, asked: OfCohort) -> BudgetStatement:
-    """Answer from memory while nothing moved."""
+async def show_budget(ask: Ask, asked: ShowBudget) -> BudgetStatement:
+    """Answer from memory while nothing moved, if it is about today."""
     name, service = ask.call.cohort(asked.cohort), ask.service
+    if asked.on is not None:
+        found: BudgetStatement = await ask.answered(asked)
+        return found
     return await service.reading.run(lambda accountant: service.budgets.budget(accountant, name))
 
 

@@ -26,6 +26,7 @@ from shuffle_ledger.ledger.values.windows import Period, Window, periods_of
 
 CHAINS_MAX: Final = 1_000  # that one round is charged to: each of them gets an entry that lists them all
 AHEAD: Final = timedelta(days=366)  # how far in the future a collection may end
+BOOKED_MAX: Final = 100  # later periods that are shown
 COLLECTION_FIELDS: Final = ("collected_on", "collected_until")
 _NOT_OPENED: Final = "nobody"
 
@@ -169,8 +170,12 @@ def views_today(store: Store, view: CohortView) -> list[CohortView]:
         store: the ledger.
         view: the cohort now. Leaves no trace.
     """
-    today = view.now.date()
-    found = periods_of(view.cohort.windows, view.cohort.name, today, today)
+    return views_on(store, view, view.now.date())
+
+
+def views_on(store: Store, view: CohortView, day: date) -> list[CohortView]:
+    """Return the same for a round that is collected on a day; raises InvalidValue for one too far away."""
+    found = periods_of(view.cohort.windows, view.cohort.name, day, day)
     names = [period.name for period in found]
     known = {cohort.name for cohort in store.cohorts(only=names)} if names else set()
     there = {each.cohort.name: each for each in store.views(sorted(known))} if known else {}
@@ -179,6 +184,16 @@ def views_today(store: Store, view: CohortView) -> list[CohortView]:
         there.get(period.name) or _unopened(store, _as_cohort(view.cohort, period), view.at, of_lost=lost)
         for period in found
     ]
+
+
+def views_booked(store: Store, view: CohortView, day: date) -> list[CohortView]:
+    """Return the views of periods that begin after a day and to which rounds are charged already, the
+    earliest first; at most `BOOKED_MAX`."""
+    if not view.cohort.windows:
+        return []
+    later = sorted(store.periods_after(view.cohort.name, day), key=lambda period: (period.first, period.last))
+    names = [period.name for period in later[:BOOKED_MAX]]
+    return [each for each in store.views(names) if each.spent.rounds] if names else []
 
 
 def empty_view(store: Store, view: CohortView, window: Window) -> CohortView:

@@ -170,6 +170,15 @@ class OfCohort(Body):
     cohort: CohortName
 
 
+@dataclass(frozen=True)
+class ShowBudget(OfCohort):
+    """The budgets of one cohort, for a round that is collected on a day."""
+
+    on: Annotated[Day | None, Field(description="The day of collection, UTC; left out, it is today.")] = (
+        field(default=None, kw_only=True)
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class ChangeBudget(Explained):
     """The budget's epsilon from now on, and why; delta never changes."""

@@ -3,7 +3,14 @@
 Imports `decisions` and what lies below it.
 """
 
-from shuffle_ledger.ledger.reports.budgets import BudgetStatement, HistoryPoint, budget, heads, history
+from shuffle_ledger.ledger.reports.budgets import (
+    BudgetStatement,
+    HistoryPoint,
+    PromiseReading,
+    budget,
+    heads,
+    history,
+)
 from shuffle_ledger.ledger.reports.calibrations import calibrate, calibrate_for
 from shuffle_ledger.ledger.reports.collection_days import by_use_case, days_of, last_of_days
 from shuffle_ledger.ledger.reports.forecasts import (
@@ -36,6 +43,7 @@ __all__ = [
     "KindForecast",
     "LargestEpsilon0",
     "ListedRound",
+    "PromiseReading",
     "RoundFilter",
     "RoundPage",
     "ScheduleOfLate",

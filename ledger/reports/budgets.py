@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Any
 
 from shuffle_ledger.accounting import (
@@ -21,7 +21,7 @@ from shuffle_ledger.accounting import (
 )
 from shuffle_ledger.ledger.checkpoints.saved_heads import HEADS_FORMAT
 from shuffle_ledger.ledger.decisions.outcomes import collected_on
-from shuffle_ledger.ledger.decisions.windows import views_today
+from shuffle_ledger.ledger.decisions.windows import views_booked, views_on
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import Books, SlotReading
 from shuffle_ledger.ledger.reports.rounds_left import FittingRounds, by_frequency, what_fits
@@ -30,7 +30,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
 from shuffle_ledger.ledger.values.local_budget import local_bounds
-from shuffle_ledger.ledger.values.requests import CohortStatus
+from shuffle_ledger.ledger.values.requests import Cohort, CohortStatus
 from shuffle_ledger.ledger.values.texts import checked_text
 from shuffle_ledger.ledger.values.windows import Period, Window
 
@@ -56,14 +56,35 @@ class WindowReading:
     epsilon_remaining: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class PromiseReading:
+    """One budget that promises something to a cohort's users, what is used of it, and when it renews."""
+
+    budget: str  # the name of its chain
+    period: str  # "life", or the label of the period: 2027, 2026-W48
+    kind: str  # "life", or that of the window: year, 7 days
+    first: date | None  # the days of the period, in UTC; None: of the whole life
+    last: date | None
+    renews: date | None  # the first day that is charged to this budget no more; None: it never renews
+    status: CohortStatus
+    epsilon_budget: float
+    delta_budget: float
+    epsilon_spent_upper: float  # certified at delta_budget; infinite when no finite bound holds
+    epsilon_remaining: float
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class BudgetStatement:
-    """A cohort's budget and what is spent of it, as its last entry states."""
+    """A cohort's budgets and what is spent of them, as the last entries of their chains state.
+
+    The numbers beside `promises` are those of the promise that has the least left, `budget`.
+    """
 
     cohort: str
     population: int
     policy: str
     status: CohortStatus
+    budget: str  # the name of the chain whose numbers follow
     epsilon_budget: float
     delta_budget: float
     epsilon_spent_upper: float  # certified at delta_budget; infinite when no finite bound holds
@@ -81,6 +102,9 @@ class BudgetStatement:
     # The exact composition of what is held: valid only for rounds fixed in advance.
     composition_epsilon_upper: float
     composition_epsilon_lower: float
+    promises: tuple[PromiseReading, ...] = ()  # all that a round collected on `on` is charged to
+    on: date | None = None  # the day of collection that `promises` and `windows` are of, in UTC
+    booked: tuple[PromiseReading, ...] = ()  # of later periods that rounds are charged to already
     windows: tuple[WindowReading, ...] = ()  # budgets that begin anew, which must hold too
     fits: tuple[FittingRounds, ...] = ()  # what may still be admitted, of the most frequent kinds so far
     numerical_policy: str  # under which the last entry's numbers were computed
@@ -105,8 +129,6 @@ class BudgetStatement:
         )
 
     def _left(self) -> str:
-        if self.windows_only:
-            return "which refuses nothing"
         return f"left at least {lower_text(self.epsilon_remaining)}"
 
     def _repr_html_(self) -> str:
@@ -142,53 +164,70 @@ class HistoryPoint:
     reason: str | None  # of a refused or voided round
 
 
-def budget(store: Store, accountant: Accountant, cohort_name: str) -> BudgetStatement:
-    """Return the budget of a cohort.
+def budget(
+    store: Store, accountant: Accountant, cohort_name: str, *, on: date | None = None
+) -> BudgetStatement:
+    """Return the budgets of a cohort for a round that is collected on a day.
 
-    The spending is that of the last entry: certificates do not go stale, so it is not computed again
+    The spending is that of the last entries: certificates do not go stale, so it is not computed again
     (`verification.verifier` does that). If filters decide, the composition of the rounds held is computed
     too, for comparison with the filters' readings: the difference is the price of adaptivity. The search for
     rounds that still fit is bounded by `reports.rounds_left`. Local sums run over every admitted round,
     voided ones included: their reports may have been sent. A refused round's reports must not be collected.
 
+    Args:
+        store: the ledger.
+        accountant: composes what is held, and prices what may still fit.
+        cohort_name: of a cohort, or of a part of one.
+        on: the day of collection, in UTC; None: today.
+
     Raises:
         NotFound: no such cohort.
+        InvalidValue: no window has a period on that day.
         BehindCheckpoint: more was spent than the ledger knows.
     """
     name = checked_text("cohort", cohort_name)
     view = store.view(name)
     store.check_anchor()  # now: the connection may have been opened for this
+    day = on or view.now.date()
+    periods = views_on(store, view, day)
+    binding = [*([] if view.cohort.windows_only else [view]), *periods]
+    least = min(binding, key=_remaining)
     head = store.entry(name, view.head_sequence).content()
     kinds = store.count_entries(name)
     seen = {_round(item): item.local_count for item in store.holdings(name)}
     local_epsilon_upper, local_delta_upper = local_bounds(seen.items())
-    cohort, spent = view.cohort, view.spent
-    policy = registry.policy_of(store, view)
+    cohort, spent = view.cohort, least.spent
+    policy, deciding = registry.policy_of(store, view), registry.policy_of(store, least)
     books = Books(store=store, accountant=accountant, keep=False)
-    composed = policy.composition(books, view)
+    composed = deciding.composition(books, least)
     found = BudgetStatement(
         cohort=cohort.name,
         population=cohort.population,
         policy=cohort.policy,
         status=cohort.status,
-        epsilon_budget=cohort.epsilon_budget,
-        delta_budget=cohort.delta_budget,
+        budget=least.cohort.name,
+        epsilon_budget=least.cohort.epsilon_budget,
+        delta_budget=least.cohort.delta_budget,
         epsilon_spent_upper=spent.epsilon_upper,
         epsilon_spent_lower=spent.epsilon_lower,
-        epsilon_remaining=cohort.remaining(spent.epsilon_upper),
+        epsilon_remaining=_remaining(least),
         epsilon_error_discretization=spent.discretization,
         epsilon_error_truncation=spent.truncation,
         epsilon_error_round_off=spent.round_off,
         method=spent.method,
-        decided_by=policy.decided_by,
+        decided_by=deciding.decided_by,
         slots=policy.slots(view),
         epsilon_promised_upper=policy.promised(view) if policy.slots(view) else None,
-        filters=policy.readings(view),
-        delta_accounts=policy.delta_accounts(view),
+        filters=deciding.readings(least),
+        delta_accounts=deciding.delta_accounts(least),
         composition_epsilon_upper=composed.epsilon_upper,
         composition_epsilon_lower=composed.epsilon_lower,
-        windows=windows_today(store, view),
-        fits=what_fits(books, view, policy, by_frequency(seen)),
+        promises=tuple(_promise(each) for each in binding if each.cohort.quota is None),
+        on=day,
+        booked=tuple(map(_promise, views_booked(store, view, day))),
+        windows=_windows(view.cohort, periods),
+        fits=what_fits(books, view, policy, by_frequency(seen), on=day),
         numerical_policy=head.numerical_policy,
         local_epsilon_upper=local_epsilon_upper,
         local_delta_upper=local_delta_upper,
@@ -222,11 +261,33 @@ def unknown_readings(filters: Iterable[FilterReading]) -> tuple[FilterReading, .
     return tuple(replace(each, epsilon_upper=math.inf) for each in filters)
 
 
-def windows_today(store: Store, view: CohortView) -> tuple[WindowReading, ...]:
-    """Return what is spent and left of each window of a cohort for a round collected today, UTC."""
-    views = views_today(store, view)
+def promises_on(store: Store, view: CohortView, day: date) -> tuple[PromiseReading, ...]:
+    """Return what is used and left of all promises that a round collected on a day is charged to."""
+    own = [view] if view.cohort.quota is None and not view.cohort.windows_only else []
+    return tuple(map(_promise, (*own, *views_on(store, view, day))))
+
+
+def _promise(view: CohortView) -> PromiseReading:
+    cohort, period = view.cohort, view.cohort.period
+    return PromiseReading(
+        budget=cohort.name,
+        period="life" if period is None else period.label,
+        kind="life" if period is None else period.kind,
+        first=None if period is None else period.first,
+        last=None if period is None else period.last,
+        renews=None if period is None else period.last + timedelta(days=1),
+        status=cohort.status,
+        epsilon_budget=cohort.epsilon_budget,
+        delta_budget=cohort.delta_budget,
+        epsilon_spent_upper=view.spent.epsilon_upper,
+        epsilon_remaining=_remaining(view),
+    )
+
+
+def _windows(cohort: Cohort, views: Sequence[CohortView]) -> tuple[WindowReading, ...]:
+    """Return what is spent and left of each window of a cohort, given the views of a day's periods."""
     found = []
-    for window in view.cohort.windows:
+    for window in cohort.windows:
         of_kind = [each for each in views if each.cohort.period and each.cohort.period.kind == window.kind]
         least = min(of_kind, key=_remaining)
         if least.cohort.period is None:

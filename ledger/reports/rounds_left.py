@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date
 
 from shuffle_ledger.accounting import (
     ShuffledRound,
     fits,
 )
-from shuffle_ledger.ledger.decisions.windows import views_today
+from shuffle_ledger.ledger.decisions.windows import views_on
 from shuffle_ledger.ledger.policies.base import slot_of
 from shuffle_ledger.ledger.policies.registry import Books, BudgetPolicy, policy_of
 from shuffle_ledger.ledger.storage.rows import CohortView
@@ -35,14 +36,19 @@ class FittingRounds:
 
 
 def what_fits(
-    books: Books, view: CohortView, policy: BudgetPolicy, kinds: Iterable[ShuffledRound]
+    books: Books,
+    view: CohortView,
+    policy: BudgetPolicy,
+    kinds: Iterable[ShuffledRound],
+    *,
+    on: date | None = None,
 ) -> tuple[FittingRounds, ...]:
     """Return how many more rounds of each kind fit, of the first `KINDS_MAX`; of a plan, its own kinds.
 
     Guarantee: if as many rounds of a kind as this says are registered, one after the other and nothing else
     in between, and no other cohort or quota that they are charged to refuses, every one is admitted. A cohort
     that is not open admits none, and neither does a period of a window that is over. Of a cohort with
-    windows: if they are all collected today.
+    windows: if they are all collected on the day `on`, which is today if it is None.
 
     Raises:
         AccountingError, LedgerError: the numbers cannot be computed.
@@ -50,7 +56,7 @@ def what_fits(
     slots = policy.slots(view) if policy.filters is None else ()
     listed = [slot.round for slot in slots] if slots else list(kinds)
     counts = dict(_found(books, view, policy, listed[:KINDS_MAX]))
-    for period in views_today(books.store, view):
+    for period in views_on(books.store, view, on or view.now.date()):
         found = dict(_found(books, period, policy_of(books.store, period), counts))
         counts = {kind: min(count, found.get(kind, 0)) for kind, count in counts.items()}
     return tuple(FittingRounds(round=kind, rounds_at_least=count) for kind, count in counts.items())

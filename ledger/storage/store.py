@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, and_, insert, select, update
@@ -53,6 +53,7 @@ from shuffle_ledger.ledger.values.entries import (
 )
 from shuffle_ledger.ledger.values.quotas import Quota
 from shuffle_ledger.ledger.values.requests import DECLARED, Cohort, declared_details
+from shuffle_ledger.ledger.values.windows import Period
 
 REMEMBERED_MAX = 20_000
 LOSSES_AT_ONCE = 50  # stored privacy losses in memory at once, each up to some megabytes
@@ -233,6 +234,17 @@ class Store(RoundStore):
                 Quota.from_mapping(canonical.decode(bytes(row.quota))) for row in connection.execute(query)
             ]
         return sorted((quota for quota in found if quota.cohort == name), key=lambda quota: quota.team)
+
+    def periods_after(self, name: str, day: date) -> list[Period]:
+        """Return the periods of a cohort's windows that have chains and begin after a day."""
+        column = engines.in_order(cohorts.c.name, self._engine.dialect.name)
+        begins, ends = f"{name}@{day.year}", f"{name}A"  # the names of periods begin with years; A follows @
+        query = select(cohorts.c.period).where(column > begins, column < ends, cohorts.c.period.is_not(None))
+        with engines.reading_once(self._engine) as connection:
+            found = [
+                Period.from_mapping(canonical.decode(bytes(row.period))) for row in connection.execute(query)
+            ]
+        return [period for period in found if period.cohort == name and period.first > day]
 
     def has_windows(self, names: Sequence[str]) -> bool:
         """Return whether some cohort has windows, or is a part of one; never changes; raises NotFound."""

@@ -335,7 +335,7 @@ async def _cohort(
     verified = await in_thread(_verified, service.store, name, bearer_of(request))
     continuation = await _continuation(service, view, drawn_until(points, today), today)
     limit: dict[str, Any] = {
-        "budget": statement.epsilon_budget,
+        "budget": view.cohort.epsilon_budget,
         "budget_word": "compared with" if statement.windows_only else "budget",
     }
     found = page(
@@ -348,7 +348,9 @@ async def _cohort(
         papers=sorted(service.dispatch.papers),
         spending=spending_picture(points, continuation=continuation, today=today, **limit),
         late=continuation.late if continuation is not None else None,
-        profile=charts.profile_chart(profile, epsilon=statement.epsilon_budget, delta=statement.delta_budget),
+        profile=charts.profile_chart(
+            profile, epsilon=view.cohort.epsilon_budget, delta=view.cohort.delta_budget
+        ),
         rows=rows,
         shown=len(rows),
         listed=listed,
