@@ -231,6 +231,13 @@ def yes_option(command: Command) -> Command:
     )(command)
 
 
+def dry_run_option(command: Command) -> Command:
+    """Adds `--dry-run` to a command that records something; the command gets `dry_run`."""
+    return click.option("--dry-run", is_flag=True, help="Say what would be recorded, and write nothing.")(
+        command
+    )
+
+
 def ledger_options(command: Command) -> Command:
     """Adds the options that win over the environment; the command gets `database_url` and `actor`."""
     command = click.option(

@@ -16,6 +16,7 @@ from shuffle_ledger.cli.options import (
     MOMENT,
     changed_round_options,
     days_options,
+    dry_run_option,
     ledger_options,
     output_options,
     server_option,
@@ -39,6 +40,7 @@ from shuffle_ledger.ledger.values import ReleaseTimes, decision_document
 @click.option("--released-after", type=MOMENT, metavar="T", help="You attest that it was released later.")
 @click.option("--released-before", type=MOMENT, metavar="T", help="You attest that it was released earlier.")
 @click.option("--reason", metavar="TEXT", required=True, help="How it came about.")
+@dry_run_option
 @ledger_options
 @server_option
 @output_options
@@ -51,6 +53,7 @@ def record_(
     released_after: datetime | None,
     released_before: datetime | None,
     reason: str,
+    dry_run: bool,
     as_json: bool,
     **where: Any,
 ) -> int:
@@ -63,9 +66,10 @@ def record_(
     """
     described = _described(given, unknown=unknown)
     released = ReleaseTimes(after=released_after, before=released_before)
-    told = {"round_id": round_id, "described": described, "reason": reason, "released": released, **days}
+    told: dict[str, Any] = {"round_id": round_id, "described": described, "reason": reason, **days}
+    told |= {"released": released, "dry_run": dry_run}
     with open_ledger(**where) as ledger:
-        answer = ledger.record_incident(cohort, **told)  # type: ignore[arg-type]  # each has its own type
+        answer = ledger.record_incident(cohort, **told)
     present_decision(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
     return code_of_charge(answer)
 

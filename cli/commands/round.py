@@ -21,6 +21,7 @@ from shuffle_ledger.cli.options import (
     broker_option,
     changed_round_options,
     days_options,
+    dry_run_option,
     ledger_options,
     names_given,
     output_options,
@@ -168,6 +169,7 @@ def register_(
 )
 @click.option("--receipt", type=FILE, help="The gate's receipt, which says the round and the number.")
 @click.option("--yes", is_flag=True, help="Ask nothing: far fewer reports than declared are meant.")
+@dry_run_option
 @ledger_options
 @server_option
 @output_options
@@ -176,6 +178,7 @@ def settle_(
     reports: int | None,
     receipt: Path | None,
     yes: bool,
+    dry_run: bool,
     as_json: bool,
     **where: Any,
 ) -> int:
@@ -188,14 +191,18 @@ def settle_(
     if receipt is not None:
         if round_id is not None or reports is not None:
             raise click.UsageError("--receipt says the round and the number of reports: leave both out")
+        if dry_run:
+            raise click.UsageError("--dry-run takes ID and --reports: a --receipt is kept at once")
         token = receipt.read_text("utf-8", "replace")
         told = _close(lambda ledger: ledger.settle_by_receipt(token), where, as_json=as_json)
         return code_of_charge(told)
     if round_id is None or reports is None:
         raise click.UsageError("give ID and --reports, or --receipt")
-    if not yes and not as_json and at_terminal():
+    if not yes and not dry_run and not as_json and at_terminal():
         _ask_if_far_fewer(round_id, reports, where)
-    answer = _close(lambda ledger: ledger.settle(round_id, reports=reports), where, as_json=as_json)
+    answer = _close(
+        lambda ledger: ledger.settle(round_id, reports=reports, dry_run=dry_run), where, as_json=as_json
+    )
     return code_of_charge(answer)
 
 
@@ -204,12 +211,13 @@ def settle_(
 @click.option(
     "--reason", metavar="TEXT", required=True, help="Your attestation that nothing was released, and why."
 )
+@dry_run_option
 @ledger_options
 @server_option
 @output_options
-def void_(round_id: str, reason: str, as_json: bool, **where: Any) -> None:
+def void_(round_id: str, reason: str, dry_run: bool, as_json: bool, **where: Any) -> None:
     """Close the round ID as one of which nothing was or will be released, and give back what it reserved."""
-    _close(lambda ledger: ledger.void(round_id, reason=reason), where, as_json=as_json)
+    _close(lambda ledger: ledger.void(round_id, reason=reason, dry_run=dry_run), where, as_json=as_json)
 
 
 @click.command("correct")
@@ -217,6 +225,7 @@ def void_(round_id: str, reason: str, as_json: bool, **where: Any) -> None:
 @changed_round_options
 @click.option("--not-sampled", is_flag=True, help="The reports came from no sample, and no coin decided.")
 @click.option("--reason", metavar="TEXT", required=True, help="Why it is told now.")
+@dry_run_option
 @ledger_options
 @server_option
 @output_options
@@ -225,6 +234,7 @@ def correct_(
     given: dict[str, object],
     not_sampled: bool,
     reason: str,
+    dry_run: bool,
     as_json: bool,
     **where: Any,
 ) -> int:
@@ -238,7 +248,8 @@ def correct_(
     """
     if not_sampled:
         given = {"sampled_from": None, "participation": None, **given}
-    answer = _close(lambda ledger: ledger.correct(round_id, given, reason=reason), where, as_json=as_json)
+    said: dict[str, Any] = {"reason": reason, "dry_run": dry_run}
+    answer = _close(lambda ledger: ledger.correct(round_id, given, **said), where, as_json=as_json)
     return code_of_charge(answer)
 
 
@@ -299,11 +310,12 @@ def _close(close: Callable[[Ledger], Closed], where: Mapping[str, Any], *, as_js
 
 
 def code_of_charge(answer: Settled | Corrected | Incident) -> ExitCode:
-    """Returns how a command exits that charged what was released, after telling who overspent."""
+    """Returns how a command exits that charged what was released, or would, after saying which cohorts are
+    overspent."""
     if not answer.overspent:
         return ExitCode.DONE
     for name in [member.cohort for member in answer.audience if member.overspent] or [answer.cohort]:
-        tell_overspent(name)
+        tell_overspent(name, dry_run=answer.dry_run)
     return ExitCode.REFUSED
 
 

@@ -26,8 +26,10 @@ REFUSED_SHOWN_MAX = 20
 
 def decision_facts(decision: Decision) -> Table:
     """Returns the decision as a table for people."""
-    rows = _rows(decision, leave_out=("round_id",))
-    return facts(f"Round {decision.round_id}: {_outcome(decision)}", rows)
+    rows, outcome = _rows(decision, leave_out=("round_id", "dry_run")), _outcome(decision)
+    if getattr(decision, "dry_run", False):
+        outcome = f"nothing was written; it would be {outcome}"
+    return facts(f"Round {decision.round_id}: {outcome}", rows)
 
 
 def quote_facts(quote: Quote, fits: Fits | None = None) -> Table:
@@ -56,11 +58,11 @@ def record_facts(record: RoundRecord) -> Table:
     }
     for answer in (record.outcome, record.closing):
         if answer is not None:
-            rows |= _rows(answer, leave_out=("round_id", "cohort"))
+            rows |= _rows(answer, leave_out=("round_id", "cohort", "dry_run"))
     rows["corrections"] = len(record.corrections)
     for told in (record.incident, *record.corrections[-1:]):
         if told is not None:
-            rows |= _rows(told, leave_out=("round_id", "cohort"))
+            rows |= _rows(told, leave_out=("round_id", "cohort", "dry_run"))
     return facts(f"Round {record.request.round_id}: {record.state}", rows)
 
 

@@ -48,11 +48,16 @@ def present_decision(document: Json, people: Callable[[], RenderableType], *, as
         present(document, people, as_json=as_json)
     except Exception as error:  # noqa: BLE001 - whatever went wrong with the output, the decision stands
         abandon("stdout")
-        say(f"the answer could not be written ({error}); it is recorded: {json.dumps(document)}")
+        is_dry = isinstance(document, Mapping) and document.get("dry_run")
+        what = "nothing was recorded" if is_dry else "it is recorded"
+        say(f"the answer could not be written ({error}); {what}: {json.dumps(document)}")
 
 
-def tell_overspent(cohort: str) -> None:
-    """Writes to standard error that a command left a cohort overspent."""
+def tell_overspent(cohort: str, *, dry_run: bool = False) -> None:
+    """Writes to standard error that a command left a cohort overspent, or would."""
+    if dry_run:
+        say(f"cohort {cohort!r} would be OVERSPENT, and admit nothing any more. Nothing was written.")
+        return
     say(
         f"cohort {cohort!r} is OVERSPENT: its budget did not cover what was released or promised. It admits"
         " nothing any more, and rounds that it admitted must not be collected any more."

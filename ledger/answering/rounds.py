@@ -7,13 +7,9 @@ from datetime import UTC, datetime
 
 from shuffle_ledger.ledger import operations
 from shuffle_ledger.ledger.answering.calls import Call, answers
-from shuffle_ledger.ledger.decisions.corrections import correct as decide_correction
-from shuffle_ledger.ledger.decisions.incidents import record_incident as decide_incident
-from shuffle_ledger.ledger.decisions.incidents import whose
+from shuffle_ledger.ledger.decisions import incidents, restatements
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.quoting import price
-from shuffle_ledger.ledger.decisions.settlement import settle as decide_settlement
-from shuffle_ledger.ledger.decisions.settlement import void as decide_void
 from shuffle_ledger.ledger.questions import rounds as asking
 from shuffle_ledger.ledger.reports.joint_forecasts import JointForecast, joint_forecast
 from shuffle_ledger.ledger.reports.round_lists import RoundFilter, RoundPage, list_rounds, without_audience
@@ -62,26 +58,37 @@ def show(call: Call, asked: asking.OfRound) -> RoundRecord:
 @answers(operations.SETTLE, at="deciding")
 def settle(call: Call, asked: asking.SettleRound) -> Settled:
     name = call.round(asked.round_id)
-    return decide_settlement(call.store, call.accountant, name, reports=asked.reports, actor=call.actor)
+    return restatements.settle(
+        call.store, call.accountant, name, reports=asked.reports, actor=call.actor, dry_run=asked.dry_run
+    )
 
 
 @answers(operations.VOID, at="deciding")
 def void(call: Call, asked: asking.VoidRound) -> Voided:
     name = call.round(asked.round_id)
-    return decide_void(call.store, call.accountant, name, reason=asked.reason, actor=call.actor)
+    return restatements.void(
+        call.store, call.accountant, name, reason=asked.reason, actor=call.actor, dry_run=asked.dry_run
+    )
 
 
 @answers(operations.CORRECT, at="deciding")
 def correct(call: Call, asked: asking.CorrectRound) -> Corrected:
-    name, said = call.round(asked.round_id), {"reason": asked.reason, "actor": call.actor}
-    return decide_correction(call.store, call.accountant, name, asked.changes(), **said)
+    return restatements.correct(
+        call.store,
+        call.accountant,
+        call.round(asked.round_id),
+        asked.changes(),
+        reason=asked.reason,
+        actor=call.actor,
+        dry_run=asked.dry_run,
+    )
 
 
 @answers(operations.RECORD_INCIDENT, at="deciding")
 def record_incident(call: Call, asked: asking.RecordIncident) -> Incident:
     name = call.cohort(asked.cohort)
-    whose(call.store, name)  # first: no cohort, no answer. A period may not be open yet
-    return decide_incident(
+    incidents.cohort_or_parent(call.store, name)  # raises first: a period may not be open
+    return incidents.record_incident(
         call.store,
         call.accountant,
         name,
@@ -93,4 +100,5 @@ def record_incident(call: Call, asked: asking.RecordIncident) -> Incident:
         collected_on=asked.collected_on,
         collected_until=asked.collected_until,
         reaches=call.sees,
+        dry_run=asked.dry_run,
     )

@@ -24,7 +24,7 @@ from shuffle_ledger.ledger.api.dependencies import Service, in_thread, refuse_fo
 from shuffle_ledger.ledger.api.jobs import WAIT_SECONDS, Job, Kind, Wanted
 from shuffle_ledger.ledger.api.metrics import CONTENT_TYPE
 from shuffle_ledger.ledger.api.problems import REFUSED, TOO_LARGE, problem
-from shuffle_ledger.ledger.decisions.incidents import whose
+from shuffle_ledger.ledger.decisions.incidents import cohort_or_parent
 from shuffle_ledger.ledger.decisions.repeats import present_answer
 from shuffle_ledger.ledger.errors import Conflict, LedgerError, NotFound, TryAgain
 from shuffle_ledger.ledger.evidence.statement_builder import Progress
@@ -155,7 +155,7 @@ async def _decision(ask: Ask, request: RoundRequest, answer: Outcome | Pending) 
 async def record_incident(ask: Ask, asked: RecordIncident) -> Incident:
     """Record it, and count the identifiers of others that a token names."""
     service, token = ask.service, ask.request.state.token
-    await in_thread(whose, service.store, ask.call.cohort(asked.cohort))
+    await in_thread(cohort_or_parent, service.store, ask.call.cohort(asked.cohort))
     service.door.let_guess(token)
     with contextlib.suppress(NotFound):  # it would be told to every cohort of a round of that identifier
         await refuse_foreign(service, token, asked.round_id)

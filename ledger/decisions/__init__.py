@@ -1,4 +1,4 @@
-"""Every decision: opening, admission, closings, corrections, incidents, changes of a budget, and quotes.
+"""Every decision: opening, admission, restatements, changes of a budget, and quotes.
 
 Imports `policies` and what lies below it.
 """
@@ -13,7 +13,6 @@ from shuffle_ledger.ledger.decisions.admission import (
 from shuffle_ledger.ledger.decisions.audiences import request_of, resolve_audience
 from shuffle_ledger.ledger.decisions.batches import admit_together, prepare_together
 from shuffle_ledger.ledger.decisions.budget_changes import change_budget
-from shuffle_ledger.ledger.decisions.corrections import correct
 from shuffle_ledger.ledger.decisions.decide import refused_elsewhere
 from shuffle_ledger.ledger.decisions.incidents import record_incident
 from shuffle_ledger.ledger.decisions.opening import check_new_cohort, check_opening, open_cohort, open_many
@@ -27,7 +26,7 @@ from shuffle_ledger.ledger.decisions.repeats import (
     refuse_other_content,
     refuse_uncollectable,
 )
-from shuffle_ledger.ledger.decisions.settlement import settle, void
+from shuffle_ledger.ledger.decisions.restatements import correct, settle, void
 from shuffle_ledger.ledger.decisions.windows import check_collection, views_of
 
 __all__ = [

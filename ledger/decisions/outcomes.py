@@ -70,7 +70,11 @@ def closing_of(store: Store, stored: StoredRound) -> Settled | Voided | None:
     """Return how a round was closed, None while it is not."""
     if stored.closing_sequence is None:
         return None
-    return closing_from(_own(store.entry(stored.cohort, stored.closing_sequence), stored))
+    entry = _own(store.entry(stored.cohort, stored.closing_sequence), stored)
+    closing = restatement_from(entry)
+    if isinstance(closing, Settled | Voided):
+        return closing
+    raise Damaged(f"cohort {entry.cohort!r}, entry {entry.sequence}: a {entry.kind} entry closes nothing")
 
 
 def _own(entry: LedgerEntry, stored: StoredRound) -> LedgerEntry:
@@ -103,9 +107,9 @@ def record_of(store: Store, stored: StoredRound) -> RoundRecord:
     """Return a stored round and all that has happened to it."""
     outcome = outcome_of(store, stored)
     closing = closing_of(store, stored)
-    told = [_own(entry, stored) for entry in store.told(stored.cohort, stored.round_id)]
-    corrections = tuple(corrected_from(entry) for entry in told if entry.kind == EntryKind.CORRECTED)
-    incident = next((incident_from(entry) for entry in told if entry.kind == EntryKind.INCIDENT), None)
+    told = [restatement_from(_own(one, stored)) for one in store.told(stored.cohort, stored.round_id)]
+    corrections = tuple(one for one in told if isinstance(one, Corrected))
+    incident = next((one for one in told if isinstance(one, Incident)), None)
     request = RoundRequest.from_bytes(stored.content)
     state: RoundState = "pending"
     accounted: ShuffledRound | None = None
@@ -209,79 +213,36 @@ def members_in(entries: Sequence[LedgerEntry]) -> tuple[Member, ...]:
     return members([entry.content() for entry in entries]) if len(entries) > 1 else ()
 
 
-def closing_from(entry: LedgerEntry) -> Settled | Voided:
-    """Return how an entry closed its round; raises Damaged when it does not."""
+def restatement_from(entry: LedgerEntry) -> Settled | Voided | Corrected | Incident:
+    """Return what an entry says of a release that turned out otherwise; raises Damaged if it says nothing."""
     body = entry.content()
-    if body.kind is EntryKind.SETTLED:
-        return Settled(
-            round_id=str(body.round_id),
-            cohort=body.cohort,
-            sequence=body.sequence,
-            reports=body.details["reports"],
-            accounted=ShuffledRound.from_mapping(body.details["accounted"]),
-            overspent=body.details["overspent"],
-            epsilon_spent_upper=body.spent.epsilon_upper,
-            epsilon_spent_lower=body.spent.epsilon_lower,
-            epsilon_remaining=body.epsilon_remaining,
-        )
+    details = body.details
+    said: dict[str, Any] = {
+        "round_id": str(body.round_id),
+        "cohort": body.cohort,
+        "sequence": body.sequence,
+        "epsilon_spent_upper": body.spent.epsilon_upper,
+        "epsilon_spent_lower": body.spent.epsilon_lower,
+        "epsilon_remaining": body.epsilon_remaining,
+    }
     if body.kind is EntryKind.VOIDED:
-        return Voided(
-            round_id=str(body.round_id),
-            cohort=body.cohort,
-            sequence=body.sequence,
-            reason=body.details["reason"],
-            attestation=body.details["attestation"],
-            epsilon_spent_upper=body.spent.epsilon_upper,
-            epsilon_spent_lower=body.spent.epsilon_lower,
-            epsilon_remaining=body.epsilon_remaining,
-        )
-    raise Damaged(f"cohort {entry.cohort!r}, entry {entry.sequence}: a {body.kind} entry closes nothing")
-
-
-def corrected_from(entry: LedgerEntry) -> Corrected:
-    """Return the correction that an entry tells; raises Damaged when it tells none."""
-    body = entry.content()
-    if body.kind is not EntryKind.CORRECTED:
+        return Voided(**said, reason=details["reason"], attestation=details["attestation"])
+    if body.kind not in (EntryKind.SETTLED, EntryKind.CORRECTED, EntryKind.INCIDENT):
         raise Damaged(
-            f"cohort {entry.cohort!r}, entry {entry.sequence}: a {body.kind} entry corrects nothing"
+            f"cohort {entry.cohort!r}, entry {entry.sequence}: a {body.kind} entry restates nothing"
         )
-    details = body.details
-    return Corrected(
-        round_id=str(body.round_id),
-        cohort=body.cohort,
-        sequence=body.sequence,
-        round=ShuffledRound.from_mapping(details["round"]),
-        reason=details["reason"],
-        accounted=ShuffledRound.from_mapping(details["accounted"]),
-        changed=details["accounted"] != details["accounted_before"],
-        overspent=details["overspent"],
-        epsilon_spent_upper=body.spent.epsilon_upper,
-        epsilon_spent_lower=body.spent.epsilon_lower,
-        epsilon_remaining=body.epsilon_remaining,
-    )
-
-
-def incident_from(entry: LedgerEntry) -> Incident:
-    """Return the incident that an entry tells; raises Damaged when it tells none."""
-    body = entry.content()
-    if body.kind is not EntryKind.INCIDENT:
-        raise Damaged(f"cohort {entry.cohort!r}, entry {entry.sequence}: a {body.kind} entry is no incident")
-    details = body.details
-    released, described = ReleaseTimes.from_mapping(details["released"]), details["round"]
-    return Incident(
-        round_id=str(body.round_id),
-        cohort=body.cohort,
-        sequence=body.sequence,
-        round=None if described is None else ShuffledRound.from_mapping(described),
-        released=released,
-        reason=details["reason"],
-        accounted=ShuffledRound.from_mapping(details["accounted"]),
-        overspent=details["overspent"],
-        chosen_after=details["chosen_after"],
-        epsilon_spent_upper=body.spent.epsilon_upper,
-        epsilon_spent_lower=body.spent.epsilon_lower,
-        epsilon_remaining=body.epsilon_remaining,
-    )
+    said |= {
+        "accounted": ShuffledRound.from_mapping(details["accounted"]),
+        "overspent": details["overspent"],
+    }
+    if body.kind is EntryKind.SETTLED:
+        return Settled(**said, reports=details["reports"])
+    described = details["round"]
+    said |= {"round": described and ShuffledRound.from_mapping(described), "reason": details["reason"]}
+    if body.kind is EntryKind.CORRECTED:
+        return Corrected(**said, changed=details["accounted"] != details["accounted_before"])
+    released = ReleaseTimes.from_mapping(details["released"])
+    return Incident(**said, released=released, chosen_after=details["chosen_after"])
 
 
 def _refused_by(cohort: str, numbers: Mapping[str, Any]) -> RefusedBy:

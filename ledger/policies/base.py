@@ -70,20 +70,6 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
-    """The state of one round in the chain: details of two of its entries."""
-
-    first: Mapping[str, Any]  # the entry that admitted it, or told its release as an incident
-    last: Mapping[str, Any]  # the last one that says what it is charged
-    is_incident: bool = False  # nothing admitted it
-
-    @property
-    def accounted(self) -> ShuffledRound:
-        """Returns the round that is charged now."""
-        return ShuffledRound.from_mapping(self.last["accounted"])
-
-
-@dataclass(frozen=True, kw_only=True)
 class SlotReading:
     """One kind of rounds in a plan."""
 

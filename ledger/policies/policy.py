@@ -50,7 +50,6 @@ from shuffle_ledger.ledger.machine import (
 from shuffle_ledger.ledger.policies.base import (
     ASSUMES,
     Books,
-    Course,
     SlotReading,
     Step,
     changed,
@@ -404,45 +403,54 @@ class BudgetPolicy:
             books, view, posting, shown=after, changes={accounted: 1}, cost=cost, accounted=accounted
         )
 
-    def replacing(self, books: Books, view: CohortView, course: Course, truth: ShuffledRound | None) -> Step:
-        """Returns what it changes that a round turned out otherwise, or with None that it released
-        nothing."""
-        round_ = Round(charges={_NAME: read(Charge, course.last["charge"])})
-        held = {course.accounted: -1}
-        if truth is None:
-            return self._restated(books, view, round_, Cause.VOID, None, changes=held)
-        if self.filters is None:
-            cost = self.cost(books, truth)
-        elif (accounted := told(course.accounted, truth)) == course.accounted and "cost" in course.last:
-            cost = dataclasses.replace(read(Cost, course.last["cost"]), fits=self.fitting(truth))
-        else:
-            cost = cost_of(books.charge(accounted, self.filters), fits=self.fitting(truth))
-        return self._restated(
-            books, view, round_, Cause.CORRECT, cost, changes=held, truth=truth, before=course.accounted
-        )
-
-    def telling(
+    def restating(
         self,
         books: Books,
         view: CohortView,
-        truth: ShuffledRound,
+        cause: Cause,
+        truth: ShuffledRound | None,
         *,
-        chosen_after: bool = False,
-        voided: Mapping[str, Any] | None = None,
+        last: Mapping[str, Any] | None,
+        is_early: bool = False,
     ) -> Step:
-        """Returns what a release that nothing admitted changes.
+        """Returns what it changes that a release turned out otherwise.
 
         Args:
             books: where privacy losses come from.
             view: the cohort now.
-            truth: what was released.
-            chosen_after: it may have had a part in the opening, which chose the rules, so that nothing bounds
-                it.
-            voided: details of the entry that voided the round; None: nothing did.
+            cause: why.
+            truth: what was released; None: nothing.
+            last: details of the entry that says last what the round is charged, or of the one that voided it;
+                None: nothing was charged.
+            is_early: an incident may have had a part in the opening, which chose the rules, so that nothing
+                bounds it.
         """
-        cost = None if chosen_after else self.cost(books, truth)
-        round_ = told_of(None if voided is None else read(Charge, voided["charge"]))
-        return self._restated(books, view, round_, Cause.INCIDENT, cost, changes={}, truth=truth)
+        charge = None if last is None else read(Charge, last["charge"])
+        is_incident = cause is Cause.INCIDENT
+        before = None if last is None or is_incident else ShuffledRound.from_mapping(last["accounted"])
+        cost = None if truth is None or is_early else self._cost_instead(books, truth, before, last or {})
+        described = Described.STATED if cost else Described.UNKNOWN
+        if truth is None:
+            described = Described.NOTHING
+        state = self.state(view)
+        posting = restated(state, recorded(charge, voided=is_incident), described, cause, cost)
+        accounted = truth and self.accounted_truth(posting, truth, before)
+        changes = {} if before is None else {before: -1}
+        if accounted is not None:
+            changes = changed(changes, {accounted: 1})
+        after = dataclasses.replace(state, total=posting.total)
+        return self._step(books, view, posting, shown=after, changes=changes, cost=cost, accounted=accounted)
+
+    def _cost_instead(
+        self, books: Books, truth: ShuffledRound, before: ShuffledRound | None, last: Mapping[str, Any]
+    ) -> Cost:
+        """Returns what a restated round costs: as before, if what was accounted dominates the truth."""
+        if self.filters is None or before is None:
+            return self.cost(books, truth)
+        accounted = told(before, truth)
+        if accounted == before and "cost" in last:
+            return dataclasses.replace(read(Cost, last["cost"]), fits=self.fitting(truth))
+        return cost_of(books.charge(accounted, self.filters), fits=self.fitting(truth))
 
     def rebudgeted(self, view: CohortView, epsilon: float) -> Step:
         """Returns what another budget changes.
@@ -520,29 +528,6 @@ class BudgetPolicy:
 
     def _with(self, state: State, charge: Charge) -> State:
         return dataclasses.replace(state, total=machine.added(state.rules, state.total, charge))
-
-    def _restated(
-        self,
-        books: Books,
-        view: CohortView,
-        round_: Round,
-        cause: Cause,
-        cost: Cost | None,
-        *,
-        changes: Mapping[ShuffledRound, int],
-        truth: ShuffledRound | None = None,
-        before: ShuffledRound | None = None,
-    ) -> Step:
-        state = self.state(view)
-        described = Described.STATED if cost else Described.UNKNOWN
-        if cause is Cause.VOID:
-            described = Described.NOTHING
-        posting = restated(state, round_, described, cause, cost)
-        accounted = truth and self.accounted_truth(posting, truth, before)
-        if accounted is not None:
-            changes = _merged(changes, {accounted: 1})
-        after = dataclasses.replace(state, total=posting.total)
-        return self._step(books, view, posting, shown=after, changes=changes, cost=cost, accounted=accounted)
 
     def accounted_truth(
         self, posting: Posting, truth: ShuffledRound, before: ShuffledRound | None
@@ -652,9 +637,14 @@ def restated(state: State, round_: Round, described: Described, cause: Cause, co
     return posting
 
 
-def told_of(voided: Charge | None) -> Round:
-    """Returns the round of an incident, with the charge that a void left of it, if there was one."""
-    return Round(charges={} if voided is None else {_NAME: voided}, is_voided=voided is not None)
+def recorded(charge: Charge | None, *, voided: bool) -> Round:
+    """Returns the record of a round before it is restated.
+
+    Args:
+        charge: what is charged for it now, or what a void left of it; None: nothing was charged.
+        voided: of the second.
+    """
+    return Round(charges={} if charge is None else {_NAME: charge}, is_voided=voided and charge is not None)
 
 
 def slots_share(policy: str) -> float:
@@ -746,8 +736,3 @@ def _combined(combine: Any, one: Level, other: Level) -> Level:
         gaussian=combine(one.gaussian, other.gaussian),
         divergences=tuple(map(combine, one.divergences, other.divergences)),
     )
-
-
-def _merged(one: Mapping[ShuffledRound, int], other: Mapping[ShuffledRound, int]) -> dict[ShuffledRound, int]:
-    """Returns changes of what is held together, without kinds of which nothing changes."""
-    return changed(one, other)

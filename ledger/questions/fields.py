@@ -236,6 +236,13 @@ class Body:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Restating(Body):
+    """A question that records what turned out otherwise."""
+
+    dry_run: Annotated[bool, Field(description="Answer what would be recorded, and write nothing.")] = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Explained(Body):
     """A question that says why."""
 

@@ -24,6 +24,7 @@ from shuffle_ledger.ledger.questions.fields import (
     Moment,
     Name,
     NewName,
+    Restating,
     RoundId,
     config,
 )
@@ -172,7 +173,7 @@ class OfRound(Body):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SettleRound(Body):
+class SettleRound(Restating):
     """How many reports were really shuffled, counted as at registration: before the honest fraction is taken;
     with participation the users."""
 
@@ -183,7 +184,7 @@ class SettleRound(Body):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VoidRound(Explained):
+class VoidRound(Restating, Explained):
     """Your attestation that nothing of the round was or will be released, and why."""
 
     round_id: RoundId = field(kw_only=False)
@@ -213,7 +214,7 @@ _Changes: Any = make_dataclass(
 
 
 @dataclass(frozen=True, kw_only=True)
-class CorrectRound(_Changes, Explained):  # type: ignore[misc]  # made of the fields of a round
+class CorrectRound(_Changes, Restating, Explained):  # type: ignore[misc]  # made of the fields of a round
     """The true parameters of a released round: the fields that differ from those declared, and the reason.
     Null for `sampled_from` or `participation` means that there was none; for other fields it means no
     change."""
@@ -223,12 +224,12 @@ class CorrectRound(_Changes, Explained):  # type: ignore[misc]  # made of the fi
     __pydantic_config__ = config(reports=21000, reason="a shard was counted twice")
 
     @classmethod
-    def of(cls, round_id: str, changes: Mapping[str, object], *, reason: str) -> Self:
+    def of(cls, round_id: str, changes: Mapping[str, object], *, reason: str, dry_run: bool = False) -> Self:
         """Return the question that tells what was otherwise; raises InvalidValue."""
         for name, value in changes.items():
             if name not in ROUND_FIELDS:
                 raise InvalidValue(field=name, value=value, expected=f"only {', '.join(ROUND_FIELDS)}")
-        return cls(round_id=round_id, reason=reason, **changes)
+        return cls(round_id=round_id, reason=reason, dry_run=dry_run, **changes)
 
     def changes(self) -> dict[str, object]:
         """Return the fields of the round that were otherwise."""
@@ -237,7 +238,7 @@ class CorrectRound(_Changes, Explained):  # type: ignore[misc]  # made of the fi
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordIncident(Explained):
+class RecordIncident(Restating, Explained):
     """A release that nothing admitted. `round` is null where nothing is known of it: then everything counts
     as revealed."""
 
@@ -269,6 +270,7 @@ class RecordIncident(Explained):
         released: ReleaseTimes | None = None,
         collected_on: date | None = None,
         collected_until: date | None = None,
+        dry_run: bool = False,
     ) -> Self:
         """Return the question that records a release; None as `described`: nothing is known of it."""
         times: Mapping[str, datetime | None] = vars(released or ReleaseTimes())
@@ -280,6 +282,7 @@ class RecordIncident(Explained):
             collected_on=collected_on,
             collected_until=collected_until,
             reason=reason,
+            dry_run=dry_run,
         )
 
     def released(self) -> ReleaseTimes:

@@ -336,6 +336,10 @@ class Store(RoundStore):
                 )
         return appended
 
+    def drafted(self, view: CohortView, draft: EntryDraft) -> LedgerEntry:
+        """Return the entry that `append` would write of a draft. Leaves no trace."""
+        return appends.Step.of(view, draft).entry
+
     def _append_together(
         self, views: Sequence[CohortView], drafts: Sequence[EntryDraft]
     ) -> list[LedgerEntry]:

@@ -122,10 +122,13 @@ def number(value: float) -> float | None:
 
 
 def decision_document(decision: Decision) -> dict[str, Json]:
-    """Return the decision's fields after its `outcome`: one of the names of `DECISIONS`."""
+    """Return the decision's fields after its `outcome`: one of the names of `DECISIONS`. A `dry_run` is
+    stated only if it is one."""
     fields = {
         field.name: document_of(getattr(decision, field.name)) for field in dataclasses.fields(decision)
     }
+    if not fields.get("dry_run"):
+        fields.pop("dry_run", None)
     return {"outcome": type(decision).__name__.lower(), **fields}
 
 

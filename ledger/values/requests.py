@@ -466,6 +466,7 @@ class Settled:
     epsilon_spent_lower: float
     epsilon_remaining: float
     audience: tuple[Member, ...] = ()  # of a round of several cohorts: the numbers of each
+    dry_run: bool = False  # it would be recorded; nothing was written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -481,6 +482,7 @@ class Voided:
     epsilon_spent_lower: float
     epsilon_remaining: float
     audience: tuple[Member, ...] = ()  # of a round of several cohorts: the numbers of each
+    dry_run: bool = False  # it would be recorded; nothing was written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -554,6 +556,7 @@ class Corrected:
     epsilon_spent_lower: float
     epsilon_remaining: float
     audience: tuple[Member, ...] = ()  # of a round of several cohorts: the numbers of each
+    dry_run: bool = False  # it would be recorded; nothing was written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -573,6 +576,7 @@ class Incident:
     epsilon_spent_lower: float
     epsilon_remaining: float
     audience: tuple[Member, ...] = ()  # of a round of several cohorts: the numbers of each
+    dry_run: bool = False  # it would be recorded; nothing was written
 
 
 Outcome: TypeAlias = Admitted | Refused

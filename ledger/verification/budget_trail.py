@@ -40,7 +40,6 @@ from shuffle_ledger.ledger.machine import (
     Posting,
     PostingKind,
     Refusal,
-    Round,
     State,
 )
 from shuffle_ledger.ledger.policies.numbers import epsilon_units, filter_charge, read
@@ -49,9 +48,9 @@ from shuffle_ledger.ledger.policies.policy import (
     SLOTS,
     BudgetPolicy,
     decided,
+    recorded,
     restated,
     slots_share,
-    told_of,
 )
 from shuffle_ledger.ledger.policies.registry import policy_from
 from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, EntryBody, EntryKind, Spending
@@ -62,7 +61,7 @@ _ROUND_OFF = Fraction(1, 2**30)  # of a share of delta, on another computer
 # as much. That is sound; a larger excess is worth a note.
 DEARER_MAX = 0.1
 _CAUSES = {
-    EntryKind.SETTLED: Cause.CORRECT,
+    EntryKind.SETTLED: Cause.SETTLE,
     EntryKind.CORRECTED: Cause.CORRECT,
     EntryKind.VOIDED: Cause.VOID,
     EntryKind.INCIDENT: Cause.INCIDENT,
@@ -319,7 +318,7 @@ class Trail:
         cost = read(Cost, details["cost"]) if "cost" in details else None
         if cost is not None:
             yield from self._check_fits(policy, cost, truth)
-        if cause is Cause.CORRECT and cost is None:
+        if cause in (Cause.SETTLE, Cause.CORRECT) and cost is None:
             raise Damaged("it charges a release and does not say what that costs")
         if cause is Cause.INCIDENT and (cost is None) != bool(details["chosen_after"]):
             yield "it bounds a release that may have come before the opening, or does not bound a later one"
@@ -327,8 +326,7 @@ class Trail:
         if cause is Cause.INCIDENT and cost is None:
             described = Described.UNKNOWN
         known = self._charges.get(round_id)
-        round_ = Round(charges={} if known is None else {policy.machine_rules.name: known})
-        round_ = told_of(known) if cause is Cause.INCIDENT else round_
+        round_ = recorded(known, voided=cause is Cause.INCIDENT)
         posting = restated(before, round_, described, cause, cost)
         if posting.charge != read(Charge, details["charge"]):
             yield "what it says its round takes does not follow from its cost and from what is left"

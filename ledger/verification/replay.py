@@ -16,7 +16,7 @@ from shuffle_ledger.accounting import (
     is_known_policy,
     slot_for,
 )
-from shuffle_ledger.ledger.decisions.truths import local_kind, truth_of
+from shuffle_ledger.ledger.decisions.descriptions import local_kind, with_reports
 from shuffle_ledger.ledger.errors import Damaged, LedgerError
 from shuffle_ledger.ledger.policies.base import IN_CLEAR, told
 from shuffle_ledger.ledger.values import canonical, entries
@@ -497,7 +497,7 @@ class Replay:
         is_sampled = declared.sampled_from is not None and declared.reports_per_user == 1
         if body.round_id in self.of_several and is_sampled and reports > declared.reports:
             self.blame(body.sequence, "it settles a round with more reports than its cohorts' samples have")
-        self._truth = truth = truth_of(declared, reports)
+        self._truth = truth = with_reports(declared, reports)
         if self.trail.filtered and told(before, truth) != accounted:
             self.blame(
                 body.sequence, f"what it accounts does not follow from the {reports} reports it states"

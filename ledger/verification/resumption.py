@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import Any
 
 from shuffle_ledger.accounting import ShuffledRound
-from shuffle_ledger.ledger.decisions.truths import local_kind
+from shuffle_ledger.ledger.decisions.descriptions import local_kind
 from shuffle_ledger.ledger.errors import Damaged, NotFound
 from shuffle_ledger.ledger.policies.base import IN_CLEAR
 from shuffle_ledger.ledger.storage.store import Store

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any, Final
 
-from shuffle_ledger.ledger.decisions.incidents import is_later
+from shuffle_ledger.ledger.decisions.restatements import is_later
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, FIRST_SEQUENCE, EntryBody, EntryKind

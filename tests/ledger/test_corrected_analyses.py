@@ -9,7 +9,7 @@ import pytest
 
 from shuffle_ledger.accounting import Accountant, InvalidParameter, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger.decisions import correct, open_cohort, register_and_admit
-from shuffle_ledger.ledger.decisions.truths import restated
+from shuffle_ledger.ledger.decisions.descriptions import described_otherwise
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
@@ -50,21 +50,21 @@ def test_with_the_randomizer_the_analysis_is_that_of_a_registration_unless_it_is
     )
     unknown: dict[str, object] = {"randomizer": {"kind": "generic", "epsilon0": 1.5}}
     for described in (known, one, alike):
-        assert restated(described, unknown).analysis == "clone"
-        assert restated(described, {**unknown, "analysis": "tight"}).analysis == "tight"
-        assert restated(described, {"randomizer": "krr(k=3, epsilon0=1)"}).analysis == "blanket"
-    assert restated(alike, {"analysis": "clone"}) == one
-    assert restated(alike, {"honest_fraction": 0.5}).analysis == "tight"
+        assert described_otherwise(described, unknown).analysis == "clone"
+        assert described_otherwise(described, {**unknown, "analysis": "tight"}).analysis == "tight"
+        assert described_otherwise(described, {"randomizer": "krr(k=3, epsilon0=1)"}).analysis == "blanket"
+    assert described_otherwise(alike, {"analysis": "clone"}) == one
+    assert described_otherwise(alike, {"honest_fraction": 0.5}).analysis == "tight"
     several = dataclasses.replace(known, reports_per_user=2)
     with pytest.raises(InvalidParameter, match="1 for clone"):
-        restated(several, unknown)
-    assert restated(several, {**unknown, "analysis": "clone-identical"}).reports_per_user == 2
+        described_otherwise(several, unknown)
+    assert described_otherwise(several, {**unknown, "analysis": "clone-identical"}).reports_per_user == 2
 
 
 def test_a_field_that_is_gone_is_refused_with_what_replaces_it() -> None:
     known = ShuffledRound(randomizer=parse_randomizer("krr(k=2, epsilon0=1)"), reports=100)
     with pytest.raises(InvalidParameter, match="interaction is gone: the analysis says it") as refused:
-        restated(known, {"interaction": "identical"})
+        described_otherwise(known, {"interaction": "identical"})
     assert refused.value.field == "interaction"
 
 
@@ -83,7 +83,7 @@ def test_a_correction_of_noise_to_any_randomizer_is_read_as_a_registration_of_it
     told = correct(store, accountant, "noise", unknown, reason="a log", actor="tester")
     assert told.round == registered
     assert correct(store, accountant, "noise", unknown, reason="a log", actor="tester") == told
-    assert restated(noise, unknown | {"analysis": "tight"}).analysis == "tight"
+    assert described_otherwise(noise, unknown | {"analysis": "tight"}).analysis == "tight"
     assert verify(store, accountant).ok
 
 
@@ -99,13 +99,13 @@ def test_noise_brings_its_local_delta_along_in_a_correction(delta0: float) -> No
         )
     )
     changes: dict[str, object] = {"randomizer": f"local_gaussian(sigma=3, delta0={delta0})"}
-    assert restated(known, changes) == other
-    assert restated(noise, changes) == other
+    assert described_otherwise(known, changes) == other
+    assert described_otherwise(noise, changes) == other
     with pytest.raises(InvalidParameter, match="delta0"):
-        restated(noise, {**changes, "delta0": 1e-13})
+        described_otherwise(noise, {**changes, "delta0": 1e-13})
 
 
 def test_a_number_of_reports_that_no_round_has_is_no_round_of_one_user() -> None:
     known = ShuffledRound(randomizer=parse_randomizer("krr(k=2, epsilon0=1)"), reports=100)
     with pytest.raises(InvalidParameter, match="reports"):
-        restated(known, {"reports": 10**12 + 1})
+        described_otherwise(known, {"reports": 10**12 + 1})

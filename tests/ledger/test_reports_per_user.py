@@ -28,7 +28,7 @@ from shuffle_ledger.ledger.decisions import (
     settle,
 )
 from shuffle_ledger.ledger.decisions.audiences import request_of
-from shuffle_ledger.ledger.decisions.truths import local_kind, restated, truth_of
+from shuffle_ledger.ledger.decisions.descriptions import described_otherwise, local_kind, with_reports
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
@@ -243,10 +243,10 @@ def test_the_local_budget_counts_every_report() -> None:
 
 
 def test_fewer_reports_than_a_user_may_send_leave_nobody_to_hide_behind() -> None:
-    few = truth_of(krr(100, 5, honest_fraction=0.1), 3)
+    few = with_reports(krr(100, 5, honest_fraction=0.1), 3)
     assert charged_as(few) == (krr(1, 1), 5)
-    assert charged_as(truth_of(krr(100, 5), 3)) == (krr(1, 1), 3)
-    sampled = truth_of(krr(100, 2, sampled_from=60), 150)
+    assert charged_as(with_reports(krr(100, 5), 3)) == (krr(1, 1), 3)
+    sampled = with_reports(krr(100, 2, sampled_from=60), 150)
     assert (sampled.reports, sampled.sampled_from) == (150, 75)
 
 
@@ -279,10 +279,10 @@ def test_the_second_method_answers_for_one_of_the_rounds(accountant: Accountant)
 def test_a_correction_to_one_report_states_the_sampling_rate_anew() -> None:
     sampled = krr(1_000, sampled_from=5_000)  # of 1,000 users, say, half of whom were lost
     with pytest.raises(InvalidParameter, match="reports divided by it are then the sampling rate"):
-        restated(sampled, {"reports_per_user": 1, "reports": 500})
-    assert restated(sampled, {"reports_per_user": 1, "sampled_from": 2_500}).sampled_from == 2_500
-    assert restated(sampled, {"reports_per_user": 1, "sampled_from": None}) == krr(1_000, 1)
-    assert restated(sampled, {"reports_per_user": 3}).sampled_from == 5_000
+        described_otherwise(sampled, {"reports_per_user": 1, "reports": 500})
+    assert described_otherwise(sampled, {"reports_per_user": 1, "sampled_from": 2_500}).sampled_from == 2_500
+    assert described_otherwise(sampled, {"reports_per_user": 1, "sampled_from": None}) == krr(1_000, 1)
+    assert described_otherwise(sampled, {"reports_per_user": 3}).sampled_from == 5_000
 
 
 def test_a_correction_to_several_reports_needs_one_randomizer_for_all(desk: Desk) -> None:

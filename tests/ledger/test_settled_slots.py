@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shuffle_ledger.accounting import ShuffledRound, fits, parse_randomizer, slot_for
-from shuffle_ledger.ledger.decisions.truths import truth_of
+from shuffle_ledger.ledger.decisions.descriptions import with_reports
 from shuffle_ledger.ledger.policies.base import told
 
 KRR = parse_randomizer("krr(k=4, epsilon0=1)")
@@ -31,7 +31,7 @@ def declared_rounds(draw: st.DrawFn) -> ShuffledRound:
 
 
 def charged(declared: ShuffledRound, reports: int) -> ShuffledRound:
-    return told(slot_for(declared), truth_of(declared, reports))
+    return told(slot_for(declared), with_reports(declared, reports))
 
 
 @pytest.mark.slow
@@ -40,7 +40,7 @@ def charged(declared: ShuffledRound, reports: int) -> ShuffledRound:
 def test_a_settlement_rounds_once(declared: ShuffledRound, reports: int) -> None:
     accounted = slot_for(declared)
     assert charged(declared, declared.reports) == accounted
-    settled, truth = charged(declared, reports), truth_of(declared, reports)
+    settled, truth = charged(declared, reports), with_reports(declared, reports)
     assert settled in (accounted, slot_for(truth))
     assert slot_for(settled) == settled
     assert settled.reports <= reports
@@ -62,6 +62,6 @@ def test_a_charge_that_a_correction_left_covers_the_honest_reports_that_arrived(
     )
     accounted = slot_for(declared)
     assert fits(corrected, accounted), "so the correction changes no charge"
-    fewer, enough = (told(accounted, truth_of(corrected, reports)) for reports in (700, 1_800))
-    assert fewer == slot_for(truth_of(corrected, 700))
+    fewer, enough = (told(accounted, with_reports(corrected, reports)) for reports in (700, 1_800))
+    assert fewer == slot_for(with_reports(corrected, 700))
     assert enough == accounted

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
-from shuffle_ledger.ledger.decisions import correct, request_of, settle, settlement
+from shuffle_ledger.ledger.decisions import correct, request_of, restatements, settle
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.verification.verifier import verify
@@ -118,19 +118,19 @@ def test_more_reports_of_several_sampled_cohorts_want_their_rate_told_anew(
     desk.decide(request_of(("a", "b"), several, round_id="several"))  # the rate has no effect on its charge
     desk.decide(request_of(("a",), sampled, round_id="alone"))
     before = {name: store.view(name).head_sequence for name in "ab"}
-    with pytest.raises(InvalidValue, match="at most 10, as was told last"):
+    with pytest.raises(InvalidValue, match="at most 10, as recorded last"):
         settle(store, accountant, "settled", reports=11, actor="ada")
-    with pytest.raises(InvalidValue, match="at most 10, as was told last"):
+    with pytest.raises(InvalidValue, match="at most 10, as recorded last"):
         correct(store, accountant, "settled", {"reports": 11}, **BY_ACTOR)
     assert {name: store.view(name).head_sequence for name in "ab"} == before
     settle(store, accountant, "settled", reports=5, actor="ada")
-    with pytest.raises(InvalidValue, match="at most 5, as was told last"):
+    with pytest.raises(InvalidValue, match="at most 5, as recorded last"):
         correct(store, accountant, "settled", {"reports": 10}, **BY_ACTOR)
     correct(store, accountant, "settled", {"reports": 10, "sampled_from": 11}, **BY_ACTOR)
     settle(store, accountant, "several", reports=12, actor="ada")
     settle(store, accountant, "alone", reports=11, actor="ada")
     desk.check()
-    monkeypatch.setattr(settlement, "refuse_larger_sample", lambda *_: None)
+    monkeypatch.setattr(restatements, "refuse_larger_sample", lambda *_: None)
     settle(store, accountant, "forged", reports=11, actor="ada")
     report = verify(store, accountant)
     for found in report.cohorts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from fastapi import APIRouter, Request
@@ -23,24 +23,34 @@ from shuffle_ledger.ledger.api.dependencies import (
     seen_cohort,
 )
 from shuffle_ledger.ledger.api.pages.routes import checked_form, page, planned, whole
-from shuffle_ledger.ledger.decisions.corrections import CORRECTABLE, correct, correcting
-from shuffle_ledger.ledger.decisions.courses import described_now
+from shuffle_ledger.ledger.decisions.descriptions import described_now
 from shuffle_ledger.ledger.decisions.outcomes import round_record
-from shuffle_ledger.ledger.decisions.previews import Consequence, consequences
-from shuffle_ledger.ledger.decisions.settlement import settle, settling, void, voiding
+from shuffle_ledger.ledger.decisions.restatements import RESTATABLE, correct, settle, void
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable, NotFound
+from shuffle_ledger.ledger.machine import Cause
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.values.requests import Corrected, RoundRequest, Settled, Voided
 
 # What may be told of a round in these states, with the fields that its form sends.
 _ACTS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
-    "settle": (("admitted",), ("reports",)),
-    "void": (("admitted",), ("reason",)),
-    "correct": (CORRECTABLE, ("reports", "reason")),
+    "settle": (RESTATABLE[Cause.SETTLE], ("reports",)),
+    "void": (RESTATABLE[Cause.VOID], ("reason",)),
+    "correct": (RESTATABLE[Cause.CORRECT], ("reports", "reason")),
 }
 _SAID_NO: Final = (Conflict, InvalidValue, InvalidParameter, NotCollectable)
 
 router = APIRouter(include_in_schema=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Consequence:
+    """What would change in one budget."""
+
+    cohort: str
+    epsilon_spent_before: float  # upper bounds
+    epsilon_spent_after: float
+    epsilon_remaining: float  # after it
+    breaks: bool  # the budget's promise, which holds now
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,26 +127,34 @@ class _Said:
         return whole("reports", self.fields["reports"])
 
     def foreseen(self, store: Store, accountant: Accountant) -> Preview:
-        """Return what it would change."""
-        name, actor, reason = self.round_id, self.actor, self.fields.get("reason", "")
-        if self.act == "settle":
-            telling = settling(store, accountant, name, reports=self.reports, actor=actor)
-        elif self.act == "void":
-            telling = voiding(store, accountant, name, reason=reason, actor=actor)
-        else:
-            changes = {"reports": self.reports}
-            telling = correcting(store, accountant, name, changes, reason=reason, actor=actor)
-        return Preview(act=self.act, fields=self.fields, consequences=consequences(store, telling))
+        """Return what it would change, in each budget that it would change."""
+        answer = self.tell(store, accountant, dry_run=True)
+        found = []
+        for one in answer.audience or (answer,):
+            view = store.view(one.cohort)
+            if one.sequence <= view.head_sequence:
+                continue  # the chain says so already
+            consequence = Consequence(
+                cohort=one.cohort,
+                epsilon_spent_before=view.spent.epsilon_upper,
+                epsilon_spent_after=one.epsilon_spent_upper,
+                epsilon_remaining=one.epsilon_remaining,
+                breaks=getattr(one, "overspent", False) and view.cohort.status == "open",
+            )
+            found.append(consequence)
+        return Preview(act=self.act, fields=self.fields, consequences=tuple(found))
 
-    def tell(self, store: Store, accountant: Accountant) -> None:
-        """Write it."""
-        name, actor, reason = self.round_id, self.actor, self.fields.get("reason", "")
+    def tell(
+        self, store: Store, accountant: Accountant, *, dry_run: bool = False
+    ) -> Settled | Voided | Corrected:
+        """Write it, unless it is a dry run; return what is recorded, or would be."""
+        name, reason = self.round_id, self.fields.get("reason", "")
+        said: dict[str, Any] = {"actor": self.actor, "dry_run": dry_run}
         if self.act == "settle":
-            settle(store, accountant, name, reports=self.reports, actor=actor)
-        elif self.act == "void":
-            void(store, accountant, name, reason=reason, actor=actor)
-        else:
-            correct(store, accountant, name, {"reports": self.reports}, reason=reason, actor=actor)
+            return settle(store, accountant, name, reports=self.reports, **said)
+        if self.act == "void":
+            return void(store, accountant, name, reason=reason, **said)
+        return correct(store, accountant, name, {"reports": self.reports}, reason=reason, **said)
 
 
 async def _round(

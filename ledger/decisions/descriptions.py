@@ -1,4 +1,4 @@
-"""Rounds as they were released: the declared ones, with the number of reports that were shuffled."""
+"""Descriptions of rounds: with another number of reports than declared, or with other fields."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
 from shuffle_ledger.accounting import InvalidParameter, LocalGaussian, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.gone_names import gone_sentence
 from shuffle_ledger.ledger.policies.base import IN_CLEAR
+from shuffle_ledger.ledger.values.requests import RoundRecord, Settled
 from shuffle_ledger.ledger.values.texts import POPULATION_MAX
 
 
-def truth_of(declared: ShuffledRound, reports: int) -> ShuffledRound:
-    """Return the declared round with the number of reports that were really shuffled.
+def with_reports(declared: ShuffledRound, reports: int) -> ShuffledRound:
+    """Returns the declared round with the number of reports that were really shuffled.
 
     A sampled user who sent nothing was at risk all the same: with fewer reports than declared the sampling
     rate stays (rounded up), with more it rises.
@@ -31,14 +33,14 @@ def truth_of(declared: ShuffledRound, reports: int) -> ShuffledRound:
         return alone(declared)
 
 
-def restated(described: ShuffledRound, changes: Mapping[str, object]) -> ShuffledRound:
+def described_otherwise(described: ShuffledRound, changes: Mapping[str, object]) -> ShuffledRound:
     """Returns a round with some fields changed.
 
     Args:
         described: the round as recorded so far.
         changes: fields of the JSON form with their new values. If only the number of reports changes, the
-            result is that of `truth_of`. With the randomizer the analysis changes: unless it is named, it is
-            the one that a registration assumes. A randomizer that names its local delta brings it along.
+            result is that of `with_reports`. With the randomizer the analysis changes: unless it is named, it
+            is the one that a registration assumes. A randomizer that names its local delta brings it along.
 
     Raises:
         InvalidParameter: the changed round is not valid.
@@ -49,7 +51,7 @@ def restated(described: ShuffledRound, changes: Mapping[str, object]) -> Shuffle
             raise InvalidParameter(name, changes[name], "nothing", gone)
     reports = changes.get("reports")
     if set(changes) == {"reports"} and type(reports) is int and 1 <= reports <= POPULATION_MAX:
-        return truth_of(described, reports)
+        return with_reports(described, reports)
     fields = {**described.to_mapping(), **changes}
     if type(reports) is int and "sampled_from" not in changes and described.sampled_from is not None:
         fields["sampled_from"] = _population(described, reports)
@@ -59,6 +61,35 @@ def restated(described: ShuffledRound, changes: Mapping[str, object]) -> Shuffle
             fields["delta0"] = 0.0  # it names its own
         fields = {name: fields[name] for name in fields if name != "analysis" or name in changes}
     return ShuffledRound.from_mapping(fields)
+
+
+def described_now(record: RoundRecord) -> ShuffledRound:
+    """Returns the present description of a round: as declared, settled, corrected, or recorded as an incident
+    last."""
+    described = record.request.round
+    for one in record.told:
+        described = (
+            with_reports(described, one.reports) if isinstance(one, Settled) else one.round or IN_CLEAR
+        )
+    return described
+
+
+def refuse_larger_sample(record: RoundRecord, reports: int) -> None:
+    """Raises InvalidValue if there are more reports than recorded so far, where several cohorts were sampled.
+
+    All of them may be of one cohort, so its sampling rate may have risen by more than the average. Several
+    reports of a user earn no credit for samples, so that the rate has no effect on the charge there.
+    """
+    known = described_now(record)
+    if known.sampled_from is None or known.reports_per_user > 1 or reports <= known.reports:
+        return
+    if len(record.request.members) > 1:
+        expected = (
+            f"at most {known.reports}, as recorded last, for several cohorts were sampled, and more may"
+            " all be of one: if there were more, correct the round first, with `reports` and `sampled_from`,"
+            " which reports divided by the largest rate of a cohort give, or with none"
+        )
+        raise InvalidValue(field="reports", value=reports, expected=expected)
 
 
 def _check_rate_is_stated(
