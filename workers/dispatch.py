@@ -16,7 +16,7 @@ from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger import request_ids, telemetry
-from shuffle_ledger.ledger.decisions import admit_in_order, present_answer
+from shuffle_ledger.ledger.decisions import admit, present_answer
 from shuffle_ledger.ledger.request_ids import MESSAGE_HEADER
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage import Store
@@ -40,8 +40,7 @@ _log = logging.getLogger(__name__)
 def decide(store: Store, accountant: Accountant, settings: Settings, round_id: str) -> Outcome | Pending:
     """Return a registered round's outcome while it stands; Pending if no worker decides it in the time set.
 
-    Without a broker the function that workers call runs here, first for the rounds of the same cohort that
-    were registered earlier and left undecided: who was interrupted and starts again keeps the order.
+    Without a broker the function that workers call runs here.
 
     Raises:
         NotFound: no such round.
@@ -49,7 +48,7 @@ def decide(store: Store, accountant: Accountant, settings: Settings, round_id: s
         What `ledger.decisions.admit` raises, without a broker.
     """
     if settings.broker_url is None:
-        return admit_in_order(store, accountant, round_id)
+        return admit(store, accountant, round_id)
     answer = _answer(store, round_id)
     if not isinstance(answer, Pending):
         return answer

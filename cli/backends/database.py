@@ -15,8 +15,8 @@ from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.ledger.answering import Call, answer_to, silent
 from shuffle_ledger.ledger.decisions import (
     Fits,
+    admit,
     admit_at_once,
-    admit_in_order,
     admit_together,
     open_many,
     quote,
@@ -151,7 +151,7 @@ class DatabaseLedger(Operations, Blocking):
 def decide(session: Session, round_id: str) -> Outcome | Pending:
     """Return a registered round's outcome, decided here or by a worker."""
     if session.settings.broker_url is None:
-        return admit_in_order(session.store, session.accountant, round_id)
+        return admit(session.store, session.accountant, round_id)
     from shuffle_ledger.workers.dispatch import decide as dispatched  # noqa: PLC0415 - Celery, which only a broker needs
 
     return dispatched(session.store, session.accountant, session.settings, round_id)

@@ -16,7 +16,7 @@ from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.cli.options import broker_option, database_options, output_options
 from shuffle_ledger.cli.rendering.started import present_start
 from shuffle_ledger.ledger import logs, telemetry
-from shuffle_ledger.ledger.decisions import admit_in_order
+from shuffle_ledger.ledger.decisions import admit
 from shuffle_ledger.ledger.security_log import written_to_stderr
 from shuffle_ledger.ledger.values import Outcome, Pending
 
@@ -102,4 +102,4 @@ def dispatch_of(session: Session) -> Dispatch:
 
 
 def _decide_here(session: Session, accountant: Accountant, round_id: str) -> Outcome | Pending:
-    return admit_in_order(session.store, accountant, round_id)
+    return admit(session.store, accountant, round_id)

@@ -6,7 +6,6 @@ Imports `policies` and what lies below it.
 from shuffle_ledger.ledger.decisions.admission import (
     admit,
     admit_at_once,
-    admit_in_order,
     register,
     register_and_admit,
 )
@@ -34,7 +33,6 @@ __all__ = [
     "QuotaReading",
     "admit",
     "admit_at_once",
-    "admit_in_order",
     "admit_together",
     "change_budget",
     "check_collection",

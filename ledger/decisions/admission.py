@@ -1,12 +1,12 @@
 """Admission: registers rounds and decides them, each in one commit with its entry.
 
 `decisions.decide` computes the answer to one round. `decisions.steps` says whether it can be given now. The
-functions here act on that: they append the answer, compute what is missing, or let earlier rounds go first.
+functions here act on that: they append the answer, or compute what is missing. A round whose numbers are
+known is decided at once, another one when they are computed; no order between rounds is kept.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from shuffle_ledger.accounting import Accountant
@@ -20,7 +20,6 @@ from shuffle_ledger.ledger.decisions.steps import (
     NeedsRow,
     NewRoundRequest,
     NotYet,
-    OthersFirst,
     Step,
     first_step,
     prepared_for,
@@ -46,10 +45,7 @@ from shuffle_ledger.ledger.values.requests import (
 )
 from shuffle_ledger.ledger.values.texts import checked_text
 
-EARLIER_ROUNDS_MAX = 10_000
 _LOST_WORKER = "a worker was lost before it decided"
-
-_log = logging.getLogger(__name__)
 
 
 def register(store: Store, request: RoundRequest, *, actor: str) -> Pending | Outcome:
@@ -132,8 +128,7 @@ def register_and_admit(
     """Register a round and decide it here; also return whether it had been decided before.
 
     In one commit where that takes no long computation, else in two: the round first, so that nothing is lost
-    should this process die while it computes. Rounds of the same cohort that were registered earlier and left
-    undecided are decided first, and keep their order.
+    should this process die while it computes.
 
     **Guarantee**: as `admit`.
 
@@ -144,15 +139,11 @@ def register_and_admit(
     asked = NewRoundRequest.of(request, actor=actor)
     open_periods(store, request, actor=asked.actor)
     answer = _at_once(store, accountant, asked)
-    if isinstance(answer, OthersFirst):
-        _admit_each(store, accountant, store.pending(limit=EARLIER_ROUNDS_MAX, cohorts=request.cohorts))
-        # A round registered since then is no earlier than this one.
-        answer = _at_once(store, accountant, asked, others_first=False)
     if not isinstance(answer, NotYet):
         return answer, False
     registered = register(store, given, actor=asked.actor)  # of the day that it is now
     if isinstance(registered, Pending):
-        return admit_in_order(store, accountant, request.round_id), False
+        return admit(store, accountant, request.round_id), False
     return registered, True
 
 
@@ -161,9 +152,8 @@ def admit_at_once(
 ) -> Outcome | None:
     """Register a round and decide it in one commit, or write nothing and return None.
 
-    None if the decision takes a long computation, as one about a new kind of rounds does; if the identifier
-    is taken; or if rounds of the cohort that were registered earlier are undecided. `register` and `admit`
-    are for these.
+    None if the decision takes a long computation, as one about a new kind of rounds does, or if the
+    identifier is taken. `register` and `admit` are for these.
 
     **Guarantee**: as `admit`; and the round's row is there if and only if its outcome is.
 
@@ -177,62 +167,26 @@ def admit_at_once(
     return None if isinstance(answer, NotYet) else answer
 
 
-def admit_in_order(store: Store, accountant: Accountant, round_id: str) -> Outcome:
-    """Decide a registered round after those of its cohort that were registered earlier and left undecided.
-
-    A caller that was interrupted and starts again keeps the order.
-
-    Raises:
-        What `admit` raises.
-    """
-    _admit_each(store, accountant, pending_before(store, round_id))
-    return admit(store, accountant, round_id)
-
-
-def pending_before(store: Store, round_id: str) -> list[str]:
-    """Return the undecided rounds of a round's cohorts that were registered before it, in order and at most
-    `EARLIER_ROUNDS_MAX`; raises NotFound."""
-    stored = store.round(round_id)
-    cohorts = RoundRequest.from_bytes(stored.content).cohorts
-    return store.pending(limit=EARLIER_ROUNDS_MAX, cohorts=cohorts, up_to=stored.registration - 1)
-
-
-def _admit_each(store: Store, accountant: Accountant, waiting: list[str]) -> None:
-    for round_id in waiting:
-        try:
-            admit(store, accountant, round_id)
-        except (TryAgain, Unavailable):
-            raise
-        except NotCollectable:
-            continue  # another process decided it since, and it was closed
-        except Exception:  # noqa: BLE001 - counted with that round, which must not hold up the others
-            _log.exception("round %s, registered earlier, could not be decided", round_id)
-
-
-def _at_once(
-    store: Store, accountant: Accountant, asked: NewRoundRequest, *, others_first: bool = True
-) -> Outcome | NotYet:
+def _at_once(store: Store, accountant: Accountant, asked: NewRoundRequest) -> Outcome | NotYet:
     """Register and decide a round in one commit, or write nothing and return what has to happen first.
 
     Numbers that are missing are computed before, if that does not take long.
     """
-    answer = _attempt(store, accountant, asked, others_first=others_first)
+    answer = _attempt(store, accountant, asked)
     if isinstance(answer, NeedsComputation) and all(
         prepared_for(store, accountant, view, asked.request) for view in answer.views
     ):
-        return _attempt(store, accountant, asked, others_first=others_first)
+        return _attempt(store, accountant, asked)
     return answer
 
 
-def _attempt(
-    store: Store, accountant: Accountant, asked: NewRoundRequest, *, others_first: bool
-) -> Outcome | NotYet:
+def _attempt(store: Store, accountant: Accountant, asked: NewRoundRequest) -> Outcome | NotYet:
     """Register and decide a round from numbers in memory, in one commit; if that cannot be, write nothing."""
     step: Step = NeedsRow()  # where the identifier is taken, no step is made
 
     def drafted(new: Sequence[NewRound]) -> Sequence[EntryDraft] | None:
         nonlocal step
-        step = first_step(store, accountant, asked, new, others_first=others_first)
+        step = first_step(store, accountant, asked, new)
         return step.drafts if isinstance(step, Decided) else None
 
     request = asked.request

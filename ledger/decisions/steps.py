@@ -36,11 +36,6 @@ class NeedsComputation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OthersFirst:
-    """Rounds of a cohort that were registered earlier are undecided, and are decided first."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class NeedsRow:
     """The round must be registered before it is decided.
 
@@ -48,7 +43,7 @@ class NeedsRow:
     """
 
 
-NotYet = NeedsComputation | OthersFirst | NeedsRow
+NotYet = NeedsComputation | NeedsRow
 Step = Decided | NotYet
 
 
@@ -84,19 +79,11 @@ class NewRoundRequest:
         )
 
 
-def first_step(
-    store: Store,
-    accountant: Accountant,
-    asked: NewRoundRequest,
-    new: Sequence[NewRound],
-    *,
-    others_first: bool = True,
-) -> Step:
+def first_step(store: Store, accountant: Accountant, asked: NewRoundRequest, new: Sequence[NewRound]) -> Step:
     """Return the entries that register and decide a round, or what has to happen before they can be made.
 
     Args:
         new: the round's cohorts in order and the next registrations, as the transaction reads them.
-        others_first: False once the rounds that were registered earlier have had their turn.
 
     Raises:
         InvalidValue: the round is larger than its cohorts together, or not one for all of them.
@@ -107,8 +94,6 @@ def first_step(
     decide.check_request(request, [view.cohort for view in views])
     if any(is_over(request, view.now.date()) for view in views):
         return NeedsRow()  # midnight passed since its periods were chosen: it is registered for other days
-    if others_first and any(each.others_wait for each in new):
-        return OthersFirst()
     stored = [asked.stored(each) for each in new]
     try:
         missing = tuple(view for view in views if not decide.is_quick(store, accountant, view, request))

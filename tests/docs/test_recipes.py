@@ -17,7 +17,7 @@ from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomize
 from shuffle_ledger.ledger.access import issue
 from shuffle_ledger.ledger.api.app import create_app
 from shuffle_ledger.ledger.api.dependencies import Dispatch
-from shuffle_ledger.ledger.decisions import admit_in_order, open_cohort, register, void
+from shuffle_ledger.ledger.decisions import admit, open_cohort, register, void
 from shuffle_ledger.ledger.errors import Conflict, Unauthorized
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage import Store, initialise
@@ -136,7 +136,7 @@ def test_the_gate_returns_the_decision_and_raises_for_everything_else(
     def decide(accountant: Accountant, round_id: str) -> Any:
         if round_id == "phones-later":
             return Pending(round_id=round_id, cohort="phones")
-        return admit_in_order(store, accountant, round_id)
+        return admit(store, accountant, round_id)
 
     with (
         ledger(0.2) as store,

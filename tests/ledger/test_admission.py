@@ -14,7 +14,6 @@ import pytest
 
 from shuffle_ledger.accounting import Accountant, FilterSet, ShuffledRound, parse_randomizer, slot_for
 from shuffle_ledger.ledger.decisions import (
-    admission,
     admit,
     change_budget,
     open_cohort,
@@ -136,7 +135,6 @@ def test_rounds_wait_in_order_of_registration(
         assert register(phones, make_request(name), actor="t") == Pending(round_id=name, cohort="phones")
     assert phones.pending(limit=10) == names
     assert phones.pending(limit=2) == names[:2]
-    assert admission.pending_before(phones, "mango") == names[:2]
     admit(phones, accountant, "apple")
     assert phones.pending(limit=10) == ["zebra", "mango"]
 

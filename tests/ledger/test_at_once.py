@@ -181,17 +181,15 @@ def test_impossible_requests_are_told_and_leave_no_trace(
         watches.round("r")
 
 
-def test_who_was_registered_earlier_is_decided_first(
+def test_a_known_kind_waits_for_no_round_that_was_registered_earlier(
     watches: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
-    for name in ("left over", "also left over"):
-        register_pending(watches, make_request(name, cohort="watches"))
-    late = make_request("late", cohort="watches")
-    assert at_once(watches, accountant, late) is None
-    assert at_once(watches, accountant, make_request("elsewhere", cohort="clocks")) is not None
-    assert isinstance(register_and_admit(watches, accountant, late, actor="tester")[0], Admitted)
+    register_pending(watches, make_request("waits", cohort="watches"))
+    known = make_request("known", cohort="watches")
+    assert isinstance(at_once(watches, accountant, known), Admitted)
+    assert isinstance(admit(watches, accountant, "waits"), Admitted)
     decided = [entry.round_id for entry in watches.entries_of("watches")]
-    assert decided == [None, "first of watches", "left over", "also left over", "late"]
+    assert decided == [None, "first of watches", "known", "waits"]
     assert watches.pending(limit=10) == []
 
 

@@ -9,10 +9,8 @@ import pytest
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.decisions import (
-    admission,
     admit,
     admit_at_once,
-    admit_in_order,
     admit_together,
     freezing,
     quote,
@@ -27,7 +25,7 @@ from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import LedgerEntry
-from shuffle_ledger.ledger.values.requests import Admitted, Pending, RefusalReason, Refused, RoundRequest
+from shuffle_ledger.ledger.values.requests import Admitted, RefusalReason, Refused, RoundRequest
 from shuffle_ledger.workers import dispatch
 from tests.ledger.desk import break_promise
 
@@ -81,7 +79,6 @@ def test_every_repetition_says_how_the_round_stands(
         lambda: register_and_admit(phones, accountant, request, actor="tester"),
         lambda: admit(phones, accountant, "week1"),
         lambda: admit(phones, accountant, "week1", redelivered=True),
-        lambda: admit_in_order(phones, accountant, "week1"),
         lambda: quote(phones, accountant, request),
         lambda: dispatch.decide(phones, accountant, Settings(broker_url=None), "week1"),
         lambda: dispatch.decide(phones, accountant, Settings(broker_url="memory://"), "week1"),
@@ -114,26 +111,6 @@ def admitted_and_voided(url: str, accountant: Accountant, round_id: str) -> None
     with Store.connect(url) as other:
         admit(other, accountant, round_id)
         voided(other, accountant, round_id)
-
-
-def test_a_registration_that_waits_in_line_learns_that_its_round_was_voided(
-    phones: Store,
-    database_url: str,
-    accountant: Accountant,
-    make_request: MakeRequest,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    request = make_request("week1")
-    assert isinstance(register(phones, request, actor="tester"), Pending)
-    before = admission.pending_before
-
-    def slow(store: Store, round_id: str) -> list[str]:
-        admitted_and_voided(database_url, accountant, "week1")
-        return before(store, round_id)
-
-    monkeypatch.setattr(admission, "pending_before", slow)
-    with pytest.raises(NotCollectable, match="voided"):
-        admit_in_order(phones, accountant, "week1")
 
 
 def test_a_lost_race_against_an_admission_and_a_void_admits_nothing(

@@ -282,25 +282,21 @@ class Operations(RuleBasedStateMachine):
                 register_and_admit(self.store, self.accountant, self.requests[name], actor="model")
             return
         known = name in self.outcomes
-        cohort = self.requests[name].cohort
-        waiting = [one for one in self.pending if self.requests[one].cohort == cohort]
         answer = register_and_admit(self.store, self.accountant, self.requests[name], actor="model")
-        for one in [] if known else waiting[: waiting.index(name) + 1]:  # in the order of registration
-            outcome = round_record(self.store, one).outcome
+        if not known:
+            outcome = round_record(self.store, name).outcome
             assert outcome is not None
-            self.note_outcome(one, outcome, expected=self.would_admit(self.requests[one]))
+            self.note_outcome(name, outcome, expected=self.would_admit(self.requests[name]))
         assert answer == (self.outcomes[name], known)
 
     @rule(target=names, name=NAMES, cohort=COHORTS, epsilon0=EPSILONS, reports=REPORTS)
     def admit_at_once(self, name: str, cohort: str, epsilon0: float, reports: int) -> Any:
         request = requested(name, cohort, epsilon0, reports)
         expected = self.would_admit(request)
-        others_wait = any(self.requests[one].cohort == cohort for one in self.pending)
         outcome = admit_at_once(self.store, self.accountant, request, actor="model")
         if outcome is None:
             return multiple()
         assert name not in self.requests
-        assert not others_wait
         self.requests[name] = request
         self.pending.append(name)
         self.note_outcome(name, outcome, expected=expected)
