@@ -22,7 +22,7 @@ from shuffle_ledger.ledger.decisions.windows import is_over, period_names
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.base import Step, slot_of
-from shuffle_ledger.ledger.policies.policy import NO_FILTER, BudgetPolicy
+from shuffle_ledger.ledger.policies.policy import NO_FILTER, BudgetPolicy, decided_together
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
@@ -50,22 +50,37 @@ class Decision:
     details: Mapping[str, Any]  # what the policy writes into the entry
 
 
-def decide(books: Books, view: CohortView, request: RoundRequest) -> Decision:
-    """Return what the answer to a request is, for a cohort as `view` says.
+def decide(books: Books, views: Sequence[CohortView], request: RoundRequest) -> list[Decision]:
+    """Returns what each budget of a round, as `views` say they are, answers to it: the machine decides once,
+    for all of them.
 
     Raises:
         AccountingError, LedgerError: the numbers cannot be computed.
     """
-    policy = registry.policy_of(books.store, view)
-    refused = _refused_unseen(view, request) or _refused_slot(policy, view, request.round)
-    if refused is not None:
-        return _decision(slot_of(request.round), refused, None, policy.unchanged(view))
-    step = policy.admitting(books, view, request.round)
-    accounted = step.accounted or slot_of(request.round)
-    refused = _refused(policy, view, accounted, step)
-    # Of a refusal: the charge it would have had, beside the standing that it leaves as it was.
-    details = step.details if refused is None else {**step.details, **policy.unchanged(view)}
-    return _decision(accounted, refused, step.spent, details)
+    policies = {view.cohort.name: registry.policy_of(books.store, view) for view in views}
+    unseen, states, costs = {}, {}, {}
+    for view in views:
+        name, policy = view.cohort.name, policies[view.cohort.name]
+        refused = _refused_unseen(view, request) or _refused_slot(policy, view, request.round)
+        if refused is not None:
+            unseen[name] = refused
+            continue
+        states[name], costs[name] = policy.state(view), policy.cost(books, request.round)
+    postings = decided_together(states, costs)
+    decisions = []
+    for view in views:
+        name, policy = view.cohort.name, policies[view.cohort.name]
+        if name in unseen:
+            accounted = slot_of(request.round)
+            decisions.append(_decision(accounted, unseen[name], None, policy.unchanged(view)))
+            continue
+        step = policy.decided(books, view, request.round, costs[name], postings[name])
+        accounted = step.accounted or slot_of(request.round)
+        refused = _refused(policy, view, accounted, step)
+        # Of a refusal: the charge it would have had, beside the standing that it leaves as it was.
+        details = step.details if refused is None else {**step.details, **policy.unchanged(view)}
+        decisions.append(_decision(accounted, refused, step.spent, details))
+    return decisions
 
 
 def _decision(
@@ -156,8 +171,7 @@ def drafts(
     Raises:
         What `decide` raises.
     """
-    books = Books(store=store, accountant=accountant)
-    decisions = [decide(books, view, request) for view in views]
+    decisions = decide(Books(store=store, accountant=accountant), views, request)
     refused_by = {
         view.cohort.name: _numbers_of(decision, view)
         for view, decision in zip(views, decisions, strict=True)

@@ -96,7 +96,8 @@ def quote_next(
 ) -> tuple[Quote, list[CohortView]]:
     """Return what `quote_for_all` returns, and how the cohorts would be after that answer."""
     decide.check_request(request, [view.cohort for view in views])
-    pairs = [_quoted(store, accountant, view, request) for view in views]
+    decisions = decide.decide(Books(store=store, accountant=accountant, keep=False), views, request)
+    pairs = [_quoted(store, view, one) for view, one in zip(views, decisions, strict=True)]
     quotes = [each for each, _ in pairs]
     if len(quotes) == 1:
         return quotes[0], [pairs[0][1]]
@@ -120,11 +121,8 @@ def _refused_by(quoted: Quote) -> RefusedBy:
     )
 
 
-def _quoted(
-    store: Store, accountant: Accountant, view: CohortView, request: RoundRequest
-) -> tuple[Quote, CohortView]:
+def _quoted(store: Store, view: CohortView, decision: decide.Decision) -> tuple[Quote, CohortView]:
     cohort = view.cohort
-    decision = decide.decide(Books(store=store, accountant=accountant, keep=False), view, request)
     admitted = decision.reason is None
     requested = decision.requested
     after = requested if admitted and requested is not None else view.spent

@@ -78,7 +78,8 @@ SLOTS_SHARE = 0.75
 NO_SLOT, NO_FILTER, NO_DELTA = "slots", "filters", ("certain loss", "slack")
 SLOTS = "slots"  # the name of their reading
 _ENDLESS = machine.UNBOUNDED - 1  # the largest limit
-_NAME = "budget"  # postings of one budget are asked for one by one: its name in them says nothing
+_NAME = "budget"  # of rules that no chain has yet; budgets of one kind share them
+_NAMED_RULES_MAX = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,6 +256,7 @@ class BudgetPolicy:
         total, limits = standing.get("total"), standing.get("limits")
         state = dataclasses.replace(
             self._empty,
+            rules=_named(self.machine_rules, view.cohort.name, view.cohort.parent or view.cohort.name),
             total=read_once(view, "total", total, lambda: self.read_total(total)),
             is_used=view.head_sequence > 1,
             is_overspent=view.cohort.status == "overspent",
@@ -393,10 +395,11 @@ class BudgetPolicy:
         books.charge(accounted, self.filters)
         return True
 
-    def admitting(self, books: Books, view: CohortView, described: ShuffledRound) -> Step:
-        """Returns what deciding a round changes; its posting says whether it is admitted."""
-        state, cost = self.state(view), self.cost(books, described)
-        posting = decided(state, cost)
+    def decided(
+        self, books: Books, view: CohortView, described: ShuffledRound, cost: Cost, posting: Posting
+    ) -> Step:
+        """Returns what the machine's decision about a round of this cost changes."""
+        state = self.state(view)
         accounted = self.accounted(view, described) or slot_of(described)
         after = state if posting.charge is None else self._with(state, posting.charge)
         return self._step(
@@ -433,7 +436,7 @@ class BudgetPolicy:
         if truth is None:
             described = Described.NOTHING
         state = self.state(view)
-        posting = restated(state, recorded(charge, voided=is_incident), described, cause, cost)
+        posting = restated(state, recorded(state, charge, voided=is_incident), described, cause, cost)
         accounted = truth and self.accounted_truth(posting, truth, before)
         changes = {} if before is None else {before: -1}
         if accounted is not None:
@@ -607,9 +610,28 @@ class BudgetPolicy:
 
 def decided(state: State, cost: Cost) -> Posting:
     """Returns what a budget posts when it decides alone about a round of some cost."""
-    posting = machine.decide({_NAME: state}, Request(audience=(_NAME,)), {_NAME: cost}).postings[0]
-    if posting.charge is None or not refuses_nothing(state):
-        return posting
+    return decided_together({state.rules.name: state}, {state.rules.name: cost})[state.rules.name]
+
+
+def decided_together(states: Mapping[str, State], costs: Mapping[str, Cost]) -> dict[str, Posting]:
+    """Returns what each budget of a round posts, by its name: all admit it, or none is charged."""
+    limited = {name: state for name, state in states.items() if not refuses_nothing(state)}
+    audience = tuple({state.rules.cohort: None for state in limited.values()})
+    found, is_admitted = {}, True
+    if limited:
+        answer = machine.decide(limited, Request(audience=audience), {name: costs[name] for name in limited})
+        found, is_admitted = {posting.budget: posting for posting in answer.postings}, answer.is_admitted
+    for name in states.keys() - limited.keys():
+        found[name] = _without_limits(states[name], costs[name], is_admitted=is_admitted)
+    return found
+
+
+def _without_limits(state: State, cost: Cost, *, is_admitted: bool) -> Posting:
+    """Returns what a budget posts that refuses nothing."""
+    name = state.rules.name
+    (posting,) = machine.decide({name: state}, Request(audience=(state.rules.cohort,)), {name: cost}).postings
+    if posting.charge is None or not is_admitted:
+        return dataclasses.replace(posting, kind=PostingKind.REFUSED, total=state.total, reasons=())
     total = machine.added(state.rules, state.total, posting.charge)
     return dataclasses.replace(posting, kind=PostingKind.ADMITTED, total=total, reasons=())
 
@@ -631,20 +653,29 @@ def room_for(state: State, *costs: Cost) -> Standing:
 def restated(state: State, round_: Round, described: Described, cause: Cause, cost: Cost | None) -> Posting:
     """Returns what a budget posts when a release turned out otherwise; an incident's cost is stated only if
     its release is attested to be later than the opening."""
-    costs = {} if cost is None else {_NAME: cost}
+    name = state.rules.name
     attested = dataclasses.replace(round_, released_after=state.rules.opened_at + 1)
-    (posting,) = machine.restate({_NAME: state}, attested, described, cause, costs)
+    costs = {} if cost is None else {name: cost}
+    (posting,) = machine.restate({name: state}, attested, described, cause, costs)
     return posting
 
 
-def recorded(charge: Charge | None, *, voided: bool) -> Round:
-    """Returns the record of a round before it is restated.
+def recorded(state: State, charge: Charge | None, *, voided: bool) -> Round:
+    """Returns the record of a round in one budget, before it is restated.
 
     Args:
+        state: of the budget.
         charge: what is charged for it now, or what a void left of it; None: nothing was charged.
         voided: of the second.
     """
-    return Round(charges={} if charge is None else {_NAME: charge}, is_voided=voided and charge is not None)
+    charges = {} if charge is None else {state.rules.name: charge}
+    return Round(charges=charges, is_voided=voided and charge is not None)
+
+
+@functools.lru_cache(maxsize=_NAMED_RULES_MAX)
+def _named(rules: Rules, name: str, cohort: str) -> Rules:
+    """Returns the rules of the budget of this name."""
+    return dataclasses.replace(rules, name=name, cohort=cohort)
 
 
 def slots_share(policy: str) -> float:

@@ -326,7 +326,7 @@ class Trail:
         if cause is Cause.INCIDENT and cost is None:
             described = Described.UNKNOWN
         known = self._charges.get(round_id)
-        round_ = recorded(known, voided=cause is Cause.INCIDENT)
+        round_ = recorded(before, known, voided=cause is Cause.INCIDENT)
         posting = restated(before, round_, described, cause, cost)
         if posting.charge != read(Charge, details["charge"]):
             yield "what it says its round takes does not follow from its cost and from what is left"
