@@ -103,7 +103,8 @@ def _schema_of_fields(kind: Any, **more: Schema) -> Schema:
 
 
 def _decision(kind: type) -> Schema:
-    return _schema_of_fields(kind, outcome={"const": kind.__name__.lower()})
+    found = _schema_of_fields(kind, outcome={"const": kind.__name__.lower()})
+    return {**found, "required": [name for name in found["required"] if name != "dry_run"]}
 
 
 def _ref(name: str) -> Schema:
