@@ -35,8 +35,7 @@ from shuffle_ledger.ledger.questions import audits, calculators, cohorts, permit
 from shuffle_ledger.ledger.questions.fields import Body
 from shuffle_ledger.ledger.reports.budgets import BudgetStatement
 from shuffle_ledger.ledger.reports.events import EventPage
-from shuffle_ledger.ledger.reports.forecasts import Forecast
-from shuffle_ledger.ledger.reports.joint_forecasts import JointForecast
+from shuffle_ledger.ledger.reports.forecasts import Forecast, JointForecast
 from shuffle_ledger.ledger.reports.listing import ShownCohort
 from shuffle_ledger.ledger.reports.published_entries import PublishedPage
 from shuffle_ledger.ledger.reports.round_lists import RoundPage

@@ -14,10 +14,14 @@ from shuffle_ledger.accounting import Accountant, AccountingError
 from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.errors import LedgerError
 from shuffle_ledger.ledger.policies.registry import Books
-from shuffle_ledger.ledger.reports.forecasts import KindForecast, kind_forecast
+from shuffle_ledger.ledger.reports.forecasts import (
+    KindForecast,
+    ScheduleOfLate,
+    kind_forecast,
+    schedule_forecast,
+)
 from shuffle_ledger.ledger.reports.glimpses import Glimpse, glimpses
 from shuffle_ledger.ledger.reports.listing import CohortHead
-from shuffle_ledger.ledger.reports.schedules_of_late import ScheduleOfLate, schedule_forecast
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import POLICY_PLAN

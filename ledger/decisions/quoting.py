@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shuffle_ledger.accounting import Accountant, AccountingError, ShuffledRound
@@ -16,6 +16,7 @@ from shuffle_ledger.ledger.decisions.windows import COLLECTION_FIELDS, views_of
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import Books
+from shuffle_ledger.ledger.policies.room import room_of
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Quote, RefusedBy, RoundRequest
@@ -194,35 +195,32 @@ def what_fits(store: Store, accountant: Accountant, request: RoundRequest) -> Fi
             raise
         return Fits(rounds=0, epsilon0=None)  # its days have passed
     views = views_of(store, request)
-    base = quote_for_all(store, accountant, views, request)
+    decide.check_request(request, [view.cohort for view in views])
+    books = Books(store=store, accountant=accountant, keep=False)
 
-    rounds = _count(store, accountant, views, request) if base.would_be == "admitted" else 0
-    return Fits(rounds=rounds, epsilon0=_largest_epsilon0(store, accountant, views, request, base))
+    def count(described: ShuffledRound) -> int:
+        return min(room_of(books, view, [described]).turns for view in views)
 
-
-def _count(store: Store, accountant: Accountant, views: Sequence[CohortView], request: RoundRequest) -> int:
-    for count in range(ROUNDS_MAX):
-        answer, views = quote_next(store, accountant, views, request)
-        if answer.would_be != "admitted":
-            return count
-    return ROUNDS_MAX
+    rounds = min(count(request.round), ROUNDS_MAX)
+    is_open = all(view.cohort.status == "open" for view in views)
+    return Fits(rounds=rounds, epsilon0=_largest_epsilon0(count, request.round, rounds) if is_open else None)
 
 
 def _largest_epsilon0(
-    store: Store, accountant: Accountant, views: Sequence[CohortView], request: RoundRequest, base: Quote
+    count: Callable[[ShuffledRound], int], described: ShuffledRound, rounds: int
 ) -> float | None:
-    asked = _epsilon0(request.round)
-    if asked is None or any(view.cohort.status != "open" for view in views):
+    """Return an epsilon0 with which one round fits, given how many fit of a round; None if none is found."""
+    asked = _epsilon0(described)
+    if asked is None:
         return None
 
     def fits(epsilon0: float) -> bool:
         try:
-            changed = dataclasses.replace(request, round=_with_epsilon0(request.round, epsilon0))
-            return quote_for_all(store, accountant, views, changed).would_be == "admitted"
+            return count(_with_epsilon0(described, epsilon0)) > 0
         except AccountingError:
             return False
 
-    if base.would_be == "admitted":
+    if rounds:
         known, unknown = asked, _EPSILON0_MAX
         if asked >= _EPSILON0_MAX or fits(_EPSILON0_MAX):
             return _EPSILON0_MAX

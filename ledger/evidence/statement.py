@@ -11,7 +11,7 @@ from shuffle_ledger.accounting import AccountsReading, FilterReading, ShuffledRo
 from shuffle_ledger.ledger.evidence.conditions import Condition
 from shuffle_ledger.ledger.receipts import StatedRelease
 from shuffle_ledger.ledger.reports.budgets import Head
-from shuffle_ledger.ledger.reports.rounds_left import FittingRounds
+from shuffle_ledger.ledger.reports.forecasts import FittingRounds
 from shuffle_ledger.ledger.values.entries import EntryKind
 from shuffle_ledger.ledger.values.requests import CohortStatus, RefusalReason
 from shuffle_ledger.ledger.values.windows import Period, Window

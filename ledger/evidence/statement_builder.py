@@ -39,10 +39,10 @@ from shuffle_ledger.ledger.evidence.statement import (
     Statement,
     Verdict,
 )
-from shuffle_ledger.ledger.policies.registry import ASSUMES, Books, policy_of
+from shuffle_ledger.ledger.policies.registry import ASSUMES, Books
 from shuffle_ledger.ledger.receipts import stated_releases
 from shuffle_ledger.ledger.reports.budgets import Head, unknown_readings
-from shuffle_ledger.ledger.reports.rounds_left import FittingRounds, by_frequency, what_fits
+from shuffle_ledger.ledger.reports.forecasts import FittingRounds, by_frequency, what_fits
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryBody, EntryKind, LedgerEntry
@@ -292,7 +292,7 @@ def _fits(
     store: Store, accountant: Accountant, view: CohortView, replay: Replay
 ) -> tuple[FittingRounds, ...]:
     books = Books(store=store, accountant=accountant, keep=False)
-    return what_fits(books, view, policy_of(store, view), by_frequency(replay.local))
+    return what_fits(books, view, by_frequency(replay.local))
 
 
 def _last_sequence(store: Store, cohort: Cohort, as_of: AsOf, head: int) -> int:

@@ -645,7 +645,7 @@ def room_for(state: State, *costs: Cost) -> Standing:
     """Returns how many more turns of rounds of some costs each limit and filter takes."""
     if refuses_nothing(state):
         most = machine.ROUNDS_MAX
-        taken = (most,) * (len(state.rules.orders) + 2)
+        taken = (most,) * (len(state.rules.reserves) + len(state.rules.orders) + 1)
         return Standing(local=most, certain=most, slack=most, filters=taken, slots=0)
     return machine.room(state, *costs)
 

@@ -30,7 +30,6 @@ from shuffle_ledger.ledger.questions.fields import (
 )
 from shuffle_ledger.ledger.questions.kinds import ROUND_FIELDS, RoundParameters
 from shuffle_ledger.ledger.reports.forecasts import ForecastWanted
-from shuffle_ledger.ledger.reports.joint_forecasts import described_in
 from shuffle_ledger.ledger.values.audiences import checked_audience
 from shuffle_ledger.ledger.values.requests import (
     ReleaseTimes,
@@ -136,7 +135,7 @@ class ForecastForAll(Future):
     @classmethod
     def of(cls, audience: Sequence[str], wanted: ForecastWanted) -> Self:
         """Return the question, by the day and for the team of the one who answers it; raises InvalidValue."""
-        described_in(wanted)
+        wanted.described()
         return cls(audience=checked_audience(audience), **_asked(wanted))  # type: ignore[arg-type]  # as `ForecastWanted` has them
 
 

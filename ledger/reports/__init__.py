@@ -14,20 +14,20 @@ from shuffle_ledger.ledger.reports.budgets import (
 from shuffle_ledger.ledger.reports.calibrations import calibrate, calibrate_for
 from shuffle_ledger.ledger.reports.collection_days import by_use_case, days_of, last_of_days
 from shuffle_ledger.ledger.reports.forecasts import (
-    EVERY,
     FIT_MAX,
+    FittingRounds,
     Forecast,
     ForecastWanted,
+    JointForecast,
     KindForecast,
     LargestEpsilon0,
+    ScheduleOfLate,
     forecast,
+    joint_forecast,
 )
-from shuffle_ledger.ledger.reports.glimpses import Every
-from shuffle_ledger.ledger.reports.joint_forecasts import JointForecast, joint_forecast
 from shuffle_ledger.ledger.reports.listing import ShownCohort, shown_cohort
 from shuffle_ledger.ledger.reports.round_lists import STATES, ListedRound, RoundFilter, RoundPage, list_rounds
-from shuffle_ledger.ledger.reports.rounds_left import FittingRounds
-from shuffle_ledger.ledger.reports.schedules_of_late import ScheduleOfLate
+from shuffle_ledger.ledger.reports.schedules import EVERY, Every
 
 __all__ = [
     "EVERY",

@@ -24,7 +24,7 @@ from shuffle_ledger.ledger.decisions.outcomes import collected_on
 from shuffle_ledger.ledger.decisions.windows import views_booked, views_on
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import Books, SlotReading
-from shuffle_ledger.ledger.reports.rounds_left import FittingRounds, by_frequency, what_fits
+from shuffle_ledger.ledger.reports.forecasts import FittingRounds, by_frequency, what_fits
 from shuffle_ledger.ledger.storage.rows import CohortView, StoredHead, StoredHolding
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
@@ -172,7 +172,7 @@ def budget(
     The spending is that of the last entries: certificates do not go stale, so it is not computed again
     (`verification.verifier` does that). If filters decide, the composition of the rounds held is computed
     too, for comparison with the filters' readings: the difference is the price of adaptivity. The search for
-    rounds that still fit is bounded by `reports.rounds_left`. Local sums run over every admitted round,
+    rounds that still fit is bounded by `reports.forecasts`. Local sums run over every admitted round,
     voided ones included: their reports may have been sent. A refused round's reports must not be collected.
 
     Args:
@@ -227,7 +227,7 @@ def budget(
         on=day,
         booked=tuple(map(_promise, views_booked(store, view, day))),
         windows=_windows(view.cohort, periods),
-        fits=what_fits(books, view, policy, by_frequency(seen), on=day),
+        fits=what_fits(books, view, by_frequency(seen), on=day),
         numerical_policy=head.numerical_policy,
         local_epsilon_upper=local_epsilon_upper,
         local_delta_upper=local_delta_upper,

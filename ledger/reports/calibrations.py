@@ -23,7 +23,7 @@ from shuffle_ledger.ledger.decisions.windows import views_today
 from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.policies.numbers import cost_of
 from shuffle_ledger.ledger.policies.registry import Books, BudgetPolicy, policy_of
-from shuffle_ledger.ledger.reports.rounds_left import dearest, is_over
+from shuffle_ledger.ledger.policies.room import dearest, is_over
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.local_budget import local_rounds_left

@@ -1,56 +1,61 @@
-"""Forecasts: how many more rounds a cohort admits, what limits them, and on which date a schedule ends."""
+"""Forecasts: how many more rounds fit into budgets, what limits them, and on which date a schedule ends.
+
+Every budget that a round is charged to decides by itself, and the rounds that all of them admitted so far are
+charged to each. So a budget that takes a number of rounds ends a schedule on the day of the next one that is
+charged to it, and the schedule ends with the budget that ends it first. `fitting` is that rule; every answer
+of this module is one or more of its answers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import functools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
-from typing import Any
+from typing import Any, Final
 
 from shuffle_ledger.accounting import Accountant, InvalidParameter, ShuffledRound
-from shuffle_ledger.ledger.decisions.decide import check_sizes
+from shuffle_ledger.ledger import machine
+from shuffle_ledger.ledger.decisions.audiences import request_of
+from shuffle_ledger.ledger.decisions.decide import check_request, check_sizes
+from shuffle_ledger.ledger.decisions.quotas import with_budgets
+from shuffle_ledger.ledger.decisions.windows import empty_view, views_of, views_on
 from shuffle_ledger.ledger.errors import InvalidValue
-from shuffle_ledger.ledger.machine import Standing
-from shuffle_ledger.ledger.policies.registry import Books, BudgetPolicy, policy_of
+from shuffle_ledger.ledger.policies.base import changed
+from shuffle_ledger.ledger.policies.registry import Books, policy_of
+from shuffle_ledger.ledger.policies.room import Room, dearest, is_over, room_of
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
-from shuffle_ledger.ledger.reports.glimpses import Every
-from shuffle_ledger.ledger.reports.rounds_left import (
-    KINDS_MAX,
-    ROUNDS_MAX,
-    Room,
-    by_frequency,
-    dearest,
-    is_over,
-    room_for,
-)
-from shuffle_ledger.ledger.reports.schedule_days import ScheduleDays
-from shuffle_ledger.ledger.reports.schedules_of_late import ScheduleOfLate, schedule_of_late
-from shuffle_ledger.ledger.reports.window_forecasts import (
-    SCHEDULED_MAX,
-    WindowForecast,
-    blocked,
-    first_day,
-    of_windows,
-    periods_within,
-)
+from shuffle_ledger.ledger.reports.glimpses import glimpses
+from shuffle_ledger.ledger.reports.schedules import EVERY, Every, Schedule, ScheduleDays
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
-from shuffle_ledger.ledger.values.local_budget import local_rounds_left
 from shuffle_ledger.ledger.values.requests import CohortStatus
 from shuffle_ledger.ledger.values.texts import checked_text
+from shuffle_ledger.ledger.values.windows import Period, Window, periods_of
 
-EVERY: tuple[Every, ...] = ("day", "week", "month")
-FIT_MAX = 1_000  # rounds for which an epsilon0 is searched for: an answer takes seconds
-PROMISE = (
+KINDS_MAX: Final = 8  # kinds that one answer names
+FIT_MAX: Final = 1_000  # rounds for which an epsilon0 is searched for: an answer takes seconds
+PERIODS_MAX: Final = 10_000  # of a schedule of several kinds; more are not counted
+SCHEDULED_MAX: Final = 1_000  # days of a schedule on which windows are looked at
+SEARCHED_MAX: Final = 50  # budgets for which an epsilon0 is searched for, each by itself: a second of each
+COURSE_POINTS: Final = 12  # at which the spending of a schedule is computed
+PROMISE: Final = (
     "If nothing else is admitted, corrected or changed in between, each round is declared as here and settled"
     " with no fewer reports (with the same number if users are sampled), and no other cohort or quota that it"
     " is charged to refuses it, at least so many will be admitted one after the other. Nothing is reserved: a"
     " forecast is no promise. Unless it says that the next one is refused, more may fit."
 )
-DAYS_OF_WINDOWS = " Each round is collected on its day of the schedule or, without a schedule, today."
-_NOTHING = Room(count=0, is_largest=True)
-_WIDTH = 2e-3  # of the epsilon0 that fits, relative
+PROMISE_OF_ALL: Final = (
+    "If nothing else is admitted, corrected or changed in between, and each round is declared as here and"
+    " settled with no fewer reports (with the same number if users are sampled), at least so many will be"
+    " admitted by all of these budgets, one after the other. Nothing is reserved: a forecast is no promise."
+    " Unless it says that the next one is refused, more may fit."
+)
+DAYS_OF_WINDOWS: Final = " Each round is collected on its day of the schedule or, without a schedule, today."
+_WIDTH: Final = 2e-3  # of the epsilon0 that fits, relative
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +69,7 @@ class ForecastWanted:
     first_on: date | None = None  # the day of its first round; None: today, UTC
 
     def __post_init__(self) -> None:
-        """Raise InvalidValue for questions that contradict each other."""
+        """Raises InvalidValue for questions that contradict each other."""
         if self.fit is not None and self.round is None:
             expected = "a round described beside it, by its randomizer and reports"
             raise InvalidValue(field="fit", value=self.fit, expected=expected)
@@ -79,8 +84,15 @@ class ForecastWanted:
                 raise InvalidValue(field=name, value=day.isoformat(), expected=expected)
 
     def days(self, today: date) -> ScheduleDays:
-        """Return the days of the schedule; `today` is its first one, if it names none."""
+        """Returns the days of the schedule; `today` is its first one, if it names none."""
         return ScheduleDays(every=self.every, first=self.first_on or today, until=self.until)
+
+    def described(self) -> ShuffledRound:
+        """Returns the round; raises InvalidValue if none is described."""
+        if self.round is None:
+            expected = "a round described, by randomizer and reports"
+            raise InvalidValue(field="round", value=None, expected=expected)
+        return self.round
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +101,26 @@ class LargestEpsilon0:
 
     rounds: int
     epsilon0: float | None  # with which `rounds` rounds were found to fit; None: none was found
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittingRounds:
+    """How many more rounds of one kind fit, if nothing else is registered and no other budget refuses them.
+
+    The other cohorts of a round, and the quota of its team, decide too.
+    """
+
+    round: ShuffledRound  # as the ledger accounts it
+    rounds_at_least: int  # all of these are admitted; perhaps more are
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowForecast:
+    """How many rounds of one kind a window admits by itself."""
+
+    window: Window
+    rounds_today: int  # more, if they are collected today, UTC
+    rounds_in_empty: int  # in a period in which nothing else is collected
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +151,16 @@ class ScheduleForecast:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScheduleOfLate:
+    """How long a cohort can go on as of late, from today: one round of each kind in every period."""
+
+    every: Every
+    kinds: tuple[ShuffledRound, ...]  # the last round of each use case and randomizer, as accounted
+    periods_at_least: int
+    ends_on: date | None  # the day of the last rounds; None: no period fits, or no end is known
+
+
+@dataclass(frozen=True, kw_only=True)
 class Forecast:
     """The rounds that a cohort would still admit. It promises and reserves nothing."""
 
@@ -138,10 +180,153 @@ class Forecast:
     promise: str  # what the numbers say, and that nothing is reserved
 
 
+@dataclass(frozen=True, kw_only=True)
+class JointForecast:
+    """The rounds of some cohorts that all of their budgets would still admit. It reserves nothing."""
+
+    audience: tuple[str, ...]  # the cohorts
+    team: str | None  # whose rounds they are: its quotas are among the budgets
+    round: ShuffledRound  # as asked
+    rounds_at_least: int  # this number is admitted by every budget, one after the other
+    next_is_refused: bool  # one more certainly is; False: it may fit too
+    limited_by: str  # the cohort or quota that ends it, the first of several
+    limit: str  # how, as a sentence
+    every: Every | None
+    first_on: date | None
+    until: date | None
+    ends_on: date | None  # the day of the last round of the schedule; None: no round, no schedule, or no end
+    rounds_until: int | None  # that the schedule has until the last day asked for
+    reaches_until: bool | None  # all of them fit
+    # An epsilon0 at which this number of rounds was found to fit. None: not asked; a schedule of a cohort
+    # with windows; or of more budgets than one is searched for.
+    largest: LargestEpsilon0 | None
+    budgets: tuple[Forecast, ...]  # of each cohort, and of each quota of the team, by itself
+    promise: str  # what the numbers say, and that nothing is reserved
+
+
+# The rule.
+
+
+def fitting(
+    books: Books, view: CohortView, kinds: Sequence[ShuffledRound], days: ScheduleDays, *, most: int
+) -> Room:
+    """Returns how many turns of a schedule a cohort admits, in its own budget and in all of its windows.
+
+    Args:
+        books: where privacy losses come from.
+        view: the cohort now.
+        kinds: the rounds of one turn, in their order.
+        days: on which one turn each is collected; without a schedule, all of them on the first.
+        most: turns that are counted; of a cohort with windows and a schedule, `SCHEDULED_MAX` at most.
+
+    Guarantee: that of `room_of`, if the rounds of each turn are collected on its day.
+
+    Raises:
+        AccountingError, LedgerError: the numbers cannot be computed.
+    """
+    room = room_of(books, view, kinds)
+    if not view.cohort.windows or not room.turns:
+        return _up_to(most, room)
+    if days.every is None:
+        rooms = _rooms_on(books, view, kinds, days.first)
+        ends = min((each for _, each in rooms), key=lambda each: each.turns)
+        return _up_to(most, ends if ends.turns < room.turns else room)
+    room = _up_to(min(most, SCHEDULED_MAX), room)
+    dates = (days.last_of(turn) for turn in range(1, room.turns + 1))
+    return _in_windows(books, view, kinds, [day for day in dates if day is not None]) or room
+
+
+def _up_to(most: int, room: Room) -> Room:
+    if room.turns <= most:
+        return room
+    sentence = f"More than {most:,} are not looked at."
+    return Room(turns=most, is_largest=False, word="search", limit=sentence)
+
+
+def _in_windows(
+    books: Books, view: CohortView, kinds: Sequence[ShuffledRound], dates: Sequence[date]
+) -> Room | None:
+    """Returns how many of the first dates pass before a period of a window refuses rounds; None: none
+    does."""
+    name, windows = view.cohort.name, view.cohort.windows
+    met = [periods_of(windows, name, day, day) for day in dates]
+    names = {period.name for periods in met for period in periods}
+    opened = {cohort.name for cohort in books.store.cohorts_among(names, parts=True)}
+
+    @functools.cache
+    def of_opened(period: str) -> Room:
+        return room_of(books, books.store.view(period), kinds)
+
+    @functools.cache
+    def of_empty(kind: str) -> Room:
+        return _room_in_empty(books, view, _window(view, kind), kinds)
+
+    taken: Counter[str] = Counter()
+    for turn, periods in enumerate(met):
+        for period in periods:
+            room = of_opened(period.name) if period.name in opened else of_empty(period.kind)
+            if taken[period.name] >= room.turns:
+                return replace(_of_window(view, period, room), turns=turn)
+            taken[period.name] += 1
+    return None
+
+
+def _rooms_on(
+    books: Books, view: CohortView, kinds: Sequence[ShuffledRound], day: date
+) -> list[tuple[Period, Room]]:
+    """Returns the rooms of the periods that a round collected on a day is charged to."""
+    found = []
+    for each in views_on(books.store, view, day):
+        if each.cohort.period is None:
+            raise AssertionError("a view of a period")
+        room = room_of(books, each, kinds)
+        found.append((each.cohort.period, _of_window(view, each.cohort.period, room)))
+    return found
+
+
+def _room_in_empty(books: Books, view: CohortView, window: Window, kinds: Sequence[ShuffledRound]) -> Room:
+    return room_of(books, empty_view(books.store, view, window), kinds)
+
+
+def _of_window(view: CohortView, period: Period, room: Room) -> Room:
+    window = _window(view, period.kind)
+    sentence = f"The budget for each {window.described} would be used up."
+    return replace(room, word=f"window {window.kind}", limit=sentence)
+
+
+def _window(view: CohortView, kind: str) -> Window:
+    return next(window for window in view.cohort.windows if window.kind == kind)
+
+
+# What is asked.
+
+
+def what_fits(
+    books: Books, view: CohortView, kinds: Iterable[ShuffledRound], *, on: date | None = None
+) -> tuple[FittingRounds, ...]:
+    """Returns how many more rounds of each kind fit, of the first `KINDS_MAX`; of a plan, its own kinds.
+
+    Guarantee: if as many rounds of a kind as this says are registered, one after the other and nothing else
+    in between, and no other cohort or quota that they are charged to refuses, every one is admitted. Of a
+    cohort with windows: if they are all collected on the day `on`, which is today if it is None.
+
+    Raises:
+        AccountingError, LedgerError: the numbers cannot be computed.
+    """
+    policy = policy_of(books.store, view)
+    slots = policy.slots(view) if policy.filters is None else ()
+    listed = [slot.round for slot in slots] if slots else list(kinds)
+    day = ScheduleDays(every=None, first=on or view.now.date(), until=None)
+    found = (
+        (kind, fitting(books, view, [kind], day, most=machine.ROUNDS_MAX)) for kind in listed[:KINDS_MAX]
+    )
+    return tuple(FittingRounds(round=kind, rounds_at_least=room.turns) for kind, room in found)
+
+
 def forecast(
     store: Store, accountant: Accountant, cohort: str, wanted: ForecastWanted, *, today: date
 ) -> Forecast:
-    """Return how many more rounds a cohort admits, under its own policy, filters and slots.
+    """Returns how many more rounds a cohort admits, under its own policy, filters and slots.
 
     Args:
         store: the ledger. Nothing is written.
@@ -166,27 +351,172 @@ def forecast(
     store.check_anchor()  # now: the connection may have been opened for this
     if wanted.round is not None:
         check_sizes(wanted.round, view.cohort.population)
-    return view_forecast(Books(store=store, accountant=accountant, keep=False), view, wanted, today=today)
+    return _forecast(Books(store=store, accountant=accountant, keep=False), view, wanted, today=today)
 
 
-def view_forecast(
+def joint_forecast(
+    store: Store,
+    accountant: Accountant,
+    audience: Sequence[str],
+    wanted: ForecastWanted,
+    *,
+    today: date,
+    team: str | None = None,
+) -> JointForecast:
+    """Returns how many more rounds of some cohorts are admitted, each charged to all of them.
+
+    Args:
+        store: the ledger. Nothing is written.
+        accountant: computes with the ledger's precision.
+        audience: the cohorts' names.
+        wanted: what is asked; a round is described.
+        today: the first day of a schedule that names none.
+        team: whose rounds they are.
+
+    Guarantee: that of `forecast`, of rounds that are charged to each of these cohorts, to their windows and
+    to the team's quotas in them. It is the least of these budgets' numbers: each of them decides by itself.
+
+    Raises:
+        NotFound: no such cohort.
+        InvalidValue: no round is described; it has more reports, or a larger population to sample, than the
+            cohorts have users together; the schedule of a
+            cohort with windows begins before today; or `fit` is asked of too many budgets.
+        AccountingError, LedgerError: the numbers cannot be computed.
+    """
+    kind = wanted.described()
+    request = request_of(audience, kind, round_id="forecast", team=team)
+    request = with_budgets(store, request, is_new=True)
+    views = views_of(store, request)
+    check_request(request, [view.cohort for view in views])
+    books = Books(store=store, accountant=accountant, keep=False)
+    charged = [view for view in views if view.cohort.period is None]  # a cohort's forecast has its windows
+    today = _first_day(charged, today)
+    is_searched = len(charged) <= SEARCHED_MAX
+    if wanted.fit is not None and not is_searched:
+        expected = f"it left out for more than {SEARCHED_MAX} budgets, and these are {len(charged)}"
+        raise InvalidValue(field="fit", value=wanted.fit, expected=expected)
+    budgets = tuple(_forecast(books, view, wanted, today=today, searches=is_searched) for view in charged)
+    kinds = [one.kinds[0] for one in budgets]
+    least = min(range(len(kinds)), key=lambda at: (kinds[at].rounds_at_least, not kinds[at].next_is_refused))
+    return JointForecast(
+        audience=request.members,
+        team=team,
+        round=kind,
+        rounds_at_least=kinds[least].rounds_at_least,
+        next_is_refused=kinds[least].next_is_refused,
+        limited_by=budgets[least].cohort,
+        limit=kinds[least].limit,
+        every=wanted.every,
+        first_on=budgets[least].first_on,
+        until=wanted.until,
+        ends_on=kinds[least].ends_on,
+        rounds_until=kinds[least].rounds_until,
+        reaches_until=kinds[least].reaches_until,
+        largest=_largest_of_all(books, charged, kind, [one.largest for one in kinds], today=today),
+        budgets=budgets,
+        promise=PROMISE_OF_ALL + (DAYS_OF_WINDOWS if any(view.cohort.windows for view in charged) else ""),
+    )
+
+
+def kind_forecast(books: Books, view: CohortView, kind: ShuffledRound, *, today: date) -> KindForecast:
+    """Returns what `forecast` says of one kind, of a cohort that was read; raises as that."""
+    days = ScheduleDays(every=None, first=_first_day([view], today), until=None)
+    return _of_kind(books, view, kind, days, rounds=None)
+
+
+def schedule_of_late(books: Books, view: CohortView, *, today: date) -> ScheduleOfLate | None:
+    """Returns how long the schedule that the last entries show fits; None if they show none; raises as
+    `schedule_forecast`.
+    """
+    schedule = glimpses(books.store, [view.cohort.name])[view.cohort.name].schedule
+    return None if schedule is None else schedule_forecast(books, view, schedule, today=today)
+
+
+def schedule_forecast(
+    books: Books, view: CohortView, schedule: Schedule, *, today: date
+) -> ScheduleOfLate | None:
+    """Returns how long a cohort can go on as of late, from today.
+
+    Guarantee: if the rounds of each period are collected on its day, registered in the order of the kinds,
+    and nothing else is admitted in between, every round of `periods_at_least` periods is admitted.
+
+    Raises:
+        AccountingError, LedgerError: the numbers cannot be computed.
+
+    Returns:
+        None of a schedule with more than 8 kinds.
+    """
+    if len(schedule.kinds) > KINDS_MAX:
+        return None
+    days = ScheduleDays(every=schedule.every, first=_first_day([view], today), until=None)
+    count = fitting(books, view, schedule.kinds, days, most=PERIODS_MAX).turns
+    return ScheduleOfLate(
+        every=schedule.every, kinds=schedule.kinds, periods_at_least=count, ends_on=days.last_of(count)
+    )
+
+
+def schedule_course(
+    books: Books, view: CohortView, late: ScheduleOfLate, *, today: date, until: date
+) -> tuple[tuple[date, float], ...]:
+    """Returns days of a schedule that fits, and upper bounds on epsilon spent after their rounds.
+
+    Args:
+        books: where privacy losses come from.
+        view: the cohort that `late` was computed for.
+        late: the schedule.
+        today: its first day.
+        until: no later days are returned.
+
+    Raises:
+        AccountingError, LedgerError: the numbers cannot be computed.
+    """
+    days = ScheduleDays(every=late.every, first=_first_day([view], today), until=until)
+    periods = min(late.periods_at_least, days.count() or 0)
+    counts = sorted({math.ceil(periods * step / COURSE_POINTS) for step in range(1, COURSE_POINTS + 1)} - {0})
+    spent = _spent_after(books, view, late.kinds)
+    course = ((days.last_of(count), spent(count)) for count in counts)
+    return tuple((day, value) for day, value in course if day is not None)
+
+
+def _spent_after(books: Books, view: CohortView, kinds: Sequence[ShuffledRound]) -> Callable[[int], float]:
+    """Returns the upper bound on the epsilon that is spent as a function of the number of turns."""
+    policy = policy_of(books.store, view)
+    if policy.filters is None:
+        turn = Counter(dearest(view, policy, kind) for kind in kinds)
+
+        def composed(count: int) -> float:
+            held = changed(view.held, {kind: count * times for kind, times in turn.items()})
+            return books.certify(held, delta=view.cohort.delta_budget).epsilon_upper
+
+        return composed
+    state, costs = policy.state(view), [policy.cost(books, kind) for kind in kinds]
+
+    def read(count: int) -> float:
+        rounds = view.spent.rounds + count * len(kinds)
+        return policy.spending(machine.after(state, costs, count), rounds=rounds).epsilon_upper
+
+    return read
+
+
+def _forecast(
     books: Books, view: CohortView, wanted: ForecastWanted, *, today: date, searches: bool = True
 ) -> Forecast:
-    """Return what `forecast` says of a cohort that was read, and of a round whose size was checked.
+    """Returns what `forecast` says of a cohort that was read, and of a round with a size that was checked.
 
     It `searches` for an epsilon0 if that is asked for.
     """
-    store, today = books.store, first_day([view], today)
+    store, today = books.store, _first_day([view], today)
     if view.cohort.windows and wanted.first_on is not None and wanted.first_on < today:
         expected = (
             f"a day from {today.isoformat()}: of a cohort with windows, no round of earlier days is admitted"
         )
         raise InvalidValue(field="first_on", value=wanted.first_on.isoformat(), expected=expected)
-    policy = policy_of(store, view)
-    kinds = [wanted.round] if wanted.round is not None else _in_use(store, view, policy)
+    kinds = [wanted.round] if wanted.round is not None else _in_use(store, view)
     days = wanted.days(today)
-    asked = _Asked(books=books, view=view, policy=policy, wanted=wanted, days=days, searches=searches)
-    found = tuple(_of_kind(asked, kind) for kind in kinds[:KINDS_MAX])
+    rounds = wanted.fit or (days.count() if wanted.round is not None else None)
+    is_scheduled_in_windows = bool(view.cohort.windows and days.every)
+    rounds = rounds if searches and not is_scheduled_in_windows else None
+    found = tuple(_of_kind(books, view, kind, days, rounds=rounds) for kind in kinds[:KINDS_MAX])
     return Forecast(
         cohort=view.cohort.name,
         policy=view.cohort.policy,
@@ -205,129 +535,52 @@ def view_forecast(
     )
 
 
-def kind_forecast(books: Books, view: CohortView, kind: ShuffledRound, *, today: date) -> KindForecast:
-    """Return what `forecast` says of one kind, of a cohort that was read; raises as that."""
-    days = ScheduleDays(every=None, first=today, until=None)
-    policy = policy_of(books.store, view)
-    asked = _Asked(books=books, view=view, policy=policy, wanted=ForecastWanted(), days=days)
-    return _of_kind(asked, kind)
-
-
-def _in_use(store: Store, view: CohortView, policy: BudgetPolicy) -> list[ShuffledRound]:
-    """Return the kinds of a plan; else those that the cohort has had, the most frequent first."""
-    slots = policy.slots(view)
-    if slots:
-        return [slot.round for slot in slots]
-    holdings = store.holdings(view.cohort.name)
-    counts = {
-        ShuffledRound.from_mapping(canonical.decode(item.parameters)): item.local_count for item in holdings
-    }
-    return by_frequency(counts)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Asked:
-    """A question about a cohort as it is now."""
-
-    books: Books
-    view: CohortView
-    policy: BudgetPolicy
-    wanted: ForecastWanted
-    days: ScheduleDays
-    searches: bool = True
-
-
-def _of_kind(asked: _Asked, kind: ShuffledRound) -> KindForecast:
-    books, view, policy, days = asked.books, asked.view, asked.policy, asked.days
-    windows: tuple[WindowForecast, ...] = ()
-    if is_over(view):
-        room, limited_by, limit = _NOTHING, "collection_over", "The days of the period have passed."
-    elif view.cohort.status == "open":
-        room = room_for(books, view, policy, kind)
-        limited_by, limit = _limit(books, view, policy, kind, room.count)
-        windows = of_windows(books, view, kind)
-        if windows:
-            room, limited_by, limit = _within_windows(asked, kind, windows, room, (limited_by, limit))
-    else:
-        room, limited_by = _NOTHING, f"cohort_{view.cohort.status}"
-        limit = f"The cohort is {view.cohort.status}: it admits nothing any more."
-    rounds = asked.wanted.fit or (days.count() if asked.wanted.round is not None else None)
-    rounds = rounds if asked.searches and not (windows and days.every) else None
+def _of_kind(
+    books: Books, view: CohortView, kind: ShuffledRound, days: ScheduleDays, *, rounds: int | None
+) -> KindForecast:
+    """Returns the forecast of one kind; of the largest epsilon0 for `rounds`, unless that is None."""
+    room = fitting(books, view, [kind], days, most=machine.ROUNDS_MAX)
     return KindForecast(
         round=kind,
-        rounds_at_least=room.count,
+        rounds_at_least=room.turns,
         next_is_refused=room.is_largest,
-        limited_by=limited_by,
-        limit=limit,
-        ends_on=days.last_of(room.count),
+        limited_by=room.word,
+        limit=room.limit,
+        ends_on=days.last_of(room.turns),
         rounds_until=days.count(),
-        reaches_until=days.reaches(room.count),
+        reaches_until=days.reaches(room.turns),
         largest=_largest(books, view, kind, rounds) if rounds else None,
-        windows=windows,
+        windows=_of_windows(books, view, kind),
     )
 
 
-def _within_windows(
-    asked: _Asked,
-    kind: ShuffledRound,
-    windows: tuple[WindowForecast, ...],
-    room: Room,
-    limit: tuple[str, str],
-) -> tuple[Room, str, str]:
-    """Return how many rounds fit into the cohort's windows too, with the word and the sentence for the limit.
-
-    The rounds are collected on the days of the schedule; all of them today if there is none.
-    """
-    days, most = asked.days, min(room.count, SCHEDULED_MAX)
-    if days.every is None:
-        first = min(windows, key=lambda each: each.rounds_today)
-        count, window = first.rounds_today, first.window
-        if count >= room.count:
-            return room, *limit
-    else:
-        found = blocked(asked.books, asked.view, [kind], days, most)
-        if found.window is None:
-            cut = Room(count=found.days, is_largest=False)
-            searched_all = found.days == room.count
-            return (
-                (room, *limit) if searched_all else (cut, "search", f"More than {most:,} are not looked at.")
-            )
-        count, window = found.days, found.window
-    sentence = f"The budget for each {window.described} would be used up."
-    return Room(count=count, is_largest=False), f"window {window.kind}", sentence
+def _of_windows(books: Books, view: CohortView, kind: ShuffledRound) -> tuple[WindowForecast, ...]:
+    """Returns how many more rounds each window of an open cohort admits by itself."""
+    if view.cohort.status != "open" or not view.cohort.windows:
+        return ()
+    today = _rooms_on(books, view, [kind], view.now.date())
+    return tuple(
+        WindowForecast(
+            window=window,
+            rounds_today=min(room.turns for period, room in today if period.kind == window.kind),
+            rounds_in_empty=_room_in_empty(books, view, window, [kind]).turns,
+        )
+        for window in view.cohort.windows
+    )
 
 
-def _limit(
-    books: Books, view: CohortView, policy: BudgetPolicy, kind: ShuffledRound, count: int
-) -> tuple[str, str]:
-    """Return the word and the sentence for what ends a number of rounds of one kind."""
-    if count >= ROUNDS_MAX:
-        return "search", f"More than {ROUNDS_MAX:,} rounds are not searched for."
-    if local_rounds_left(view.cohort.local_budget, view.local, dearest(view, policy, kind)) <= count:
-        return "local_budget", "The sum of epsilon0 over a user's rounds would be above the local budget."
-    if policy.filters is None:
-        if policy.refuses_all(view) and policy.accounted(view, kind) is not None:
-            return "promise", "What the plan promises is above the budget: no round is admitted."
-        return "no_free_slot", "The plan has no more free slots whose cost is known to cover such a round."
-    return _limit_of_filters(policy, policy.room(books, view, kind), count)
-
-
-def _limit_of_filters(policy: BudgetPolicy, room: Standing, count: int) -> tuple[str, str]:
-    """Return the same of filters: of what they and the accounts of delta take."""
-    names = ("gaussian", *policy.machine_rules.orders)
-    if room.slots >= count and room.slots > room.filtered:
-        return "slots", "The declared slots that such a round fits, which hold longest, would be taken."
-    if min(room.certain, room.slack) < max(room.filters):
-        return "delta_account", "The part of delta set aside for approximate rounds would be exceeded."
-    reserves = len(policy.machine_rules.reserves)
-    *fixed, sliding = room.filters
-    by_name = dict(zip(names, (max(fixed[:reserves]), *fixed[reserves:]), strict=True))
-    word = max(by_name, key=lambda name: by_name[name])
-    if count and by_name[word] >= max(sliding, count):
-        return f"filter {word}", f"The {word} filter, which holds longest, would be above the budget."
-    if count:
-        return "filter sliding", "The sliding reserve, which holds longest, would be used up."
-    return "filters", "No filter would hold within the budget."
+def _together(
+    books: Books, view: CohortView, kinds: Sequence[ShuffledRound], days: ScheduleDays
+) -> ScheduleForecast | None:
+    if days.every is None or not 2 <= len(kinds) <= KINDS_MAX:
+        return None
+    count = fitting(books, view, kinds, days, most=PERIODS_MAX).turns
+    return ScheduleForecast(
+        periods_at_least=count,
+        ends_on=days.last_of(count),
+        periods_until=days.count(),
+        reaches_until=days.reaches(count),
+    )
 
 
 def _largest(books: Books, view: CohortView, kind: ShuffledRound, rounds: int) -> LargestEpsilon0:
@@ -349,15 +602,57 @@ def _largest(books: Books, view: CohortView, kind: ShuffledRound, rounds: int) -
     return LargestEpsilon0(rounds=rounds, epsilon0=found.epsilon0)
 
 
-def _together(
-    books: Books, view: CohortView, kinds: Sequence[ShuffledRound], days: ScheduleDays
-) -> ScheduleForecast | None:
-    if days.every is None or not 2 <= len(kinds) <= KINDS_MAX:
+def _largest_of_all(
+    books: Books,
+    views: Sequence[CohortView],
+    kind: ShuffledRound,
+    found: Sequence[LargestEpsilon0 | None],
+    *,
+    today: date,
+) -> LargestEpsilon0 | None:
+    """Returns the least epsilon0 of all budgets, if it is found to fit into each; None if none was asked for.
+
+    What fits with a larger epsilon0 need not fit with a smaller one: a budget with slots alone may have
+    another slot for it.
+    """
+    if any(one is None for one in found):
         return None
-    count = periods_within(books, view, kinds, days)
-    return ScheduleForecast(
-        periods_at_least=count,
-        ends_on=days.last_of(count),
-        periods_until=days.count(),
-        reaches_until=days.reaches(count),
+    values = [one.epsilon0 for one in found if one is not None and one.epsilon0 is not None]
+    rounds = next(one.rounds for one in found if one is not None)
+    nothing = LargestEpsilon0(rounds=rounds, epsilon0=None)
+    if len(values) < len(views):
+        return nothing
+    least = min(values)
+    randomizer = {**kind.randomizer.to_mapping(), "epsilon0": least}
+    smaller = ShuffledRound.from_mapping({**kind.to_mapping(), "randomizer": randomizer})
+    days = ScheduleDays(every=None, first=today, until=None)
+    fit = (
+        fitting(books, view, [smaller], days, most=rounds).turns >= rounds
+        for view, value in zip(views, values, strict=True)
+        if value > least
     )
+    return replace(nothing, epsilon0=least) if all(fit) else nothing
+
+
+def _in_use(store: Store, view: CohortView) -> list[ShuffledRound]:
+    """Returns the kinds of a plan; else those that the cohort has had, the most frequent first."""
+    slots = policy_of(store, view).slots(view)
+    if slots:
+        return [slot.round for slot in slots]
+    holdings = store.holdings(view.cohort.name)
+    counts = {
+        ShuffledRound.from_mapping(canonical.decode(item.parameters)): item.local_count for item in holdings
+    }
+    return by_frequency(counts)
+
+
+def by_frequency(counts: Mapping[ShuffledRound, int]) -> list[ShuffledRound]:
+    """Returns kinds of rounds, the most frequent first."""
+    return sorted(counts, key=lambda kind: -counts[kind])
+
+
+def _first_day(views: Iterable[CohortView], today: date) -> date:
+    """Returns the first day of collection that cohorts take now: today, or a later one where a chain with
+    windows has an entry of it, since the database's clock was set back or is ahead of ours.
+    """
+    return max([today, *(view.now.date() for view in views if view.cohort.windows)])

@@ -6,19 +6,18 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Literal, TypeAlias
 
 from sqlalchemy import ColumnElement, and_, case, func, literal, literal_column, select, text, true
 
 from shuffle_ledger.accounting import LocalRandomizer, ShuffledRound
 from shuffle_ledger.ledger.decisions.outcomes import collected_on
 from shuffle_ledger.ledger.reports.collection_days import days_of, last_of_days
+from shuffle_ledger.ledger.reports.schedules import Every, Schedule
 from shuffle_ledger.ledger.storage import engine, rows
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import ENTRY_COLUMNS, REFUSED, entries, heads, rounds
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
 
-Every: TypeAlias = Literal["day", "week", "month"]
 CURVE_POINTS = 16  # entries of a chain, evenly spaced, that its curve is drawn through
 TAIL_ENTRIES = 24  # last entries of a chain, which tell what is in use and how often
 LOOKED_BACK_MAX = 1_000  # entries behind the head among which the last admitted round is looked for
@@ -28,14 +27,6 @@ _SCHEDULED_MIN = 3  # rounds of a kind that make a schedule
 # count as the next denser schedule, which ends earlier.
 _WEEKLY_DAYS, _MONTHLY_DAYS = 6.5, 27.0
 _ADMITTED: ColumnElement[str] = literal_column(f"'{EntryKind.ADMITTED}'")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """Rounds that were collected again and again of late: one of each kind in every period, or fewer."""
-
-    every: Every
-    kinds: tuple[ShuffledRound, ...]  # as accounted: the last round of each use case and randomizer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,20 +23,20 @@ def local_bounds(counts: Iterable[tuple[ShuffledRound, int]]) -> tuple[float, fl
     return epsilon, min(1.0, _above(_sum((count, each.delta0) for each, count in often)))
 
 
-def local_rounds_left(limit: float | None, spent: Mapping[ShuffledRound, int], kind: ShuffledRound) -> int:
-    """Return how many more rounds of one kind a limit on the sum of epsilon0 leaves.
+def local_rounds_left(limit: float | None, spent: Mapping[ShuffledRound, int], *kinds: ShuffledRound) -> int:
+    """Return how many more times one round of each kind fits in a limit on the sum of epsilon0.
 
     Args:
         limit: the local budget; None: there is none.
         spent: the rounds that count already, with their numbers.
-        kind: as it is accounted.
+        kinds: as they are accounted.
 
-    Guarantee: the exact sum with this number of rounds is at most the limit; with one round more it is above.
+    Guarantee: the exact sum with this number is at most the limit; with one of each more it is above.
     """
     if limit is None:
         return ROUNDS_UNLIMITED
     total = _sum((count * each.reports_per_user, each.randomizer.epsilon0) for each, count in spent.items())
-    cost = _sum([(kind.reports_per_user, kind.randomizer.epsilon0)])
+    cost = _sum((kind.reports_per_user, kind.randomizer.epsilon0) for kind in kinds)
     if total is None or cost is None or total > Fraction(limit):
         return 0
     return int((Fraction(limit) - total) // cost) if cost else ROUNDS_UNLIMITED

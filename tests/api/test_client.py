@@ -34,8 +34,7 @@ from shuffle_ledger.ledger.errors import (
     UnsafeSession,
 )
 from shuffle_ledger.ledger.reports.budgets import budget
-from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
-from shuffle_ledger.ledger.reports.joint_forecasts import joint_forecast
+from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast, joint_forecast
 from shuffle_ledger.ledger.reports.listing import shown_cohort
 from shuffle_ledger.ledger.reports.round_lists import RoundFilter, list_rounds
 from shuffle_ledger.ledger.values.requests import Admitted, Pending, Refused, ReleaseTimes, RoundRequest

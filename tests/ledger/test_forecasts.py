@@ -20,8 +20,7 @@ from shuffle_ledger.ledger.decisions import open_cohort, register, register_and_
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.reports import Forecast, ForecastWanted, forecast
-from shuffle_ledger.ledger.reports.forecasts import FIT_MAX, PROMISE
-from shuffle_ledger.ledger.reports.schedules_of_late import schedule_course
+from shuffle_ledger.ledger.reports.forecasts import FIT_MAX, PROMISE, schedule_course
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 

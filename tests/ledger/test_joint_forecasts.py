@@ -14,8 +14,8 @@ from shuffle_ledger.ledger.reports import (
     ForecastWanted,
     JointForecast,
     forecast,
+    forecasts,
     joint_forecast,
-    joint_forecasts,
 )
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
@@ -128,7 +128,7 @@ def test_the_largest_epsilon0_fits_everywhere(desk: Desk) -> None:
 def test_an_epsilon0_is_searched_for_among_few_budgets_only(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(joint_forecasts, "SEARCHED_MAX", 1)
+    monkeypatch.setattr(forecasts, "SEARCHED_MAX", 1)
     desk.open("austria", epsilon=0.3)
     desk.open("belgium", epsilon=0.3)
     with pytest.raises(InvalidValue, match="more than 1 budgets, and these are 2"):

@@ -39,8 +39,7 @@ from shuffle_ledger.ledger.health import health
 from shuffle_ledger.ledger.recovery.reconciliation import reconcile
 from shuffle_ledger.ledger.reports.budgets import budget, history
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
-from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
-from shuffle_ledger.ledger.reports.joint_forecasts import joint_forecast
+from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast, joint_forecast
 from shuffle_ledger.ledger.reports.profile import profile_of
 from shuffle_ledger.ledger.storage import anchor as anchor_module
 from shuffle_ledger.ledger.storage.anchor import Anchor

@@ -10,7 +10,7 @@ import pytest
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
 from shuffle_ledger.ledger.decisions import admit, open_cohort, register, settle
 from shuffle_ledger.ledger.reports.budgets import budget
-from shuffle_ledger.ledger.reports.rounds_left import KINDS_MAX
+from shuffle_ledger.ledger.reports.forecasts import KINDS_MAX
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 

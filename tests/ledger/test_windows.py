@@ -42,8 +42,7 @@ from shuffle_ledger.ledger.evidence.statement_builder import make_statement
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
-from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
-from shuffle_ledger.ledger.reports.joint_forecasts import joint_forecast
+from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast, joint_forecast
 from shuffle_ledger.ledger.storage.rows import CohortView, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind

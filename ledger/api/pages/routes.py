@@ -43,10 +43,10 @@ from shuffle_ledger.ledger.evidence.conditions import OF_SEVERAL_REPORTS
 from shuffle_ledger.ledger.health import VERIFIED_ALARM_SECONDS
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.reports.budgets import history, history_point
+from shuffle_ledger.ledger.reports.forecasts import schedule_course, schedule_of_late
 from shuffle_ledger.ledger.reports.glimpses import REFUSALS_COUNTED_MAX, refused_since
 from shuffle_ledger.ledger.reports.listing import CohortHead, cohort_heads, latest_entries
 from shuffle_ledger.ledger.reports.profile import ProfilePoint, profile_of
-from shuffle_ledger.ledger.reports.schedules_of_late import schedule_course, schedule_of_late
 from shuffle_ledger.ledger.security_log import Event
 from shuffle_ledger.ledger.storage.rows import CohortView, StoredVerification
 from shuffle_ledger.ledger.storage.store import Store

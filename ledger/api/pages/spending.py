@@ -12,7 +12,7 @@ from typing import Final
 from shuffle_ledger.ledger.api.pages.charts import Chart, plain, stepped_chart, time_place, upper
 from shuffle_ledger.ledger.reports.budgets import HistoryPoint
 from shuffle_ledger.ledger.reports.collection_days import by_use_case, days_of, last_of_days
-from shuffle_ledger.ledger.reports.schedules_of_late import ScheduleOfLate
+from shuffle_ledger.ledger.reports.forecasts import ScheduleOfLate
 from shuffle_ledger.ledger.values.entries import EntryKind
 
 USE_CASES_MAX: Final = 12  # strips; the rounds of all other use cases share one more

@@ -1,12 +1,24 @@
-"""The days of a schedule: one in every day, week or month from a first one."""
+"""Schedules: one round of each of some kinds in every day, week or month, and the days of its rounds."""
 
 from __future__ import annotations
 
 import calendar
 from dataclasses import dataclass
 from datetime import MAXYEAR, date, timedelta
+from typing import Literal, TypeAlias
 
-from shuffle_ledger.ledger.reports.glimpses import Every
+from shuffle_ledger.accounting import ShuffledRound
+
+Every: TypeAlias = Literal["day", "week", "month"]
+EVERY: tuple[Every, ...] = ("day", "week", "month")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """Rounds that were collected again and again: one of each kind in every period, or fewer."""
+
+    every: Every
+    kinds: tuple[ShuffledRound, ...]  # as accounted: the last round of each use case and randomizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +30,8 @@ class ScheduleDays:
     until: date | None
 
     def last_of(self, count: int) -> date | None:
-        """Return the day of round `count`, counted from 1; None if there is none, or beyond all calendars."""
+        """Returns the day of round `count`, counted from 1; None if there is none, or beyond all
+        calendars."""
         if self.every is None or count < 1:
             return None
         if self.every == "month":
@@ -27,7 +40,7 @@ class ScheduleDays:
         return self.first + timedelta(days=days) if days <= (date.max - self.first).days else None
 
     def count(self) -> int | None:
-        """Return how many rounds the schedule has until its last day; None if it has no last day."""
+        """Returns how many rounds the schedule has until its last day; None if it has no last day."""
         if self.every is None or self.until is None:
             return None
         days = (self.until - self.first).days
@@ -45,7 +58,7 @@ class ScheduleDays:
         return None if needed is None else count >= needed
 
     def _after_months(self, months: int) -> date | None:
-        """Return the same day of a later month, or that month's last day where it is shorter."""
+        """Returns the same day of a later month, or that month's last day where it is shorter."""
         year, month = divmod(12 * self.first.year + self.first.month - 1 + months, 12)
         if year > MAXYEAR:
             return None
