@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -107,7 +107,7 @@ def read_jwks(path: Path) -> Jwks:
             found = json.loads(file.read(KEYS_BYTES_MAX))
         if not isinstance(found["keys"], list) or not all(isinstance(key, dict) for key in found["keys"]):
             raise ValueError("keys is no list of keys")
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise InvalidValue(field="keys", value=str(path), expected="a file with a JWK set") from error
     return dict(found)
 
@@ -142,7 +142,9 @@ def issue_permit(
     admitted_at, now = entry.content().recorded_at, store.now()
     first, last = request.days or (admitted_at.date(), admitted_at.date())
     begins = max(admitted_at, datetime.combine(first, time(), UTC))  # reports of later days are not there yet
-    ends = max(begins, datetime.combine(last + timedelta(days=1), time(), UTC)) + keys.lifetime
+    after = min(last, date.max - timedelta(days=1)) + timedelta(days=1)
+    ends = max(begins, datetime.combine(after, time(), UTC))
+    ends += min(keys.lifetime, datetime.max.replace(tzinfo=UTC) - ends)
     releaser = checked_new_name("releaser", releaser) if releaser is not None else None
 
     def signed(expires_at: datetime) -> str:
@@ -177,8 +179,15 @@ def issue_permit(
 
 def revoked_permits(store: Store, keys: PermitKeys) -> str:
     """Return the signed list of permits that count no more: of closed rounds, and of cohorts that are frozen
-    or overspent. It is good for `REVOKED_SECONDS`."""
+    or overspent. It is good for `REVOKED_SECONDS`.
+
+    Raises:
+        Conflict: no key signs.
+        BehindCheckpoint: the ledger was put back to an earlier state.
+        LedgerError: more than `REVOKED_MAX` permits are revoked.
+    """
     keys.require_signing()  # before the database is asked, for anyone may ask
+    store.check_anchor()  # a ledger that was put back lacks what was voided since
     now, events = rows.revoked_events(store.engine)
     if len(events) > rows.REVOKED_MAX:
         raise LedgerError(f"more than {rows.REVOKED_MAX} permits are revoked: shorten the days of permits")

@@ -19,7 +19,7 @@ from shuffle_ledger.ledger.storage import permits as rows
 from shuffle_ledger.ledger.storage.permits import StoredReceipt
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, EntryBody, EntryKind, LedgerEntry
-from shuffle_ledger.ledger.values.requests import Incident, ReleaseTimes, Settled
+from shuffle_ledger.ledger.values.requests import Incident, ReleaseTimes, RoundRequest, Settled
 
 # receipt: the releaser signed the number that is charged; attested: only the actor who settled says it;
 # contradicted: a receipt says otherwise; none: nobody says that something was released.
@@ -34,19 +34,23 @@ class Receipt:
     token: str
     digest: str
     releaser: str
+    key: Mapping[str, str]  # which signed it, as a JSON web key
     permit: gate.Permit
+    request: RoundRequest  # the round that was released: as permitted, with the number of reports that left
     count: int
     released_at: datetime  # by the releaser's clock
+    admitted_at: ReleaseTimes  # nothing left before the admission that the permit names
     batch_sha256: str | None
 
     def incident_id(self, place: int) -> str:
         """Return the identifier of the incident of one of its cohorts, where the round's own is taken."""
         return f"receipt-{self.digest[:32]}-{place}"
 
-    @property
-    def described(self) -> ShuffledRound:
-        """The round that was released: as permitted, with the number of reports that left."""
-        return ShuffledRound.from_mapping({**self.permit.round, "reports": self.count})
+    def agrees(self, charged: int | None) -> bool:
+        """Return whether a number of reports is charged that covers it; None: that which was declared."""
+        if charged is not None:
+            return charged == self.count
+        return self.permit.count_min <= self.count <= (self.permit.count_max or self.count)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,30 +79,44 @@ def read_receipt(token: str, *, releasers: Mapping[str, Any], permits: Mapping[s
         BadSignature: a signature does not hold, or the receipt is of another permit than the one in it.
     """
     try:
-        claims, releaser = gate.read_token(token, releasers, kind=gate.RECEIPT)
-        permit = gate.read_permit(str(claims.get("permit")), permits)
+        claims, key = gate.read_token(token, releasers, kind=gate.RECEIPT)
+        permit, releaser, count = gate.read_permit(claims["permit"], permits), key["kid"], claims["count"]
         said = (claims["permit_sha256"], claims["ledger"], claims["round_id"], claims["event"], claims["iss"])
         if said != (permit.digest, permit.ledger, permit.round_id, permit.event, releaser):
             raise BadSignature(
                 "the receipt names another permit, ledger, round, event or releaser than it has"
             )
-        if type(claims["count"]) is not int or claims["count"] < 1:
-            raise BadSignature(f"the receipt states {claims['count']!r} reports, expected a number from 1 on")
         if permit.releaser not in (None, releaser):
             raise BadSignature(f"the receipt is of {releaser!r}, its permit is for {permit.releaser!r}")
+        if claims["batch_sha256"] is not None and not gate.is_sha256(claims["batch_sha256"]):
+            raise BadSignature("the receipt names its batch by what is no digest")
+        first, last = (
+            None if day is None else date.fromisoformat(day)
+            for day in (permit.collected_on, permit.collected_until)
+        )
         return Receipt(
             token=token.strip(),
             digest=hashlib.sha256(token.strip().encode("ascii")).hexdigest(),
             releaser=releaser,
+            key=key,
             permit=permit,
-            count=claims["count"],
+            request=RoundRequest(
+                round_id=permit.round_id,
+                cohort=permit.cohorts[0],
+                audience=permit.cohorts if len(permit.cohorts) > 1 else (),
+                round=ShuffledRound.from_mapping({**permit.round, "reports": count}),
+                collected_on=first,
+                collected_until=last,
+            ),
+            count=count,
             released_at=datetime.fromtimestamp(claims["iat"], UTC),
+            admitted_at=ReleaseTimes(after=datetime.fromisoformat(permit.admitted_at)),
             batch_sha256=claims["batch_sha256"],
         )
     except gate.GateRefused as error:
         raise BadSignature(f"the receipt cannot be relied on: {error}") from error
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise BadSignature(f"the receipt lacks what a receipt has: {error}") from error
+    except (LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise BadSignature(f"the receipt states what no release is: {error}") from error
 
 
 def settle_by_receipt(
@@ -136,12 +154,6 @@ def settle_by_receipt(
     for name in permit.cohorts:
         if not reaches(name):
             raise NotFound(f"no cohort {name!r}")
-    used = [
-        key
-        for known, key_id in ((keys.releasers, receipt.releaser), (keys.published, permit.key_id))
-        for key in known["keys"]
-        if key.get("kid") == key_id
-    ]
     kept = rows.keep_receipt(
         store.engine,
         StoredReceipt(
@@ -149,7 +161,7 @@ def settle_by_receipt(
             round_id=permit.round_id,
             cohort=permit.cohorts[0],
             token=receipt.token,
-            keys=json.dumps({"keys": used}, sort_keys=True),
+            keys=json.dumps({"keys": [receipt.key, permit.key]}, sort_keys=True),
             recorded_by=actor,
             recorded_at=store.now(),
         ),
@@ -180,22 +192,20 @@ def _incident(
     reaches: Callable[[str], bool],
 ) -> Incident:
     """Record a release that nothing here admits: under the round's name where that is possible."""
-    permit, own = receipt.permit, receipt.permit.round_id
+    permit, request, own = receipt.permit, receipt.request, receipt.request.round_id
     told: dict[str, Any] = {
-        "described": receipt.described,
+        "described": request.round,
         "reason": f"receipt {receipt.digest} of {receipt.releaser!r}: {receipt.count} reports of {own!r} were"
         f" released by event {permit.event}, which admits no release here",
         "actor": actor,
-        # The permit attests it: nothing leaves before the admission that it names.
-        "released": ReleaseTimes(after=datetime.fromisoformat(permit.admitted_at)),
+        "released": receipt.admitted_at,
         "reaches": reaches,
     }
     with suppress(NotFound, Conflict):  # one entry in each chain of a round that is registered here
         record = round_record(store, own)
         if record.state not in _RELEASABLE and record.request.members == permit.cohorts:
             return record_incident(store, accountant, permit.cohorts[0], round_id=own, **told)
-    days = {"collected_on": permit.collected_on, "collected_until": permit.collected_until}
-    told |= {name: None if day is None else date.fromisoformat(day) for name, day in days.items()}
+    told |= {"collected_on": request.collected_on, "collected_until": request.collected_until}
 
     def incident(place: int, name: str) -> Incident:
         return record_incident(store, accountant, permit.cohorts[place], round_id=name, **told)
@@ -225,7 +235,7 @@ def stated_releases(store: Store, charged: Mapping[str, int | None]) -> dict[str
         own, permit = receipts.get(round_id, []), permits.get(round_id)
         basis: Basis = "attested" if reports else "none"
         if own:
-            agree = all(_admits(store, each) and reports in (None, each.count) for each in own)
+            agree = all(_admits(store, each) and each.agrees(reports) for each in own)
             is_one = all(_is_same_release(own[0], each) for each in own)
             basis = "receipt" if agree and is_one else "contradicted"
         found[round_id] = StatedRelease(
@@ -247,28 +257,39 @@ def stated_releases(store: Store, charged: Mapping[str, int | None]) -> dict[str
 def receipt_problems(
     receipts: Iterable[Receipt],
     entries_about: Callable[[Collection[str], Collection[str]], Sequence[LedgerEntry]],
+    cohorts: Collection[str] | None = None,
 ) -> list[tuple[Receipt, str]]:
     """Return what a chain contradicts of receipts.
 
     Args:
         receipts: whose signatures hold.
         entries_about: returns the entries about some rounds in the chains of some cohorts, in order.
+        cohorts: whose chains there are. None: all. A receipt is compared with the first one of its cohorts
+            among them.
 
     **Guarantee**: it is a problem if no event in the chain admits a release, if one event admits two, and if
-    the chain charges another number of reports, unless the chain tells the release as an incident.
+    the chain charges another number of reports, unless the chain tells the release as an incident. Which
+    event admitted is compared in the chain of the round's first cohort.
     """
     problems, by_event = list[tuple[Receipt, str]](), dict[str, Receipt]()
     for receipt in receipts:
         permit = receipt.permit
-        entries = entries_about([permit.round_id, receipt.incident_id(0)], [permit.cohorts[0]])
+        known = [name for name in permit.cohorts if cohorts is None or name in cohorts]
+        if not known:
+            continue
+        place = permit.cohorts.index(known[0])
+        entries = entries_about([permit.round_id, receipt.incident_id(place)], known[:1])
         bodies = [entry.content() for entry in entries]
         if any(_tells(body, receipt) for body in bodies):
             continue
         admitting = [
-            body for entry, body in zip(entries, bodies, strict=True) if entry.digest.hex() == permit.event
+            entry
+            for entry, body in zip(entries, bodies, strict=True)
+            if body.kind is EntryKind.ADMITTED and (place > 0 or entry.digest.hex() == permit.event)
         ]
         earlier = by_event.setdefault(permit.event, receipt)
-        if not admitting or admitting[0].kind is not EntryKind.ADMITTED:
+        charged = _charged(bodies)
+        if not admitting:
             what = (
                 f"it rests on event {permit.event}, which is not in the chain: the ledger was put back to an"
                 " earlier state, or another ledger signs with its key"
@@ -277,8 +298,9 @@ def receipt_problems(
             what = f"receipt {earlier.digest} states another release by the same event"
         elif any(body.kind is EntryKind.VOIDED for body in bodies):
             what = "the round is voided: somebody attested that nothing was released"
-        elif (charged := _charged(bodies)) not in (None, receipt.count):
-            what = f"{receipt.count} reports were released, and the chain charges {charged}"
+        elif charged != "unknown" and not receipt.agrees(charged):
+            what = f"{receipt.count} reports were released, and the chain charges"
+            what += f" {charged}" if charged is not None else f" {permit.count_min}: the round is not settled"
         else:
             continue
         problems.append((receipt, what))
@@ -305,19 +327,17 @@ def receipt_of_document(document: Mapping[str, Any]) -> Receipt:
 def _tells(body: EntryBody, receipt: Receipt) -> bool:
     if body.kind is not EntryKind.INCIDENT or receipt.digest not in str(body.details["reason"]):
         return False
-    return body.details["round"] in (None, receipt.described.to_mapping())
+    return body.details["round"] in (None, receipt.request.round.to_mapping())
 
 
-def _charged(bodies: Sequence[EntryBody]) -> int | None:
+def _charged(bodies: Sequence[EntryBody]) -> int | Literal["unknown"] | None:
     """Return the number of reports that a chain tells of a release, None if nothing is told yet."""
-    told = [body for body in bodies if body.kind in (EntryKind.SETTLED, *CORRECTED_OR_INCIDENT)]
-    if not told:
-        return None
-    details = told[-1].details
-    number = (
-        details["reports"] if told[-1].kind is EntryKind.SETTLED else (details["round"] or {}).get("reports")
-    )
-    return None if number is None else int(number)
+    for body in reversed(bodies):
+        if body.kind is EntryKind.SETTLED:
+            return int(body.details["reports"])
+        if body.kind in CORRECTED_OR_INCIDENT:
+            return int(body.details["round"]["reports"]) if body.details["round"] else "unknown"
+    return None
 
 
 def _is_same_release(one: Receipt, other: Receipt) -> bool:

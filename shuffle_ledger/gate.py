@@ -17,23 +17,55 @@ import base64
 import fcntl
 import hashlib
 import json
+import operator
 import os
+import re
+import secrets
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import jwt
 
 ALGORITHM = "EdDSA"
 PERMIT, REVOKED, RECEIPT = "shuffle-permit+jwt", "shuffle-revoked+jwt", "shuffle-receipt+jwt"
-LEEWAY_SECONDS = (
-    60.0  # by which the clocks of the ledger and the gate may differ; larger accepts later permits
+LEEWAY_SECONDS = 60.0  # by which the clocks of the ledger and the gate may differ
+LEEWAY_SECONDS_MAX = 3600.0  # a permit that expired is listed as revoked for longer
+TOKEN_BYTES_MAX = 1 << 24  # the longest list of revoked permits has 9 million
+_LAST_MOMENT = 253_402_300_799  # the last second that has a date
+_STATE_BEGINS = b'{"ledger": '  # each line of a state file
+_NOTHING = type(None)
+Shape: TypeAlias = Sequence[
+    tuple[tuple[type, ...], str]
+]  # types, and the names whose values have one of them
+_CLAIMS: Mapping[str, Shape] = {
+    PERMIT: (
+        ((str,), "iss ledger jti round_id randomizer counts admitted_at"),
+        ((str, _NOTHING), "collected_on collected_until aud"),
+        ((int,), "count_min nbf exp"),
+        ((int, _NOTHING), "count_max"),
+        ((list,), "cohorts"),
+        ((dict,), "round"),
+    ),
+    REVOKED: (((str,), "ledger"), ((int,), "iat exp"), ((list,), "revoked")),
+    RECEIPT: (
+        ((str,), "iss ledger round_id event permit_sha256 permit"),
+        ((int,), "count iat"),
+        ((str, _NOTHING), "batch_sha256"),
+    ),
+}
+# The fields of `Permit` whose claims JSON web tokens name otherwise.
+_CALLED = {"issuer": "iss", "event": "jti", "not_before": "nbf", "expires_at": "exp", "releaser": "aud"}
+_STATE: Shape = (
+    ((str,), "ledger round_id"),
+    ((int,), "count released_at"),
+    ((str, _NOTHING), "batch_sha256 receipt"),
 )
-TOKEN_BYTES_MAX = 1 << 20
 
 
 # The exit code of each reason to refuse; of several reasons, the first one is given.
@@ -74,7 +106,7 @@ class Permit:
     """What a permit says. `read_permit` has checked its signature, and nothing else."""
 
     token: str
-    key_id: str
+    key: Mapping[str, str]  # which signed it, as a JSON web key
     issuer: str
     ledger: str
     event: str  # digest of the event that admitted the round, hexadecimal; also the permit's identifier
@@ -132,16 +164,29 @@ class Gate:
             ledger: the identifier of the one accepted ledger. None: that which `keys` names.
             releaser: this gate's name; permits for other releasers are refused.
             signing_key: a private Ed25519 key in PEM, which signs receipts; needs a name.
-            leeway_seconds: by which the ledger's clock may differ from this one.
+            leeway_seconds: by which the ledger's clock may differ from this one, up to an hour.
             clock: seconds since 1970.
 
         Raises:
-            ValueError: a key to sign with and no name.
+            ValueError: keys that are no JWK set, a key that cannot sign or has no name beside it, or another
+                leeway.
         """
-        if signing_key is not None and not releaser:
-            raise ValueError(
-                "a gate that signs receipts needs a releaser's name, expected one beside its key"
-            )
+        if not isinstance(dict(keys).get("keys"), list):
+            raise ValueError("the ledger's keys are no JWK set, expected what `permit keys` gives")
+        if not 0 <= leeway_seconds <= LEEWAY_SECONDS_MAX:
+            raise ValueError(f"a leeway of {leeway_seconds} s, expected 0 to {LEEWAY_SECONDS_MAX:g} s")
+        if signing_key is not None:
+            if not releaser:
+                raise ValueError(
+                    "a gate that signs receipts needs a releaser's name, expected one beside its key"
+                )
+            try:
+                sign({}, signing_key, kind=RECEIPT, key_id=releaser)
+            except (jwt.PyJWTError, ValueError, TypeError, AttributeError) as error:
+                raise ValueError(
+                    "the key that signs receipts cannot sign, expected a private Ed25519 key in PEM, not"
+                    " encrypted"
+                ) from error
         named = keys.get("ledger")
         self._keys, self._state = keys, state
         self._ledger = ledger or (named if isinstance(named, str) else None)
@@ -217,12 +262,16 @@ class Gate:
             count: see `check`.
             randomizer: see `check`.
             revoked: see `check`.
-            batch_sha256: digest of what is released, for the receipt: after a crash it tells whether a batch
-                that is still there is the one that was permitted.
+            batch_sha256: digest of what is released, hexadecimal, for the receipt: after a crash it tells
+                whether a batch that is still there is the one that was permitted.
 
         Raises:
             GateRefused: as `check`, or used_before, or state_unusable.
+            TypeError, ValueError: `count` is no whole number, or `batch_sha256` no such digest.
         """
+        count = operator.index(count)
+        if batch_sha256 is not None and not is_sha256(batch_sha256):
+            raise ValueError(f"batch_sha256 is {batch_sha256!r}, expected 64 hexadecimal digits")
         permit = self.check(token, count=count, randomizer=randomizer, revoked=revoked)
         with self._used() as (used, append):
             before = used.get((permit.ledger, permit.round_id))
@@ -251,18 +300,16 @@ class Gate:
 
     def _refuse_revoked(self, permit: Permit, revoked: str, now: float) -> None:
         claims, _ = read_token(revoked, self._keys, kind=REVOKED)
-        if claims.get("ledger") != permit.ledger:
-            raise GateRefused(
-                "other_ledger", f"the list of revoked permits is of ledger {claims.get('ledger')}"
-            )
-        if not _whole(claims, "exp") + self._leeway > now:
+        if claims["ledger"] != permit.ledger:
+            raise GateRefused("other_ledger", f"the list of revoked permits is of ledger {claims['ledger']}")
+        if claims["exp"] + self._leeway <= now:
             raise GateRefused(
                 "stale_revocations",
                 f"the list of revoked permits is of {_moment(claims['iat'])} and was good until"
                 f" {_moment(claims['exp'])}: fetch it again",
             )
-        _refuse_future(_whole(claims, "iat"), now + self._leeway, "the list of revoked permits")
-        if permit.event in claims.get("revoked", ()):
+        _refuse_future(claims["iat"], now + self._leeway, "the list of revoked permits")
+        if permit.event in claims["revoked"]:
             raise GateRefused(
                 "revoked",
                 f"the ledger revoked the permit of round {permit.round_id!r}: it must not be released",
@@ -277,6 +324,7 @@ class Gate:
         claims = {
             "iss": self._releaser,
             "iat": said["released_at"],
+            "jti": secrets.token_hex(16),  # two releases never have one receipt
             "ledger": permit.ledger,
             "round_id": permit.round_id,
             "event": permit.event,
@@ -301,8 +349,11 @@ class Gate:
                 "state_unusable", f"{self._state} cannot be opened: {error.strerror}"
             ) from error
         try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise GateRefused("state_unusable", f"{self._state} is no file, expected one on a disk")
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             lines = _whole_lines(descriptor)
+            os.fsync(descriptor)  # a process that ended may have written a line, and not waited for the disk
             if not lines:  # the file may be new: its name must survive a crash as well
                 _sync_folder(self._state.parent)
             used = _releases(lines, self._state)
@@ -328,34 +379,16 @@ def read_permit(token: str, keys: Mapping[str, Any]) -> Permit:
     Raises:
         GateRefused: altered or wrong_key.
     """
-    claims, key_id = read_token(token, keys, kind=PERMIT)
-    try:
-        return Permit(
-            token=token.strip(),
-            key_id=key_id,
-            issuer=str(claims["iss"]),
-            ledger=str(claims["ledger"]),
-            event=str(claims["jti"]),
-            round_id=str(claims["round_id"]),
-            cohorts=tuple(claims["cohorts"]),
-            randomizer=str(claims["randomizer"]),
-            round=claims["round"],
-            count_min=_whole(claims, "count_min"),
-            count_max=None if claims["count_max"] is None else _whole(claims, "count_max"),
-            counts=claims["counts"],
-            collected_on=claims["collected_on"],
-            collected_until=claims["collected_until"],
-            admitted_at=str(claims["admitted_at"]),
-            not_before=_whole(claims, "nbf"),
-            expires_at=_whole(claims, "exp"),
-            releaser=claims.get("aud"),
-        )
-    except KeyError as error:
-        raise GateRefused("altered", f"the permit lacks {error.args[0]!r}") from error
+    claims, key = read_token(token, keys, kind=PERMIT)
+    named: dict[str, Any] = {
+        each.name: claims.get(_CALLED.get(each.name, each.name)) for each in fields(Permit)
+    }
+    named |= {"token": token.strip(), "key": key, "cohorts": tuple(claims["cohorts"])}
+    return Permit(**named)
 
 
-def read_token(token: str, keys: Mapping[str, Any], *, kind: str) -> tuple[dict[str, Any], str]:
-    """Return the claims of a signed token of a kind and the identifier of its key; checks no times.
+def read_token(token: str, keys: Mapping[str, Any], *, kind: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the claims of a signed token of a kind, and the public key that signed it; checks no times.
 
     Raises:
         GateRefused: altered, or wrong_key if `keys`, a JWK set, lacks the key that the token names.
@@ -369,26 +402,32 @@ def read_token(token: str, keys: Mapping[str, Any], *, kind: str) -> tuple[dict[
         key_id = jwt.get_unverified_header(token).get("kid")
     except jwt.PyJWTError as error:
         raise GateRefused("altered", f"the {kind} was altered: it cannot be read ({error})") from error
-    known = [key for key in keys.get("keys", ()) if key.get("kid") == key_id and key.get("kty") == "OKP"]
+    named = [key for key in keys["keys"] if isinstance(key, Mapping) and key.get("kid") == key_id]
+    known = [key for key in named if key_id is not None and key.get("kty") == "OKP"]
     if not known:
         raise GateRefused("wrong_key", f"the token names key {key_id!r}, which is none of the trusted keys")
-    found = _decoded(token, known, kind)
+    found, key = _decoded(token, known, kind)
     # The last character of a signature has bits that decoding ignores: two texts must not be one token.
     written = base64.urlsafe_b64encode(found["signature"]).rstrip(b"=").decode("ascii")
     if token.rpartition(".")[2] != written or found["header"].get("typ") != kind:
         raise GateRefused("altered", f"the token is a {found['header'].get('typ')}, expected a {kind}")
     claims: dict[str, Any] = found["payload"]
-    return claims, str(key_id)
+    if (name := _unfit(claims, _CLAIMS[kind])) is not None:
+        raise GateRefused("altered", f"the {kind} has no {name} as it should be")
+    return claims, {name: key[name] for name in ("kty", "crv", "x", "kid")}
 
 
-def _decoded(token: str, known: Sequence[Mapping[str, Any]], kind: str) -> dict[str, Any]:
-    """Return the parts of a token that one of some keys signed, all of one name: one may replace another."""
+def _decoded(
+    token: str, known: Sequence[Mapping[str, Any]], kind: str
+) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """Return the parts of a token, and which of some keys signed it, all of one name: one may replace
+    another."""
     unchecked: Any = {f"verify_{claim}": False for claim in ("exp", "nbf", "iat", "aud", "iss", "sub", "jti")}
     what = "its signature is not that of its content and its key"
     for each in known:
         try:
             key = jwt.PyJWK(dict(each), algorithm=ALGORITHM)
-            return jwt.decode_complete(token, key, algorithms=[ALGORITHM], options=unchecked)
+            return jwt.decode_complete(token, key, algorithms=[ALGORITHM], options=unchecked), each
         except jwt.InvalidSignatureError:
             continue
         except jwt.PyJWTError as error:
@@ -401,10 +440,19 @@ def sign(claims: Mapping[str, Any], key: str | bytes, *, kind: str, key_id: str)
     return jwt.encode(dict(claims), key, algorithm=ALGORITHM, headers={"typ": kind, "kid": key_id})
 
 
-def _whole(claims: Mapping[str, Any], name: str) -> int:
-    if type(claims[name]) is not int:
-        raise GateRefused("altered", f"{name} is {claims[name]!r}, expected a whole number")
-    return int(claims[name])
+def is_sha256(text: str) -> bool:
+    """Return whether a text is a digest by SHA-256, hexadecimal."""
+    return re.fullmatch("[0-9a-f]{64}", text) is not None
+
+
+def _unfit(content: Mapping[str, Any], shape: Shape) -> str | None:
+    """Return the first name whose value is of another type, or a number that no count and no moment is."""
+    for accepted, names in shape:
+        for name in names.split():
+            value = content.get(name)
+            if type(value) not in accepted or (type(value) is int and not 0 <= value < 1 << 53):
+                return name
+    return None
 
 
 def _refuse_future(moment: int, now: float, what: str) -> None:
@@ -416,35 +464,39 @@ def _refuse_future(moment: int, now: float, what: str) -> None:
 
 
 def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat()
+    return datetime.fromtimestamp(min(seconds, _LAST_MOMENT), UTC).isoformat()
 
 
-def _call(text: str) -> object:
-    """Return a randomizer that is written as a call in a form that does not depend on spaces and order."""
+def _call(text: str) -> str:
+    """Return a randomizer that is written as a call in a form that does not depend on spaces, on the order of
+    named parameters, and on 1 or 1.0."""
     try:
-        return _part(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError):
+        tree = ast.parse(text.strip(), mode="eval")
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                node.keywords.sort(key=lambda each: str(each.arg))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, float) and node.value.is_integer():
+                node.value = int(node.value)
+        return ast.dump(tree)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return text.strip()  # equal only to itself
 
 
-def _part(node: ast.expr) -> object:
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        named = sorted((str(each.arg), _part(each.value)) for each in node.keywords)
-        return (node.func.id, [_part(each) for each in node.args], named)
-    if isinstance(node, ast.Tuple | ast.List):
-        return [_part(each) for each in node.elts]
-    return ast.literal_eval(node)
-
-
 def _whole_lines(descriptor: int) -> list[bytes]:
-    """Return the lines of the state file. A last line without an end is a write that never ended, so that no
-    release followed it: it is cut off."""
+    """Return the lines of the state file.
+
+    A last line without an end is a write that never ended. If only its end is missing, it counts, for a
+    release may have followed; else none did, and it is cut off. What no gate writes is never cut off.
+    """
     with os.fdopen(os.dup(descriptor), "rb") as file:
         file.seek(0)
         *lines, rest = file.read().split(b"\n")
-    if rest:
+    if rest.endswith(b"}"):
+        os.write(descriptor, b"\n")
+    elif _STATE_BEGINS.startswith(rest[: len(_STATE_BEGINS)]):
         os.ftruncate(descriptor, sum(len(line) + 1 for line in lines))
-    return lines
+        return lines
+    return [*lines, rest]
 
 
 def _releases(lines: list[bytes], path: Path) -> dict[tuple[str, str], Release]:
@@ -452,9 +504,11 @@ def _releases(lines: list[bytes], path: Path) -> dict[tuple[str, str], Release]:
     for number, line in enumerate(lines, start=1):
         try:
             content = json.loads(line)
+            if _unfit(content, _STATE) is not None:
+                raise ValueError(line)
             ledger = content.pop("ledger")
             release = Release(**content)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise GateRefused(
                 "state_unusable", f"{path}, line {number} is damaged, expected a release"
             ) from error

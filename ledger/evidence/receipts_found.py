@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
-from itertools import groupby
-from typing import Any
+from collections.abc import Collection
 
-from shuffle_ledger import gate
 from shuffle_ledger.ledger.errors import BadSignature, Damaged
 from shuffle_ledger.ledger.evidence import bundle
 from shuffle_ledger.ledger.evidence.bundle_reader import Evidence
@@ -23,38 +19,29 @@ def receipts_found(evidence: Evidence) -> tuple[ReleaserFound, ...]:
     """
     if evidence.receipts is None:
         return ()
-    signed = list[tuple[str, str, Receipt]]()
+    signed = dict[str, Receipt]()
     try:
-        documents = bundle.read_json(evidence.receipts)["receipts"]
-        for place, document in enumerate(documents, start=1):
+        for place, document in enumerate(bundle.read_json(evidence.receipts)["receipts"], start=1):
             try:
                 receipt = receipt_of_document(document)
-                signed.append((receipt.releaser, _signer(receipt, document["keys"]), receipt))
+                signed[receipt.digest] = receipt
             except BadSignature as error:
                 evidence.findings.add(f"receipt {place}: {error}", member=bundle.RECEIPTS)
     except (Damaged, TypeError, KeyError, AttributeError) as error:
         evidence.findings.add(f"it cannot be read: {error}", member=bundle.RECEIPTS)
     entries = _Entries(evidence)
-    checked = [receipt for _, _, receipt in signed if receipt.permit.cohorts[0] in evidence.cohorts()]
-    for receipt, what in receipt_problems(checked, entries.about):
+    for receipt, what in receipt_problems(signed.values(), entries.about, evidence.cohorts()):
         named = f"receipt {receipt.digest} of {receipt.releaser}, round {receipt.permit.round_id}: {what}"
         evidence.findings.add(named, member=bundle.RECEIPTS, cohort=receipt.permit.cohorts[0])
+    by_signer: dict[tuple[str, str], list[Receipt]] = {}
+    for receipt in signed.values():
+        by_signer.setdefault((receipt.releaser, receipt.key["x"]), []).append(receipt)
     return tuple(
         ReleaserFound(
             releaser=releaser, public_key=key, receipts=len(own), reports=sum(each.count for each in own)
         )
-        for (releaser, key), group in groupby(sorted(signed, key=lambda one: one[:2]), lambda one: one[:2])
-        if (own := [receipt for _, _, receipt in group])
+        for (releaser, key), own in sorted(by_signer.items(), key=lambda item: item[0])
     )
-
-
-def _signer(receipt: Receipt, keys: Sequence[Mapping[str, Any]]) -> str:
-    """Return the public key that signed a receipt, as a JSON web key has it."""
-    for key in keys:
-        with suppress(gate.GateRefused):
-            gate.read_token(receipt.token, {"keys": [key]}, kind=gate.RECEIPT)
-            return str(key["x"])
-    raise BadSignature("no key beside it signed it")
 
 
 class _Entries:

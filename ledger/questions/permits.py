@@ -24,6 +24,6 @@ class IssuePermit(Body):
 class SettleByReceipt(Body):
     """What a gate gave for a release: a signed token."""
 
-    receipt: Annotated[str, Field(strict=True, min_length=1, max_length=100_000)] = field(kw_only=False)
+    receipt: Annotated[str, Field(strict=True, min_length=1, max_length=1_000_000)] = field(kw_only=False)
 
     __pydantic_config__ = config(receipt="eyJhbGciOiJFZERTQSIs...")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, Engine, or_, select, update
+from sqlalchemy import Connection, Engine, insert, or_, select, update
 
 from shuffle_ledger.ledger.storage import engine as engines
 from shuffle_ledger.ledger.storage.database import PAGE_ROWS
@@ -83,10 +83,19 @@ def revoked_events(engine: Engine) -> tuple[datetime, list[str]]:
 
 
 def keep_receipt(engine: Engine, receipt: StoredReceipt) -> list[StoredReceipt]:
-    """Insert a receipt unless it is there; return those of its round, in the order they were recorded."""
+    """Insert a receipt unless it is there; return those of its round, in the order they were recorded.
+
+    **Guarantee**: of two receipts at once, each process sees the same one as the first. They are inserted one
+    after the other, and the second one's moment is after the first one's, whatever the clocks say.
+    """
     with engines.writing(engine) as connection:
-        engines.insert_if_absent(connection, receipts, vars(receipt))
-        return _receipts_of(connection, [receipt.round_id])
+        connection.execute(select(heads.c.cohort).where(heads.c.cohort == receipt.cohort).with_for_update())
+        kept = _receipts_of(connection, [receipt.round_id])
+        if receipt.digest not in [each.digest for each in kept]:
+            last = kept[-1].recorded_at + timedelta(microseconds=1) if kept else receipt.recorded_at
+            kept += [replace(receipt, recorded_at=max(receipt.recorded_at, last))]
+            connection.execute(insert(receipts).values(vars(kept[-1])))
+        return kept
 
 
 def receipts_of(engine: Engine, round_ids: Collection[str]) -> list[StoredReceipt]:
@@ -99,10 +108,12 @@ def receipts_of(engine: Engine, round_ids: Collection[str]) -> list[StoredReceip
 
 
 def receipts_in(engine: Engine, cohorts: Collection[str] | None = None) -> list[StoredReceipt]:
-    """Return the receipts whose permits name one of some cohorts first, or all, in the order of digests."""
+    """Return the receipts of rounds of some cohorts, or all, in the order of digests."""
     query = select(receipts).order_by(receipts.c.digest)
     if cohorts is not None:
-        query = query.where(receipts.c.cohort.in_(sorted(cohorts)))
+        names = sorted(cohorts)
+        own = select(rounds.c.round_id).where(rounds.c.cohort.in_(names))
+        query = query.where(or_(receipts.c.cohort.in_(names), receipts.c.round_id.in_(own)))
     with engines.reading_once(engine) as connection:
         return [StoredReceipt(**row._mapping) for row in connection.execute(query)]
 

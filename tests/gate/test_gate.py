@@ -21,6 +21,7 @@ import pytest
 
 from shuffle_ledger import gate
 from shuffle_ledger.gate import Gate, GateRefused
+from shuffle_ledger.ledger.storage.permits import REVOKED_MAX
 from tests.gate.conftest import LEDGER, Signer
 
 RANDOMIZER = "krr(k=10, epsilon0=1)"
@@ -183,9 +184,8 @@ def test_a_retired_key_is_trusted_until_it_is_taken_from_the_keys(
     assert gate_of(ledger, tmp_path, keys=both).check(ledger.permit(), count=1000).round_id
     door = gate_of(ledger, tmp_path, keys={"ledger": LEDGER, "keys": [stranger.jwk]})
     assert refused(lambda: door.check(ledger.permit(), count=1000)) == "wrong_key"
-    assert (
-        refused(lambda: gate_of(ledger, tmp_path, keys={}).check(ledger.permit(), count=1000)) == "wrong_key"
-    )
+    none = gate_of(ledger, tmp_path, keys={"keys": []})
+    assert refused(lambda: none.check(ledger.permit(), count=1000)) == "wrong_key"
 
 
 def test_a_receipt_says_what_left_and_who_says_so(ledger: Signer, tmp_path: Path) -> None:
@@ -193,11 +193,11 @@ def test_a_receipt_says_what_left_and_who_says_so(ledger: Signer, tmp_path: Path
     door = gate_of(ledger, tmp_path, releaser="acme", signing_key=mine.pem)
     own = ledger.permit(aud="acme")
     release = door.release(
-        own, count=1100, randomizer=RANDOMIZER, revoked=ledger.revoked(), batch_sha256="ab"
+        own, count=1100, randomizer=RANDOMIZER, revoked=ledger.revoked(), batch_sha256="ab" * 32
     )
     claims, signer = gate.read_token(str(release.receipt), mine.keys, kind=gate.RECEIPT)
-    assert signer == claims["iss"] == "acme"
-    assert (claims["count"], claims["batch_sha256"], claims["permit"]) == (1100, "ab", own)
+    assert signer["kid"] == claims["iss"] == "acme"
+    assert (claims["count"], claims["batch_sha256"], claims["permit"]) == (1100, "ab" * 32, own)
     assert claims["permit_sha256"] == gate.read_permit(own, ledger.keys).digest
     assert claims["revocations_of"] is not None
     with pytest.raises(GateRefused) as again:
@@ -211,14 +211,157 @@ def test_a_write_that_never_ended_is_no_release(ledger: Signer, tmp_path: Path) 
     door, state = gate_of(ledger, tmp_path), tmp_path / "state.jsonl"
     door.release(ledger.permit(), count=1000)
     whole = state.read_bytes()
-    for cut in (1, 10, len(whole) - 1):
+    for cut in (1, 10, 20, len(whole) - 2):
         state.write_bytes(whole + whole[:cut].replace(b"w48", b"w49"))
         assert refused(lambda: door.release(ledger.permit(), count=1000)) == "used_before"
         assert state.read_bytes() == whole
-    state.write_bytes(b"{}\n" + whole)
-    assert refused(lambda: door.release(ledger.permit(round_id="w50"), count=1000)) == "state_unusable"
+    # Only the end is missing: an editor may have cut it off behind a release.
+    state.write_bytes(whole[:-1])
+    assert refused(lambda: door.release(ledger.permit(), count=1000)) == "used_before"
+    assert state.read_bytes() == whole
     missing = Gate(ledger.keys, state=tmp_path / "nowhere" / "state.jsonl")
     assert refused(lambda: missing.release(ledger.permit(), count=1000)) == "state_unusable"
+
+
+WRONG: list[dict[str, Any]] = [
+    *({"ledger": []}, {"round_id": None}, {"released_at": "x"}, {"released_at": 1e30}),
+    *({"count": -1}, {"more": 1}),
+]
+LINE = {
+    "ledger": LEDGER,
+    "round_id": "w48",
+    "count": 1,
+    "released_at": 1,
+    "batch_sha256": None,
+    "receipt": None,
+}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{}\n",
+        b"[]\n",
+        b"5\n",
+        b"\xff\n",
+        b"[" * 100_000 + b"\n",
+        b"\0" * 100,  # as some disks leave a file after a crash
+        b"the batch itself, by mistake",
+        *(json.dumps({**LINE, **changed}).encode() + b"\n" for changed in WRONG),
+    ],
+)
+def test_what_no_gate_wrote_is_left_as_it_is_and_releases_nothing(
+    ledger: Signer, tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "state.jsonl").write_bytes(content)
+    assert refused(lambda: gate_of(ledger, tmp_path).release(ledger.permit(), count=1000)) == "state_unusable"
+    assert (tmp_path / "state.jsonl").read_bytes() == content
+
+
+def test_a_state_that_is_no_file_remembers_nothing(ledger: Signer, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/null"), tmp_path / ("n" * 300)):
+        door = Gate(ledger.keys, state=path)
+        assert refused(lambda door=door: door.release(ledger.permit(), count=1000)) == "state_unusable"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        *((name, (None, 5, [])) for name in ("iss", "ledger", "jti", "round_id", "randomizer", "counts")),
+        *((name, (None, "1", True, 1.5, -1, 1 << 60, float("nan"))) for name in ("nbf", "exp", "count_min")),
+        ("count_max", ("1", True, -1)),
+        ("cohorts", (None, 5, "phones")),
+        ("round", (None, [], "x")),
+        *((name, (5, [])) for name in ("aud", "collected_on", "admitted_at")),
+    ],
+)
+def test_a_signed_permit_that_states_nonsense_is_refused(
+    ledger: Signer, tmp_path: Path, name: str, values: tuple[Any, ...]
+) -> None:
+    door = gate_of(ledger, tmp_path)
+    claims = jwt.decode(ledger.permit(), options={"verify_signature": False})
+    for value in values:
+        token = jwt.api_jws.encode(
+            json.dumps({**claims, name: value}).encode(),
+            ledger.pem,
+            algorithm="EdDSA",
+            headers={"typ": gate.PERMIT, "kid": ledger.jwk["kid"]},
+        )
+        assert refused(lambda token=token: door.release(token, count=1000)) == "altered"  # type: ignore[misc]
+    far = ledger.permit(nbf=1 << 50, exp=1 << 50)  # a moment without a date
+    assert refused(lambda: door.release(far, count=1000)) == "not_yet_valid"
+
+
+def test_a_list_without_what_a_list_has_revokes_everything(ledger: Signer, tmp_path: Path) -> None:
+    door = gate_of(ledger, tmp_path)
+    whole = {"ledger": LEDGER, "iat": int(time.time()), "exp": int(time.time()) + 100, "revoked": []}
+    for name in whole:
+        for changed in ({key: value for key, value in whole.items() if key != name}, {**whole, name: None}):
+            listed = gate.sign(changed, ledger.pem, kind=gate.REVOKED, key_id=ledger.jwk["kid"])
+            ask = lambda listed=listed: door.check(ledger.permit(), count=1000, revoked=listed)  # noqa: E731
+            assert refused(ask) == "altered"
+
+
+def test_the_longest_list_of_revoked_permits_is_read(ledger: Signer, tmp_path: Path) -> None:
+    listed = ledger.revoked(*(f"{number:064x}" for number in range(REVOKED_MAX)))
+    door = gate_of(ledger, tmp_path)
+    assert door.check(ledger.permit(), count=1000, revoked=listed).round_id
+    own = ledger.permit(jti=f"{REVOKED_MAX - 1:064x}")
+    assert refused(lambda: door.check(own, count=1000, revoked=listed)) == "revoked"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["krr(k=1,k='a')", "krr(k=1, k=[1], k=(2,))", "{[]:1}", "-" * 100_000 + "1", "(" * 300, "krr(", "\0", "",
+     "krr(k=10, epsilon0=True)", "krr(k=10, epsilon0=1.0000001)", "krr(10, 1)"],
+)  # fmt: skip
+def test_a_text_that_is_no_such_call_is_another_randomizer(ledger: Signer, tmp_path: Path, text: str) -> None:
+    door = gate_of(ledger, tmp_path)
+    assert refused(lambda: door.check(ledger.permit(), count=1000, randomizer=text)) == "other_randomizer"
+    same = " krr( k = 10,\n epsilon0 = 1.0 ) "
+    assert door.check(ledger.permit(), count=1000, randomizer=same).round_id
+
+
+NO_KEYS: list[Any] = [{}, {"keys": 5}, {"keys": None}, []]
+
+
+def test_a_gate_is_made_with_what_it_needs_or_not_at_all(
+    ledger: Signer, stranger: Signer, tmp_path: Path
+) -> None:
+    wrong: list[dict[str, Any]] = [
+        *({"keys": keys} for keys in NO_KEYS),
+        *({"leeway_seconds": leeway} for leeway in (float("nan"), float("inf"), -1, 1e6)),
+        *({"signing_key": pem} for pem in (b"", b"junk", stranger.pem[:40], stranger.jwk["x"])),
+    ]
+    for more in wrong:
+        with pytest.raises(ValueError, match="expected"):
+            gate_of(ledger, tmp_path, releaser="acme", **more)
+    strange: dict[str, Any] = {
+        "keys": ["x", {}, {"kty": "OKP"}, {**ledger.jwk, "x": 5}, {**ledger.jwk, "crv": "X25519"}]
+    }
+    assert (
+        refused(lambda: gate_of(ledger, tmp_path, keys=strange).check(ledger.permit(), count=1)) == "altered"
+    )
+
+
+def test_a_count_is_whole_and_no_two_receipts_are_one(ledger: Signer, tmp_path: Path) -> None:
+    mine = Signer(tmp_path / "acme.pem", "acme")
+
+    def door(state: str) -> Gate:
+        return Gate(ledger.keys, state=tmp_path / state, releaser="acme", signing_key=mine.pem)
+
+    for count in (1000.5, float("inf"), "1000", None):
+        with pytest.raises(TypeError):
+            door("a").release(ledger.permit(), count=count)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="hexadecimal"):
+        door("a").release(ledger.permit(), count=1000, batch_sha256="batch.txt")
+    own, number = ledger.permit(), type("Number", (), {"__index__": lambda _: 1000})
+    first = door("a").release(own, count=number())  # as those of NumPy
+    assert (type(first.count), first.count) == (int, 1000)
+    # Two gates with one name and one key, in one second.
+    second = door("b").release(own, count=1000)
+    assert first.receipt != second.receipt
 
 
 def test_a_full_disk_releases_nothing(ledger: Signer, tmp_path: Path) -> None:

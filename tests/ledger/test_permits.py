@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import sqlite3
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,16 @@ from shuffle_ledger.ledger.decisions import (
     settle,
     void,
 )
-from shuffle_ledger.ledger.errors import BadSignature, Conflict, InvalidValue, NotCollectable, NotFound
+from shuffle_ledger.ledger.errors import (
+    BadSignature,
+    BehindCheckpoint,
+    Conflict,
+    InvalidValue,
+    NotCollectable,
+    NotFound,
+    TryAgain,
+    Unavailable,
+)
 from shuffle_ledger.ledger.evidence import make_bundle, verify_bundle
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
 from shuffle_ledger.ledger.permits import PermitKeys, issue_permit, jwk, read_jwks, revoked_permits
@@ -35,6 +46,7 @@ from shuffle_ledger.ledger.receipts import (
     stored_receipts,
 )
 from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.ledger.storage import permits as rows
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import Admitted, Incident, RoundRequest, Settled, SigningKey
 
@@ -276,6 +288,114 @@ def test_a_release_without_an_admission_becomes_an_incident(house: House) -> Non
     assert house.problems() == []
 
 
+def test_of_two_receipts_at_once_one_settles(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that another process keeps first, although this one looked at the clock before."""
+    house.admitted()
+    permit = house.permit()
+    first, second = (house.receipt(permit, state=name) for name in "ab")
+    keep = rows.keep_receipt
+    answers = []
+
+    def overtaken(*given: Any) -> Any:
+        monkeypatch.setattr(rows, "keep_receipt", keep)
+        answers.append(house.settle(second))
+        return keep(*given)
+
+    monkeypatch.setattr(rows, "keep_receipt", overtaken)
+    answers.append(house.settle(first))
+    assert [type(answer) for answer in answers] == [Settled, Incident]
+    assert [house.settle(each) for each in (second, first)] == answers
+    assert house.problems() == []
+
+
+def test_many_receipts_at_once_are_charged_each(house: House) -> None:
+    house.admitted(epsilon0=0.5)
+    permit = house.permit()
+    receipts = [house.receipt(permit, state=str(number)) for number in range(4)]
+
+    def told(receipt: str) -> Settled | Incident:
+        while True:
+            with suppress(TryAgain):
+                return house.settle(receipt)
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(told, receipts))
+    assert sorted(type(answer).__name__ for answer in answers) == ["Incident"] * 3 + ["Settled"]
+
+
+def test_a_receipt_that_is_kept_and_not_settled_is_a_problem(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_given: Any, **_named: Any) -> Any:
+        raise Unavailable("the database went away")
+
+    house.admitted("few")
+    house.admitted("sampled", sampled_from=50_000)
+    few, more = (_forged(house, house.permit(name), n) for name, n in (("few", 700), ("sampled", 1001)))
+    with monkeypatch.context() as patched:
+        patched.setattr("shuffle_ledger.ledger.receipts.settle", lost)
+        for receipt in (few, more):
+            with pytest.raises(Unavailable):
+                house.settle(receipt)
+    assert sorted(house.problems()) == [
+        "1001 reports were released, and the chain charges 1000: the round is not settled",
+        "700 reports were released, and the chain charges 1000: the round is not settled",
+    ]
+    stated = make_statement(house.store, house.accountant, ["phones"], made_at=datetime.now(UTC))
+    assert {each.release and each.release.basis for each in stated.cohorts[0].rounds} == {"contradicted"}
+    for receipt in (few, more):
+        assert isinstance(house.settle(receipt), Settled)
+    assert house.problems() == []
+
+
+def test_a_receipt_of_what_no_release_is_is_not_kept(house: House) -> None:
+    """Signed by the releaser, or with a permit by whoever has the ledger's key."""
+    house.admitted(sampled_from=50_000)
+    permit = house.permit()
+    own = read_permit(permit, house.keys.published)
+    wrong = [_forged(house, permit, count) for count in (0, -1, 50_001, 1 << 60)]
+    said: list[dict[str, Any]] = [{"iat": "x"}, {"iat": 1 << 52}, {"batch_sha256": "x"}, {"batch_sha256": 5}]
+    wrong += [_forged(house, permit, 1000, **changes) for changes in said]
+    claims = jwt.decode(permit, options={"verify_signature": False})
+    stated: list[dict[str, Any]] = [
+        {"cohorts": []},
+        {"cohorts": [["phones"]]},
+        {"cohorts": ["phones", "phones"]},
+        {"round": {}},
+        {"round": {**claims["round"], "more": 1}},
+        {"admitted_at": "x"},
+        {"admitted_at": "2026-01-01T00:00:00"},
+        {"collected_on": "x"},
+        {"collected_until": "2026-01-01"},
+        {"round_id": ""},
+        {"round_id": "\ud800"},
+    ]
+    for changes in stated:
+        pem = (house.folder / "permit.pem").read_bytes()
+        forged = sign({**claims, **changes}, pem, kind=PERMIT, key_id=own.key["kid"])
+        wrong.append(_forged(house, forged, 1000))
+    for receipt in wrong:
+        with pytest.raises(BadSignature):
+            house.settle(receipt)
+    assert stored_receipts(house.store) == []
+
+
+def test_a_collection_of_the_last_day_has_a_permit(house: House) -> None:
+    house.admitted("far", collected_on=date(9999, 12, 31))
+    with pytest.raises(GateRefused, match="valid from 9999"):
+        house.receipt(house.permit("far"))
+
+
+def test_a_ledger_that_was_put_back_signs_no_list(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    def behind() -> None:
+        raise BehindCheckpoint("put back")
+
+    assert house.revoked() == []
+    monkeypatch.setattr(house.store, "check_anchor", behind)
+    with pytest.raises(BehindCheckpoint):
+        house.revoked()
+
+
 def test_forged_receipts_are_refused(house: House, make_request: MakeRequest) -> None:
     house.admitted()
     own = house.permit()
@@ -306,7 +426,7 @@ def test_a_stolen_key_of_permits_is_found_by_the_receipts_of_its_releases(house:
     house.admitted()
     own = read_permit(house.permit(), house.keys.published)
     claims = jwt.decode(own.token, options={"verify_signature": False}) | {"jti": "f" * 64, "round_id": "w50"}
-    forged = sign(claims, (house.folder / "permit.pem").read_bytes(), kind=PERMIT, key_id=own.key_id)
+    forged = sign(claims, (house.folder / "permit.pem").read_bytes(), kind=PERMIT, key_id=own.key["kid"])
     receipt = house.receipt(forged)  # the gate cannot tell
     assert "another ledger signs with its key" in house.problems(receipt)[0]
     told = house.settle(receipt)
@@ -322,7 +442,7 @@ def test_a_stolen_key_of_a_gate_permits_nothing(house: House) -> None:
     house.key("thief.pem")
     own = read_permit(house.permit("later"), house.keys.published)
     claims = jwt.decode(own.token, options={"verify_signature": False}) | {"count_min": 1}
-    permit = sign(claims, (house.folder / "thief.pem").read_bytes(), kind=PERMIT, key_id=own.key_id)
+    permit = sign(claims, (house.folder / "thief.pem").read_bytes(), kind=PERMIT, key_id=own.key["kid"])
     with pytest.raises(GateRefused, match="altered"):
         house.receipt(permit, 5)
     house.settings = house.settings.model_copy(update={"releaser_keys": None})
@@ -377,7 +497,9 @@ def test_a_round_of_several_cohorts_has_one_permit_and_one_receipt(cohorts: Hous
         stated = make_statement(cohorts.store, cohorts.accountant, [name], made_at=datetime.now(UTC))
         assert [each.release and each.release.basis for each in stated.cohorts[0].rounds] == ["receipt"]
         bundle = make_bundle(cohorts.store, [name]).data
-        assert verify_bundle(bundle, cohorts.accountant).ok
+        report = verify_bundle(bundle, cohorts.accountant)
+        assert report.ok
+        assert [(each.releaser, each.receipts) for each in report.releasers] == [("acme", 1)]
     assert cohorts.problems() == []
 
 
