@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from shuffle_ledger.accounting import parse_randomizer
 from shuffle_ledger.cli.failures import BadValue, RefusedByGate
 from shuffle_ledger.cli.files.output_files import checked_place, write_whole
 from shuffle_ledger.cli.options import FILE, NO_LEDGER, REAL, TEXT, WHOLE, output_options, server_refused
@@ -81,19 +82,24 @@ def gate(
         raise click.UsageError("--receipt needs --signing-key, which signs it")
     if signing_key is not None and releaser is None:
         raise click.UsageError("--signing-key needs --releaser, the name that it signs for")
+    known = _read_json(keys)
+    pem = signing_key.read_bytes() if signing_key else None
     try:
-        known, pem = json.loads(keys.read_text("utf-8")), signing_key.read_bytes() if signing_key else None
         door = Gate(
             known, state=state, ledger=ledger, releaser=releaser, signing_key=pem, leeway_seconds=leeway
         )
-    except (OSError, ValueError, AttributeError) as error:
-        raise BadValue("--keys", str(keys), "a JWK set, as `permit keys -o FILE` writes it") from error
+    except (ValueError, TypeError) as error:
+        raise click.UsageError(str(error)) from error
     token = permit.read_text("utf-8", "replace")
     listed = revoked.read_text("utf-8", "replace") if revoked else None
-    digest = hashlib.sha256(batch.read_bytes()).hexdigest() if batch else None
+    digest = _digest(batch) if batch else None
+    # As the permit names it, with the parameters that were left out.
+    asked: dict[str, Any] = {
+        "randomizer": parse_randomizer(randomizer).describe() if randomizer is not None else None
+    }
+    asked |= {"count": count, "revoked": listed}
     if receipt is not None:
         checked_place(receipt)  # before the permit is used up
-    asked: dict[str, Any] = {"count": count, "randomizer": randomizer, "revoked": listed}
     said: dict[str, object] = {"randomizer_checked": randomizer is not None, "revoked_checked": bool(listed)}
     try:
         if check:
@@ -114,3 +120,15 @@ def gate(
         lambda: facts(f"Round {said['round_id']}", rows),
         as_json=as_json,
     )
+
+
+def _read_json(keys: Path) -> Any:
+    try:
+        return json.loads(keys.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise BadValue("--keys", str(keys), "a JWK set, as `permit keys -o FILE` writes it") from error
+
+
+def _digest(batch: Path) -> str:
+    with batch.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

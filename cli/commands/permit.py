@@ -134,25 +134,24 @@ def verify_(receipts: Path | None, database_url: str | None, actor: str | None, 
                 kept.append(read_receipt(token, releasers=keys.releasers, permits=keys.published))
             except BadSignature as error:
                 bad.append({"receipt": token[:80], "what": str(error)})
-        own = {each.digest for each in known}
-        every = [*known, *(each for each in kept if each.digest not in own)]
-        found = receipt_problems(every, session.store.entries_about)
+        every = {each.digest: each for each in [*known, *kept]}
+        found = receipt_problems(every.values(), session.store.entries_about)
     problems = bad + [
         {"receipt": each.digest, "round_id": each.permit.round_id, "releaser": each.releaser, "what": what}
         for each, what in found
     ]
     document = {"ok": not problems, "receipts": len(every) + len(bad), "problems": problems}
-    rows = {each.get("round_id", each["receipt"]): each["what"] for each in problems}
+    rows = {f"{each.get('round_id', '')} {each['receipt'][:16]}": each["what"] for each in problems}
     title = f"Receipts: {document['receipts']}, {'NOT as the chains say' if problems else 'all agree'}"
     present(document_of(document), lambda: facts(title, rows), as_json=as_json)
     return ExitCode.NOT_VERIFIED if problems else ExitCode.DONE
 
 
 def _lines(file: Path) -> Iterator[str]:
-    for number, line in enumerate(file.read_text("utf-8").splitlines(), start=1):
+    for number, line in enumerate(file.read_text("utf-8", "replace").splitlines(), start=1):
         try:
             token = json.loads(line)["receipt"] if line.startswith("{") else line.strip()
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError, RecursionError) as error:
             raise BadValue("RECEIPTS", line, "a receipt", f"{file}, line {number} has no receipt") from error
         if token:
             yield str(token)

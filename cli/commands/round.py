@@ -14,6 +14,7 @@ from shuffle_ledger.cli.backends.database import Ledger, open_ledger
 from shuffle_ledger.cli.commands.permit import NEW_FILE, RELEASER, write_permit
 from shuffle_ledger.cli.commands.round_views import decision_facts, quote_facts, record_facts
 from shuffle_ledger.cli.failures import BadValue, ExitCode
+from shuffle_ledger.cli.files.output_files import checked_place
 from shuffle_ledger.cli.options import (
     FILE,
     WHOLE,
@@ -140,6 +141,8 @@ def register_(
     """
     if releaser is not None and permit is None:
         raise click.UsageError("--releaser names the gate of the --permit, which is not given")
+    if permit is not None:
+        checked_place(permit)  # before the round is admitted
     named, issued = names_given(cohort, audience), None
     more: dict[str, Any] = {**days, "use_case": use_case}
     where = {"database_url": database_url, "broker_url": broker_url, "actor": actor, "team": team}

@@ -93,6 +93,17 @@ def test_a_release_after_a_void_is_an_incident_and_is_verified_so(house: Run) ->
     assert house("permit", "verify", "gate-state.jsonl").code == 0
 
 
+def test_the_gate_knows_a_randomizer_as_it_was_registered(house: Run) -> None:
+    """With parameters that were left out."""
+    described = ("--randomizer", "olh(epsilon0=1, domain=64)", "--reports", "5000", "--permit", "olh.permit")
+    assert house("round", "register", "phones", "--id", "olh", *described).code == 0
+    asked = ("gate", "--permit", "olh.permit", "--count", "5000", "--check", *described[:2])
+    assert house(*asked).code == 0
+    assert house(*asked[:-1], "olh(epsilon0=1, domain=64, g=5)").code == CODES["other_randomizer"]
+    for nonsense in ("", "olh("):
+        assert house(*asked[:-1], nonsense).code == 2
+
+
 def test_a_refused_round_gets_no_permit(house: Run, directory: Path) -> None:
     strong = ("--randomizer", "krr(k=2, epsilon0=6)", "--reports", "5", "--permit", "strong.permit")
     assert house("round", "register", "phones", "--id", "strong", *strong).code == 3
@@ -104,6 +115,8 @@ def test_a_refused_round_gets_no_permit(house: Run, directory: Path) -> None:
 def test_misuse_is_refused_before_anything_happens(
     house: Run, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (directory / "five.json").write_text("[5]")
+    (directory / "deep.json").write_text('{"a":' + "[" * 100_000)
     for words in (
         ("round", "settle"),
         ("round", "settle", "w48", "--receipt", "releasers.json"),
@@ -113,10 +126,18 @@ def test_misuse_is_refused_before_anything_happens(
         (*GATE, "--keys", "acme.pem"),
         (*GATE, *SIGNED[:-1], "nowhere/receipt"),
         (*GATE, "--server", "http://127.0.0.1:1"),
+        (*GATE, "--leeway", "nan"),
+        (*GATE, "--leeway=-1"),
+        (*GATE, "--keys", "five.json"),
+        (*GATE, "--keys", "deep.json"),
+        (*GATE, *SIGNED, "--signing-key", "releasers.json"),
         ("permit", "verify", "releasers.json"),
+        ("permit", "verify", "deep.json"),
+        ("round", "register", "phones", "--id", "nowhere", *ROUND, "--permit", "nowhere/permit"),
     ):
         assert house(*words).code == 2, words
     assert not (directory / "gate-state.jsonl").exists()
+    assert house("round", "show", "nowhere").code == 4
     (directory / "junk").write_text("no receipt")
     assert house("round", "settle", "--receipt", "junk").code == 6
     assert house("permit", "verify", "junk").code == 6
