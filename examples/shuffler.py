@@ -22,17 +22,15 @@ import re
 import secrets
 import threading
 import urllib.request
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from shuffle_ledger.gate import Gate, GateRefused, read_permit
 
-REPORT_BYTES_MAX, PERMIT_BYTES_MAX, PATH = (
-    4096,
-    1 << 16,
-    re.compile(r"/rounds/([\w.-]{1,200})/(reports|release)"),
-)
+REPORT_BYTES_MAX, PERMIT_BYTES_MAX = 4096, 1 << 20
+PATH, LENGTH = re.compile(r"/rounds/([\w.-]{1,200})/(reports|release)"), re.compile(r"[0-9]{1,7}")
 
 
 class Answer(NamedTuple):
@@ -92,7 +90,7 @@ class Shuffler:
                 if error.kind != "state_unusable":  # else the round may have been used with this batch
                     self._place("mixed", round_id).unlink(missing_ok=True)  # the round goes on collecting
                 return Answer(403, {"error": str(error), "kind": error.kind})
-            except OSError as error:
+            except (OSError, ValueError, HTTPException) as error:
                 return Answer(503, {"error": f"nothing was released: {error}"})
             return self._finish(round_id, release.batch_sha256, release.receipt)
 
@@ -139,10 +137,12 @@ def handler_of(shuffler: Shuffler) -> type[BaseHTTPRequestHandler]:
                 self._answer(Answer(404, {"error": "no such round or action"}))
                 return
             most = REPORT_BYTES_MAX if found[2] == "reports" else PERMIT_BYTES_MAX
-            if not length.isdigit() or not 0 < int(length) <= most:
+            if not LENGTH.fullmatch(length) or not 0 < int(length) <= most:
                 self._answer(Answer(413, {"error": f"expected a body of 1 to {most} bytes"}))
                 return
             body = self.rfile.read(int(length))
+            if len(body) < int(length):  # the client went away: half a report is none
+                return
             if found[2] == "reports":
                 self._answer(shuffler.hold(found[1], body))
             else:
@@ -160,6 +160,13 @@ def handler_of(shuffler: Shuffler) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
     return Handler
+
+
+class Server(ThreadingHTTPServer):
+    """A server that says nothing about its clients."""
+
+    def handle_error(self, *_details: object) -> None:
+        """Print nothing, as `log_message`: the connection ends."""
 
 
 def main() -> None:
@@ -183,7 +190,7 @@ def main() -> None:
     )
     revoked_url = f"{given.ledger_url}/v1/permits/revoked"
     shuffler = Shuffler(given.folder, gate, keys, revoked_url, given.randomizer)
-    with ThreadingHTTPServer(("127.0.0.1", given.port), handler_of(shuffler)) as server:
+    with Server(("127.0.0.1", given.port), handler_of(shuffler)) as server:
         print(server.server_port, flush=True)
         server.serve_forever()
 

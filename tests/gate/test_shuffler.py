@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -175,6 +176,16 @@ def test_nothing_leaves_without_a_permit_and_a_receipt_settles(world: World) -> 
         assert client.post("/rounds/w48/reports", content=b"x" * 5000).status_code == 413
         assert client.post("/rounds/../../etc/reports", content=b"x").status_code == 404
         assert world.released() == {}
+        # A client that goes away in the middle of its report, and lengths that are none.
+        for length in ("20", "\u00b2", "-1", "9" * 5000):
+            with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as line:
+                line.sendall(
+                    f"POST /rounds/w48/reports HTTP/1.0\r\nContent-Length: {length}\r\n\r\nhalf".encode(
+                        "latin-1"
+                    )
+                )
+                line.shutdown(socket.SHUT_WR)
+                assert b" 202 " not in line.recv(1000)
         done = ask(permit).json()
         mixed = [bytes.fromhex(line) for line in world.released()["w48"].decode().split()]
         assert sorted(mixed) == sorted(sent)
