@@ -136,7 +136,7 @@ def _first_entries(
         for view in views
         if view.cohort.name in request.cohorts
     ]
-    drafts = drafted([NewRound(view=view, registration=0, others_wait=False) for view in views])
+    drafts = drafted([NewRound(view=view, registration=0) for view in views])
     if dry_run:
         return [store.drafted(view, draft) for view, draft in zip(views, drafts, strict=True)]
     bodies = optimistic_append.append_with_round(store, request.cohorts, request.round_id, drafted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 from tenacity import (
     RetryCallState,
@@ -26,15 +26,7 @@ WAIT_FIRST_SECONDS = 0.002
 WAIT_MAX_SECONDS = 0.25
 
 Answer = TypeVar("Answer")
-Found = TypeVar("Found")
 Tried = TypeVar("Tried")
-
-
-class _Drafts(NamedTuple):
-    """The entries to append, one to each of the cohorts that were read."""
-
-    views: Sequence[CohortView]
-    listed: Sequence[EntryDraft]
 
 
 def append(
@@ -50,12 +42,12 @@ def append(
         NotFound: no such cohort.
     """
 
-    def of_one(views: Sequence[CohortView]) -> _Drafts | Answer:
-        decided = decide(views[0])
-        return _Drafts(views, [decided]) if isinstance(decided, EntryDraft) else decided
+    def once() -> LedgerEntry | Answer:
+        view = store.view(cohort)
+        decided = decide(view)
+        return store.append(view, decided) if isinstance(decided, EntryDraft) else decided
 
-    appended = _racing(store, lambda: store.views([cohort]), of_one)
-    return appended[0] if isinstance(appended, list) else appended
+    return _insisting(store, [cohort], once)
 
 
 def append_to_each(
@@ -72,7 +64,8 @@ def append_to_each(
         Damaged: some of the chains say the same already, and others do not.
     """
 
-    def of_each(views: Sequence[CohortView]) -> _Drafts | list[LedgerEntry]:
+    def once() -> list[LedgerEntry]:
+        views = store.views(cohorts)
         pairs = [(view, decide(view)) for view in views]
         decided = [each for _, each in pairs]
         drafts = [each for each in decided if isinstance(each, EntryDraft)]
@@ -85,9 +78,9 @@ def append_to_each(
                 " the same round has no such entry"
             )
         drafted = [view for view, each in pairs if isinstance(each, EntryDraft)]
-        return _Drafts(drafted, drafts) if drafts else present
+        return store.append_to_all(drafted, drafts) if drafts else present
 
-    return _racing(store, lambda: store.views(cohorts), of_each)
+    return _insisting(store, cohorts, once)
 
 
 def append_outcome(
@@ -103,7 +96,16 @@ def append_outcome(
         NotFound: no such round.
         Damaged: a cohort of the round is not as its last entry says.
     """
-    return _racing(store, lambda: store.view_of_round(round_id), lambda views: _Drafts(views, decide(views)))
+    cohorts: list[str] = []
+
+    def once() -> list[LedgerEntry] | StoredRound:
+        views = store.view_of_round(round_id)
+        if not isinstance(views, list):
+            return views
+        cohorts[:] = [view.cohort.name for view in views]
+        return store.append_to_all(views, decide(views))
+
+    return _insisting(store, cohorts, once)
 
 
 def append_with_round(
@@ -113,7 +115,7 @@ def append_with_round(
     decide: Callable[[Sequence[NewRound]], Sequence[EntryDraft] | None],
 ) -> list[EntryBody] | None:
     """Append the outcome that `decide` drafts for a new round to the chain of each of its cohorts, with its
-    rows; see `Store.append_with_round`.
+    rows; see `Store.append_with_rounds`.
 
     Raises:
         TryAgain: others were faster every time; nothing was appended.
@@ -121,76 +123,64 @@ def append_with_round(
         Damaged: a cohort is not as its last entry says.
     """
 
-    def of_one(new: NewRound) -> EntryDraft | None:
-        drafts = decide([new])
-        return None if drafts is None else drafts[0]
+    turn = Turn()
 
     def once() -> list[EntryBody] | None:
+        appended = store.append_with_rounds(
+            {round_id: cohorts}, lambda _, new: decide(new), in_turn=turn.is_held
+        )
+        return appended[0] if appended else None
+
+    return _insisting(store, cohorts, once, turn)
+
+
+class Turn:
+    """Whether a writer has the turn of its cohorts."""
+
+    is_held = False
+
+
+def _insisting(
+    store: Store, cohorts: Sequence[str], once: Callable[[], Tried], turn: Turn | None = None
+) -> Tried:
+    """Return what `once` returns, which is called again after each lost race: in turn, if others wrote to the
+    cohorts of late.
+    """
+    turn = turn or Turn()
+
+    def noting() -> Tried:
         try:
-            if len(cohorts) > 1:
-                appended = store.append_with_rounds({round_id: cohorts}, lambda _, new: decide(new))
-                return appended[0] if appended else None
-            body = store.append_with_round(cohorts[0], round_id, of_one)
-            return None if body is None else [body]
+            return once()
         except LostRace:
-            _note_contention(store, cohorts)
+            for cohort in cohorts:
+                store.turns.note_contention(cohort)
             raise
 
-    try:
-        return once()
-    except LostRace:
-        return _insisting(once)
+    def in_turn() -> Tried:
+        if not any(map(store.turns.is_contended, cohorts)):
+            return noting()
+        with store.turns.take(cohorts):
+            turn.is_held = True
+            try:
+                for _ in range(RACES_IN_TURN_MAX):
+                    try:
+                        return noting()
+                    except LostRace:
+                        continue  # to a writer that had read before this turn began
+            finally:
+                turn.is_held = False
+        raise LostRace(f"cohort {cohorts[0]!r} moved on although it was our turn")
 
-
-def _note_contention(store: Store, cohorts: Sequence[str]) -> None:
-    for cohort in cohorts:
-        store.turns.note_contention(cohort)
-
-
-def _racing(
-    store: Store,
-    read: Callable[[], list[CohortView] | Found],
-    decide: Callable[[Sequence[CohortView]], _Drafts | Answer],
-) -> list[LedgerEntry] | Answer | Found:
-    def once() -> list[LedgerEntry] | Answer | Found:
-        views = read()
-        if not isinstance(views, list):
-            return views
-        names = [view.cohort.name for view in views]
-        if not any(map(store.turns.is_contended, names)):
-            return attempt(views)
-        with store.turns.take(names):
-            for _ in range(RACES_IN_TURN_MAX):
-                views = read()
-                if not isinstance(views, list):
-                    return views
-                try:
-                    return attempt(views)
-                except LostRace:
-                    continue  # to somebody who did not take a turn: not again
-            raise LostRace(f"cohort {names[0]!r} moved on although it was our turn")
-
-    def attempt(views: Sequence[CohortView]) -> list[LedgerEntry] | Answer:
-        decided = decide(views)
-        if not isinstance(decided, _Drafts):
-            return decided
-        try:
-            return store.append_to_all(decided.views, decided.listed)
-        except LostRace:
-            _note_contention(store, [view.cohort.name for view in views])
-            raise
-
-    return _insisting(once)
-
-
-def _insisting(once: Callable[[], Tried]) -> Tried:
     racing = Retrying(
         retry=retry_if_exception_type(LostRace),
         stop=stop_after_attempt(RACES_MAX) | stop_after_delay(RACING_SECONDS_MAX),
         wait=wait_random_exponential(multiplier=WAIT_FIRST_SECONDS, max=WAIT_MAX_SECONDS),
         retry_error_callback=_give_up,
     )
-    return racing(once)
+    try:
+        return in_turn()  # `Retrying` takes as long as a statement, and most races are won
+    except LostRace:
+        return racing(in_turn)
 
 
 def _give_up(state: RetryCallState) -> NoReturn:

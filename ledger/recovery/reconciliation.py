@@ -71,8 +71,9 @@ def reconcile(
             number = anchor.insert_reconciliation(
                 connection, checkpoint, found, reason=reason, actor=actor, nothing_later=nothing_later
             )
-            for view, draft in zip(views, drafts, strict=True):
-                appends.append_within(connection, view, draft)
+            if views:
+                pairs = zip(views, drafts, strict=True)
+                appends.write(connection, [appends.Step.of(view, draft) for view, draft in pairs])
     except (IntegrityError, LostRace) as error:
         raise TryAgain("somebody wrote to the ledger meanwhile; nothing was changed, try again") from error
     for view in views:

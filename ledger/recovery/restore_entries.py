@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from sqlalchemy import ColumnElement, Connection, func, insert, select, text
+from sqlalchemy import ColumnElement, Connection, func, select, text
 from sqlalchemy.exc import IntegrityError
 
 from shuffle_ledger.accounting import ShuffledRound
@@ -23,12 +23,11 @@ from shuffle_ledger.ledger.storage import anchor, appends, engine, rows
 from shuffle_ledger.ledger.storage.anchor import Losses
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.storage.tables import cohorts, heads, rounds
+from shuffle_ledger.ledger.storage.tables import rounds
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint, CheckpointHead
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryBody, EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.requests import (
-    DECLARED,
     REASON_LENGTH_MAX,
     Cohort,
     CohortStatus,
@@ -250,12 +249,14 @@ def _as_opened(body: EntryBody) -> Cohort:
 def _append(connection: Connection, tail: _Tail) -> None:
     for lost in tail.lost:
         if lost.entry.sequence == FIRST_SEQUENCE:
-            _open(connection, tail.cohort, lost.entry)
+            rows.insert_cohort(connection, tail.cohort, lost.entry)
             continue
         if lost.body.kind in _DECISIONS or _is_first_told(connection, lost.body):
             _register(connection, lost.body)
         view, draft = _as_written(tail.cohort, lost)
-        if appends.append_within(connection, view, draft) != lost.entry:
+        step = appends.Step.of(view, draft)
+        appends.write(connection, [step])
+        if step.entry != lost.entry:
             raise Damaged(f"entry {lost.entry.sequence} of {tail.cohort.name!r} would not be what it was")
 
 
@@ -283,14 +284,6 @@ def _as_written(opened: Cohort, lost: _Lost) -> tuple[CohortView, EntryDraft]:
         epsilon_budget=body.epsilon_budget if changes_budget else None,
     )
     return view, draft
-
-
-def _open(connection: Connection, cohort: Cohort, entry: LedgerEntry) -> None:
-    row = {name: value for name, value in vars(cohort).items() if name not in {"status", *DECLARED}}
-    connection.execute(insert(cohorts).values(**row, **rows.declared_bytes(cohort)))
-    rows.insert_entry(connection, entry)
-    head = {"cohort": cohort.name, "sequence": entry.sequence, "digest": entry.digest, "status": "open"}
-    connection.execute(insert(heads).values(**head))
 
 
 def _register(connection: Connection, body: EntryBody) -> None:

@@ -1,73 +1,191 @@
-"""Writing one entry with everything that goes with it: all of it, if the head is still where it was seen."""
+"""The one way in which entries are written: all of them with everything that goes with them, or nothing.
+
+A writer reads heads, computes outside any transaction, and asks for its entries to be appended to the heads
+it saw: one entry or many, to one cohort or several. On PostgreSQL that is one statement: it locks the rows of
+the heads in one order, and goes on only if each is still where it was seen. On SQLite it is one transaction,
+and there is one writer at a time.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Engine, Executable, and_, bindparam, update
+from sqlalchemy import Connection, bindparam, func, insert, update
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import IntegrityError
 
 from shuffle_ledger.ledger.errors import LostRace
 from shuffle_ledger.ledger.storage import engine as engines
-from shuffle_ledger.ledger.storage import prepared, rows
-from shuffle_ledger.ledger.storage.cohort_locks import Turn
-from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, StoredRound
-from shuffle_ledger.ledger.storage.tables import COUNT_OF_KIND, cohorts, heads
+from shuffle_ledger.ledger.storage import prepared
+from shuffle_ledger.ledger.storage.rows import NEXT_POSITION, CohortView, EntryDraft
+from shuffle_ledger.ledger.storage.tables import COUNT_OF_KIND, accounted_rounds, heads, holdings, rounds
+from shuffle_ledger.ledger.storage.tables import entries as entries_table
 from shuffle_ledger.ledger.values import entries
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, LedgerEntry
 
 _DECISIONS_AND_INCIDENTS = (EntryKind.ADMITTED, EntryKind.REFUSED, EntryKind.INCIDENT)
+_CLOSINGS = (EntryKind.SETTLED, EntryKind.VOIDED)
+_NOT_REGISTERED = dict.fromkeys(
+    ("registration", "content", "content_digest", "registered_by", "registered_at", "shared")
+)
 _TAKEN = "23505"  # PostgreSQL's word for a key that exists
-# The same as `append_in_steps`, for the common case, in one round trip. Everything hangs on the head's move:
-# where it did not move, nothing else is written.
-_MOVED_AND_HELD = """
-WITH moved AS (
-  UPDATE heads SET sequence = %(sequence)s, digest = %(digest)b, status = %(status)s,
-    admitted = admitted + %(admitted)s, refused = refused + %(refused)s, incidents = incidents + %(incidents)s
-  WHERE cohort = %(cohort)s AND sequence = %(seen)s AND digest = %(previous_digest)b
-  RETURNING cohort
-), appended AS (
-  INSERT INTO entries (cohort, sequence, kind, round_id, body, previous_digest, digest)
-  SELECT cohort, %(sequence)s, %(kind)s, %(round_id)s, %(body)b, %(previous_digest)b, %(digest)b FROM moved
-), known AS (
-  INSERT INTO accounted_rounds (digest, parameters)
-  SELECT %(accounted_digest)b, %(parameters)b FROM moved WHERE %(accounted_digest)b::bytea IS NOT NULL
-  ON CONFLICT DO NOTHING
-), held AS (
-  INSERT INTO holdings (cohort, accounted_digest, count, local_count)
-  SELECT cohort, %(accounted_digest)b, %(count)s, %(local_count)s FROM moved
-  WHERE %(accounted_digest)b::bytea IS NOT NULL
-  ON CONFLICT (cohort, accounted_digest) DO UPDATE
-  SET count = holdings.count + excluded.count, local_count = holdings.local_count + excluded.local_count
-), """
-_DECIDED = """linked AS (
-  UPDATE rounds SET outcome_sequence = %(sequence)s FROM moved
-  WHERE rounds.round_id = %(round_id)s AND rounds.cohort = moved.cohort AND rounds.outcome_sequence IS NULL
+_COUNTS = tuple(COUNT_OF_KIND.values())
+# What the statement below is given: arrays for each of these, with the types of their columns.
+_GIVEN: Mapping[str, Mapping[str, str]] = {
+    "moves": {
+        "cohort": "text",
+        "seen_digest": "bytea",
+        "sequence": "bigint",
+        "digest": "bytea",
+        "status": "text",
+        "epsilon_budget": "float8",  # NULL: unchanged
+        "counts": "text",  # more entries of each kind
+    },
+    "written": {
+        "cohort": "text",
+        "sequence": "bigint",
+        "kind": "text",
+        "round_id": "text",
+        "body": "bytea",
+        "previous_digest": "bytea",
+        "digest": "bytea",
+        "registration": "bigint",  # NULL: the entry registers no round
+        "content": "bytea",
+        "content_digest": "bytea",
+        "registered_by": "text",
+        "registered_at": "timestamptz",
+        "shared": "boolean",
+    },
+    "changes": {
+        "cohort": "text",
+        "accounted_digest": "bytea",
+        "count": "bigint",
+        "local_count": "bigint",
+        "parameters": "bytea",  # NULL: of a kind that the ledger has, or that stands here before
+    },
+}
+_ENTRY = "cohort, sequence, kind, round_id, body, previous_digest, digest"
+_ROW = "registration, round_id, cohort, content, content_digest, registered_by, registered_at, shared"
+_HOLDING = "cohort, accounted_digest, count, local_count"
+
+
+def _given(name: str) -> str:
+    arrays = ", ".join(f"%({name[0]}_{column})s::{kind}[]" for column, kind in _GIVEN[name].items())
+    return f"unnest({arrays}) AS {name}({', '.join(_GIVEN[name])})"
+
+
+# Rows of several writers are locked, and inserted, in one order: no two wait for each other in a circle.
+_MOVED = f"""
+WITH moves AS MATERIALIZED (SELECT * FROM {_given("moves")}),
+held AS MATERIALIZED (
+SELECT heads.cohort FROM moves JOIN heads ON heads.cohort = moves.cohort AND heads.digest = moves.seen_digest
+ORDER BY heads.cohort FOR UPDATE OF heads
+), go AS MATERIALIZED (SELECT FROM held HAVING count(*) = (SELECT count(*) FROM moves)),
+written AS MATERIALIZED (SELECT written.* FROM go, {_given("written")}),
+moved AS (
+UPDATE heads SET sequence = moves.sequence, digest = moves.digest, status = moves.status,
+epsilon_budget = coalesce(moves.epsilon_budget, heads.epsilon_budget),
+{", ".join(f"{name} = {name} + (counts::int[])[{place}]" for place, name in enumerate(_COUNTS, start=1))}
+FROM go, moves WHERE heads.cohort = moves.cohort
+), appended AS (INSERT INTO entries ({_ENTRY}) SELECT {_ENTRY} FROM written)
+"""  # noqa: S608 - our own names
+# Parts that are left out of the statement if nothing is written by them.
+_PARTS = {
+    "registered": f"""
+INSERT INTO rounds ({_ROW}, outcome_sequence) SELECT {_ROW}, sequence FROM written
+WHERE registration IS NOT NULL ORDER BY round_id, registration""",  # noqa: S608 - our own names, as below
+    "linked": """
+UPDATE rounds SET
+outcome_sequence = CASE WHEN decides THEN coalesce(outcome_sequence, sequence) ELSE outcome_sequence END,
+closing_sequence = CASE WHEN decides THEN closing_sequence ELSE coalesce(closing_sequence, sequence) END
+FROM (SELECT *, kind IN ('admitted', 'refused', 'incident') AS decides FROM written) AS written
+WHERE written.registration IS NULL AND kind IN ('admitted', 'refused', 'incident', 'settled', 'voided')
+AND rounds.round_id = written.round_id AND rounds.cohort = written.cohort""",
+    "changes": f"SELECT changes.* FROM go, {_given('changes')}",  # noqa: S608
+    "known": """
+INSERT INTO accounted_rounds (digest, parameters) SELECT accounted_digest, parameters FROM changes
+WHERE parameters IS NOT NULL ORDER BY accounted_digest ON CONFLICT DO NOTHING""",
+    "lowered": """
+UPDATE holdings AS held SET count = held.count + changes.count,
+local_count = held.local_count + changes.local_count
+FROM changes WHERE (changes.count < 0 OR changes.local_count < 0)
+AND held.cohort = changes.cohort AND held.accounted_digest = changes.accounted_digest""",
+    "raised": f"""
+INSERT INTO holdings AS held ({_HOLDING}) SELECT {_HOLDING} FROM changes WHERE count >= 0 AND local_count >= 0
+ON CONFLICT (cohort, accounted_digest) DO UPDATE
+SET count = held.count + excluded.count, local_count = held.local_count + excluded.local_count""",  # noqa: S608
+}
+
+
+@functools.cache
+def _statement(parts: tuple[str, ...]) -> str:
+    """Return the statement with these parts.
+
+    The driver analyses a text again each time if it has more than 4,096 characters: all parts have fewer.
+    """
+    listed = [f"{name} AS ({_PARTS[name]})" for name in parts]
+    return ", ".join([_MOVED, *listed]) + " SELECT count(*) AS went FROM go"  # noqa: S608
+
+
+def _parts(rows: Mapping[str, list[dict[str, Any]]]) -> tuple[str, ...]:
+    """Return the parts that write something."""
+    written, changes = rows["written"], rows["changes"]
+    lowers = [row["count"] < 0 or row["local_count"] < 0 for row in changes]
+    wanted = {
+        "registered": any(row["registration"] is not None for row in written),
+        "linked": any(row["registration"] is None for row in written),
+        "changes": bool(changes),
+        "known": any(row["parameters"] is not None for row in changes),
+        "lowered": any(lowers),
+        "raised": not all(lowers),
+    }
+    return tuple(name for name, is_wanted in wanted.items() if is_wanted)
+
+
+_LATER = ("queued_at", "closing_sequence", "attempts", "last_error")  # of a row that is decided at once
+# The same for SQLite, statement by statement. Made once: to make a statement takes SQLAlchemy longer than to
+# run it takes SQLite.
+_MOVE = (
+    update(heads)
+    .where(heads.c.cohort == bindparam("its_cohort"), heads.c.digest == bindparam("seen_digest"))
+    .values(
+        sequence=bindparam("its_sequence"),
+        digest=bindparam("its_digest"),
+        status=bindparam("its_status"),
+        epsilon_budget=func.coalesce(bindparam("its_epsilon_budget"), heads.c.epsilon_budget),
+        **{name: heads.c[name] + bindparam(f"more_{name}") for name in _COUNTS},
+    )
 )
-"""
-_REGISTERED = """registered AS (
-  INSERT INTO rounds (registration, round_id, cohort, content, content_digest, registered_by, registered_at,
-    outcome_sequence, shared)
-  SELECT %(registration)s, %(round_id)s, cohort, %(content)b, %(content_digest)b, %(registered_by)s,
-    %(registered_at)s, %(sequence)s, %(shared)s FROM moved
+_NEXT_ENTRY = insert(entries_table).values(position=NEXT_POSITION)
+_ROUND = insert(rounds).values(
+    {column.name: bindparam(column.name) for column in rounds.c if column.name not in _LATER}
 )
-"""
-_ANSWER = "SELECT count(*) AS moves FROM moved"
-# Releases a session-level advisory lock with the commit: the lock is first taken for the transaction too.
-_ANSWER_LEAVING = """
-SELECT count(*) AS moves, CASE WHEN count(*) > 0 THEN
-  CASE WHEN pg_try_advisory_xact_lock(%(space)s, %(line)s) THEN pg_advisory_unlock(%(space)s, %(line)s) END
-END AS has_left FROM moved
-"""
-_NOTHING_REGISTERED = dict.fromkeys(field.name for field in dataclasses.fields(StoredRound))
-_AT_ONCE = _MOVED_AND_HELD + _DECIDED + _ANSWER
-_WITH_ROUND = _MOVED_AND_HELD + _REGISTERED + _ANSWER_LEAVING
+_LINK = (
+    update(rounds)
+    .where(rounds.c.round_id == bindparam("its_round_id"), rounds.c.cohort == bindparam("its_cohort"))
+    .values(
+        outcome_sequence=func.coalesce(rounds.c.outcome_sequence, bindparam("its_outcome")),
+        closing_sequence=func.coalesce(rounds.c.closing_sequence, bindparam("its_closing")),
+    )
+)
+_KIND = sqlite.insert(accounted_rounds).on_conflict_do_nothing()
+_NOTHING_HELD = sqlite.insert(holdings).values(count=0, local_count=0).on_conflict_do_nothing()
+_CHANGE = (
+    update(holdings)
+    .where(
+        holdings.c.cohort == bindparam("its_cohort"),
+        holdings.c.accounted_digest == bindparam("its_accounted_digest"),
+    )
+    .values(
+        count=holdings.c.count + bindparam("more"),
+        local_count=holdings.c.local_count + bindparam("more_local"),
+    )
+)
 
 
 class Step(NamedTuple):
@@ -92,9 +210,13 @@ class Step(NamedTuple):
         for change in draft.changes:
             held[change.accounted] += change.count
             local[change.accounted] += change.local_count
+        epsilon = draft.epsilon_budget or view.cohort.epsilon_budget
+        cohort = dataclasses.replace(
+            view.cohort, status=draft.status or view.cohort.status, epsilon_budget=epsilon
+        )
         return dataclasses.replace(
             view,
-            cohort=dataclasses.replace(view.cohort, status=draft.status or view.cohort.status),
+            cohort=cohort,
             head_sequence=self.entry.sequence,
             head_digest=self.entry.digest,
             spent=draft.spent,
@@ -104,86 +226,121 @@ class Step(NamedTuple):
             local=local,
         )
 
-    @property
-    def lost(self) -> LostRace:
-        """Returns the error for a lost race: another writer appended first."""
-        return LostRace(f"cohort {self.view.cohort.name!r} moved on from entry {self.view.head_sequence}")
-
-
-def append(engine: Engine, view: CohortView, draft: EntryDraft) -> LedgerEntry:
-    """Append what `draft` says to the cohort that `view` saw; return the entry.
-
-    Raises:
-        LostRace: another entry was appended first; nothing was changed.
-    """
-    step, fact = Step.of(view, draft), fact_of(draft)
-    if engines.is_postgresql(engine) and is_simple(draft):
-        with engines.writing_once(engine, fact=fact) as connection:
-            moved = connection.exec_driver_sql(_AT_ONCE, parameters_of(step)).scalar_one()
-    else:
-        with engines.writing(engine, fact=fact) as connection:
-            moved = append_in_steps(connection, step)
-    if moved != 1:
-        raise step.lost
-    return step.entry
-
 
 def fact_of(draft: EntryDraft) -> str:
     """Return what appending an entry makes true, for an answer that was lost."""
     return engines.DECIDED if draft.kind in _DECISIONS_AND_INCIDENTS else engines.CHANGED
 
 
-def append_on(
-    connection: Connection, view: CohortView, draft: EntryDraft, turn: Turn
-) -> tuple[EntryBody, CohortView]:
-    """Append with the row of the round that is decided, on a connection of `engines.deciding`.
+def recorded_at(view: CohortView) -> datetime:
+    """Return the moment of the next entry: the database's clock, which may be set back, never before the last
+    entry or the registration of the round that is decided.
+    """
+    return max(view.now, view.round.registered_at) if view.round else view.now
 
-    Returns the entry's body, and the cohort after the entry. The turn, if it was held, is released by the
-    commit.
+
+def write(connection: Connection, steps: Sequence[Step]) -> None:
+    """Append entries, those of a chain in their order, with the rows of the rounds that they register, decide
+    or close, and what cohorts hold after them.
+
+    On PostgreSQL the connection may commit every statement; on SQLite it is in a transaction.
 
     Raises:
-        LostRace: another entry was appended first, or the round's identifier was taken; nothing was changed.
+        LostRace: another entry was appended first, or the identifier of a new round was taken; nothing was
+            written, and on SQLite the transaction must not be committed.
     """
-    if draft.registers is None or not is_simple(draft):
-        raise AssertionError("only the decision about a new round is appended like this")
-    step = Step.of(view, draft)
-    with lost_if_taken(step):
-        if connection.dialect.name == "postgresql":
-            moved = write_with_round(connection, parameters_of(step), turn.place)
-        else:
-            moved = append_in_steps(connection, step)
-    if moved != 1:
-        raise step.lost
-    turn.is_held = False
-    return step.body, step.after
-
-
-def write_with_round(connection: Connection, parameters: Mapping[str, Any], turn: Mapping[str, Any]) -> int:
-    """Append an entry with the row of the round that it decides, by one statement of PostgreSQL's.
-
-    Returns 0 if another entry was first. The turn, unless it is `NO_TURN`, is released by the commit.
-    """
-    moves: int = prepared.run(connection, _WITH_ROUND, {**parameters, **turn}).moves
-    return moves
-
-
-def append_within(connection: Connection, view: CohortView, draft: EntryDraft) -> LedgerEntry:
-    """Append in the caller's transaction, which must not be committed after LostRace."""
-    step = Step.of(view, draft)
-    if append_in_steps(connection, step) != 1:
-        raise step.lost
-    return step.entry
-
-
-@contextmanager
-def lost_if_taken(step: Step) -> Iterator[None]:
-    """Raise LostRace where the identifier of a new round was taken meanwhile."""
+    rows = _rows(steps)
     try:
-        yield
+        if connection.dialect.name == "postgresql":
+            given = {
+                f"{name[0]}_{column}": prepared.array([row[column] for row in rows[name]])
+                for name, columns in _GIVEN.items()
+                if rows[name]
+                for column in columns
+            }
+            went = bool(prepared.run(connection, _statement(_parts(rows)), given).went)
+        else:
+            went = _write_in_steps(connection, rows)
     except IntegrityError as error:
         if getattr(error.orig, "sqlstate", None) == _TAKEN:
-            raise LostRace(f"round {step.entry.round_id!r} was registered meanwhile") from error
+            raise LostRace("a round with the same identifier was registered meanwhile") from error
         raise
+    if not went:
+        seen = {step.view.cohort.name: step.view.head_sequence for step in reversed(steps)}
+        raise LostRace(
+            "; ".join(f"cohort {name!r} moved on from entry {place}" for name, place in seen.items())
+        )
+
+
+def _write_in_steps(connection: Connection, rows: Mapping[str, list[dict[str, Any]]]) -> bool:
+    for row in rows["moves"]:  # first: if another writer has moved a head, nothing is written
+        names = ("cohort", "sequence", "digest", "status", "epsilon_budget")
+        more = {f"more_{name}": row[name] for name in _COUNTS}
+        values = {f"its_{name}": row[name] for name in names} | more
+        if connection.execute(_MOVE, {**values, "seen_digest": row["seen_digest"]}).rowcount != 1:
+            return False
+    connection.execute(_NEXT_ENTRY, rows["written"])
+    if registered := [row for row in rows["written"] if row["registration"] is not None]:
+        connection.execute(_ROUND, [{**row, "outcome_sequence": row["sequence"]} for row in registered])
+    for row in rows["written"]:
+        decides, closes = row["kind"] in _DECISIONS_AND_INCIDENTS, row["kind"] in _CLOSINGS
+        if row["registration"] is None and (decides or closes):
+            link = {"its_outcome": row["sequence"] if decides else None}
+            link["its_closing"] = row["sequence"] if closes else None
+            place = {"its_cohort": row["cohort"], "its_round_id": row["round_id"]}
+            connection.execute(_LINK, place | link)
+    for row in rows["changes"]:
+        if row["parameters"] is not None:
+            connection.execute(_KIND, {"digest": row["accounted_digest"], "parameters": row["parameters"]})
+        place = {name: row[name] for name in ("cohort", "accounted_digest")}
+        connection.execute(_NOTHING_HELD, place)
+        more = {"more": row["count"], "more_local": row["local_count"]}
+        connection.execute(_CHANGE, {f"its_{name}": value for name, value in place.items()} | more)
+    return True
+
+
+def _rows(steps: Sequence[Step]) -> dict[str, list[dict[str, Any]]]:
+    """Return what is written for some entries, by the part of the statement that writes it."""
+    moves: dict[str, dict[str, Any]] = {}
+    changes: dict[tuple[str, bytes], dict[str, Any]] = {}
+    known: set[bytes] = set()
+    written: list[dict[str, Any]] = []
+    for view, draft, _, entry in steps:
+        move = moves.setdefault(
+            entry.cohort,
+            {
+                "cohort": entry.cohort,
+                "seen_digest": view.head_digest,
+                "status": view.cohort.status,
+                "epsilon_budget": None,
+                **dict.fromkeys(_COUNTS, 0),
+            },
+        )
+        move |= {"sequence": entry.sequence, "digest": entry.digest}
+        move["status"] = draft.status or move["status"]
+        move["epsilon_budget"] = draft.epsilon_budget or move["epsilon_budget"]
+        move[COUNT_OF_KIND[draft.kind]] += 1
+        written.append({**(vars(draft.registers) if draft.registers else _NOT_REGISTERED), **vars(entry)})
+        for change in draft.changes:
+            is_known = change.accounted in view.held or change.accounted in view.local
+            parameters = entries.round_bytes(change.accounted)
+            digest = entries.round_digest(parameters)
+            changed = changes.setdefault(
+                (entry.cohort, digest),
+                {
+                    "cohort": entry.cohort,
+                    "accounted_digest": digest,
+                    "count": 0,
+                    "local_count": 0,
+                    "parameters": None if is_known or digest in known else parameters,
+                },
+            )
+            known.add(digest)
+            changed["count"] += change.count
+            changed["local_count"] += change.local_count
+    for move in moves.values():
+        move["counts"] = "{" + ",".join(str(move[name]) for name in _COUNTS) + "}"
+    return {"moves": list(moves.values()), "written": written, "changes": list(changes.values())}
 
 
 def _body(view: CohortView, draft: EntryDraft) -> EntryBody:
@@ -200,69 +357,3 @@ def _body(view: CohortView, draft: EntryDraft) -> EntryBody:
         spent=draft.spent,
         details=draft.details,
     )
-
-
-def recorded_at(view: CohortView) -> datetime:
-    """Return the moment of the next entry: the database's clock, which may be set back, never before the last
-    entry or the registration of the round that is decided.
-    """
-    return max(view.now, view.round.registered_at) if view.round else view.now
-
-
-def is_simple(draft: EntryDraft) -> bool:
-    """Whether an entry decides a round, or tells a release, and takes at most one kind more, nothing less."""
-    taken = len(draft.changes) <= 1 and all(
-        change.count >= 0 and change.local_count >= 0 for change in draft.changes
-    )
-    return draft.kind in _DECISIONS_AND_INCIDENTS and taken
-
-
-def parameters_of(step: Step) -> Mapping[str, Any]:
-    """Return what the statements above are given for an entry that takes at most one kind."""
-    view, draft, _, entry = step
-    change = draft.changes[0] if draft.changes else None
-    parameters = entries.round_bytes(change.accounted) if change else None
-    return {
-        **(vars(draft.registers) if draft.registers else _NOTHING_REGISTERED),
-        **vars(entry),
-        "seen": view.head_sequence,
-        "status": draft.status or view.cohort.status,
-        **{count: int(str(draft.kind) == kind) for kind, count in COUNT_OF_KIND.items()},
-        "parameters": parameters,
-        "accounted_digest": entries.round_digest(parameters) if parameters is not None else None,
-        "count": change.count if change else 0,
-        "local_count": change.local_count if change else 0,
-    }
-
-
-def append_in_steps(connection: Connection, step: Step) -> int:
-    """Append in a transaction, with any draft and on any database; return 0 if another entry was first."""
-    view, draft, _, entry = step
-    cohort = view.cohort
-    # The head moves first: if another writer has moved it, nothing is written.
-    moved = {"sequence": entry.sequence, "digest": entry.digest, "status": draft.status or cohort.status}
-    seen = {"whose": cohort.name, "seen": view.head_sequence, "seen_digest": view.head_digest}
-    if connection.execute(_head_moved(str(draft.kind)), {**moved, **seen}).rowcount != 1:
-        return 0
-    if draft.registers is not None:
-        rows.insert_decided_round(connection, draft.registers, entry.sequence)
-    rows.insert_entry(connection, entry)
-    for change in draft.changes:
-        rows.change_holding(connection, cohort.name, change)
-    if entry.round_id is not None and draft.registers is None:
-        rows.link_round(connection, entry)
-    if draft.epsilon_budget is not None:
-        row = update(cohorts).where(cohorts.c.name == cohort.name)
-        connection.execute(row.values(epsilon_budget=draft.epsilon_budget))
-    return 1
-
-
-@functools.cache
-def _head_moved(kind: str) -> Executable:
-    counter = heads.c[COUNT_OF_KIND[kind]]
-    unmoved = and_(
-        heads.c.cohort == bindparam("whose"),
-        heads.c.sequence == bindparam("seen"),
-        heads.c.digest == bindparam("seen_digest"),
-    )
-    return update(heads).where(unmoved).values({counter: counter + 1})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from sqlalchemy import Connection, Engine, func, select
@@ -29,12 +29,7 @@ _LINE_UP = """
 SELECT CASE WHEN pg_try_advisory_lock(%(space)s, %(line)s) THEN false
   ELSE pg_advisory_lock(%(space)s, %(line)s) IS NOT NULL END AS waited
 """
-# Locks are taken in one order: several writers may each take several.
-_LINE_UP_TOGETHER = """
-SELECT count(pg_advisory_xact_lock(%(space)s, line)) AS turns FROM unnest(%(lines)s::integer[]) AS given(line)
-"""
 _LEAVE = "SELECT pg_advisory_unlock(%(space)s, %(line)s)"
-NO_TURN: Mapping[str, int | None] = {"space": LOCK_SPACE, "line": None}
 _CLAIM_SPACE = 0x4C6F_7373  # tells claims from the locks of cohorts
 
 
@@ -65,67 +60,6 @@ def claimed(engine: Engine, key: bytes) -> Iterator[bool]:
                 prepared.run(connection, _LEAVE, place)
             except DBAPIError:
                 connection.invalidate()  # a lock goes with its connection
-
-
-class Turn:
-    """The advisory lock of a cohort, on a connection that commits every statement; does nothing on SQLite.
-
-    The statement that reads the cohort also tries to take the lock, and the statement that writes releases
-    it. That costs no extra round trip, so every writer takes part, without knowing of other writers.
-    """
-
-    def __init__(self, turns: Turns, connection: Connection, cohort: str) -> None:
-        """Use `Turns.on`."""
-        self._turns, self._connection, self._cohort = turns, connection, cohort
-        self._possible = engines.is_postgresql(connection.engine)
-        self._line = _line(cohort)
-        self.is_held = False
-
-    def ask(self) -> Mapping[str, int | None]:
-        """Returns the parameters with which the read statement tries to take the lock."""
-        if self.is_held or not self._possible:
-            return NO_TURN
-        self.is_held = True  # assumed: releasing a lock that is not held does no harm
-        return self.place
-
-    def answer(self, *, taken: bool | None) -> bool:
-        """Records the result of the read statement, and waits for the lock if another writer has it.
-
-        Returns whether it waited: the data that was read is then outdated.
-        """
-        if taken is not False:
-            return False
-        self.is_held = False
-        self._turns.note_contention(self._cohort)
-        return self.wait()
-
-    def wait(self) -> bool:
-        """Waits for the lock, and continues without it after the time limit. Returns whether the lock was
-        taken."""
-        if not self._possible:
-            return False
-        self.is_held = True  # assumed, also if waiting ends with an error
-        try:
-            with engines.translated_errors(url=self._connection.engine.url):
-                if prepared.run(self._connection, _LINE_UP, self.place).waited:
-                    self._turns.note_contention(self._cohort)
-        except TryAgain:
-            self._possible = False
-        return self._possible
-
-    @property
-    def place(self) -> dict[str, int | None]:
-        """Returns the parameters with which the write statement releases the lock at its commit."""
-        return {"space": LOCK_SPACE, "line": self._line if self.is_held else None}
-
-    def leave(self) -> None:
-        """Releases the lock, if the write statement has not done so."""
-        if not self.is_held or self._connection.invalidated:
-            return  # a lock goes with its connection
-        try:
-            prepared.run(self._connection, _LEAVE, self.place)
-        except DBAPIError:
-            self._connection.invalidate()  # the connection must not go back to the pool with the lock
 
 
 class Turns:
@@ -169,26 +103,9 @@ class Turns:
                     held.close()
             yield
 
-    @contextmanager
-    def on(self, connection: Connection, cohort: str) -> Iterator[Turn]:
-        """Yield a turn on a connection that commits every statement; it is left at the end."""
-        turn = Turn(self, connection, cohort)
-        try:
-            if self.is_contended(cohort):
-                turn.wait()
-            yield turn
-        finally:
-            turn.leave()
-
-    def take_together(self, connection: Connection, cohorts: Iterable[str]) -> None:
-        """Waits for the locks of some cohorts, and keeps them until the transaction ends.
-
-        Without the locks, a writer of large batches would win every race against a writer that has to
-        compute.
-        """
-        if engines.is_postgresql(self._main):
-            lines = sorted({_line(cohort) for cohort in cohorts})
-            prepared.run(connection, _LINE_UP_TOGETHER, {"space": LOCK_SPACE, "lines": lines})
+    def lines(self, cohorts: Iterable[str]) -> list[int]:
+        """Returns the locks of some cohorts, in the order in which they are waited for; none on SQLite."""
+        return sorted({_line(cohort) for cohort in cohorts}) if engines.is_postgresql(self._main) else []
 
     def _wait(self, connection: Connection, cohort: str) -> None:
         # The lock ends with its transaction: with this turn, or with this process.

@@ -5,21 +5,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import (
-    Boolean,
     ColumnElement,
     Connection,
-    LargeBinary,
+    Integer,
     Select,
     Text,
     and_,
     bindparam,
-    case,
     cast,
-    exists,
     func,
     literal_column,
     select,
@@ -28,8 +26,9 @@ from sqlalchemy import (
 from sqlalchemy.sql.selectable import FromClause
 
 from shuffle_ledger.accounting import ShuffledRound
-from shuffle_ledger.ledger.errors import Damaged, NotFound
+from shuffle_ledger.ledger.errors import Damaged, NotFound, TryAgain
 from shuffle_ledger.ledger.storage import engine, prepared, rows
+from shuffle_ledger.ledger.storage.cohort_locks import LOCK_SPACE
 from shuffle_ledger.ledger.storage.rows import CohortView, NewRound, StoredRound
 from shuffle_ledger.ledger.storage.tables import (
     ENTRY_COLUMNS,
@@ -44,12 +43,8 @@ from shuffle_ledger.ledger.values import entries
 from shuffle_ledger.ledger.values.entries import EntryBody, LedgerEntry
 from shuffle_ledger.ledger.values.requests import DECLARED, Cohort, RoundRequest
 
-if TYPE_CHECKING:
-    from shuffle_ledger.ledger.storage.cohort_locks import Turn
-
 KINDS_REMEMBERED_MAX = 8192
 VIEWS_REMEMBERED_MAX = 4096
-_ALWAYS = true()
 _OF_COHORT = tuple(field.name for field in dataclasses.fields(Cohort) if field.name not in DECLARED)
 
 
@@ -176,46 +171,70 @@ def of_round(connection: Connection, kinds: Kinds, round_id: str) -> list[Cohort
     return [dataclasses.replace(view, round=stored_in[view.cohort.name]) for view in views]
 
 
-class Asked(NamedTuple):
-    """The data for registering and deciding a new round, if its identifier is free."""
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What new rounds are decided on."""
 
-    round: NewRound | None
-    opening: bytes | None  # the body of the chain's first entry, if it was asked for
-    has_turn: bool | None  # None: it was not asked for
+    views: Mapping[str, CohortView]
+    taken: frozenset[str]  # identifiers of rounds
+    numbers: Iterator[int]  # of the next registrations
+
+    def new_rounds(self, names: Sequence[str], after: Mapping[str, CohortView]) -> list[NewRound]:
+        """Return a new round's cohorts, those of `after` as it has them, with the next numbers."""
+        views = [after.get(name, self.views[name]) for name in names]
+        return [NewRound(view=view, registration=next(self.numbers)) for view in views]
 
 
-def of_new_round(
-    connection: Connection, memory: Memory, cohort: str, round_id: str, *, opening: bool, turn: Turn
-) -> Asked:
-    """Return what a round is registered and decided on at once; on PostgreSQL take the turn, if it is free.
+def of_new_rounds(
+    connection: Connection, memory: Memory, wanted: Mapping[str, Sequence[str]], lines: Sequence[int]
+) -> Found:
+    """Return what rounds are registered and decided on, by one statement if the cohorts are as in memory.
+
+    Args:
+        connection: on which to read; on SQLite of the transaction that decides.
+        memory: what was read or written before.
+        wanted: the rounds' cohorts, by the rounds' identifiers.
+        lines: locks of the cohorts: this waits while another session holds one, as long as a lock may take.
 
     Raises:
         NotFound: no such cohort.
         Damaged: as `of_cohort`.
     """
-    values = {"name": cohort, "round_id": round_id, "opening": opening}
-    last = memory.last_view(cohort)
-    row = _new_round_row(connection, {**values, **turn.ask()}, last)
-    has_turn = row.has_turn
-    if last is not None and row.digest == last.head_digest and not _is_as_seen(row, last):
-        row, last = _new_round_row(connection, {**values, **turn.ask()}, None), None
-    if row.registration is None:
-        return Asked(None, row.opening, has_turn)
-    if last is not None and row.digest == last.head_digest:
-        view = dataclasses.replace(last, at=row.at)
-    else:
-        view = _view(connection, memory.kinds, row, None)
+    names, ids = sorted({name for each in wanted.values() for name in each}), list(wanted)
+    count = sum(map(len, wanted.values()))
+    spelled = prepared.array if connection.dialect.name == "postgresql" else list
+    values: dict[str, Any] = {"names": spelled(names), "ids": spelled(ids), "numbers": count}
+    query = _of_new_rounds(connection.dialect.name)
+    values |= {"space": LOCK_SPACE, "lines": spelled(lines)}
+    try:
+        with engine.translated_errors(url=connection.engine.url):
+            listed = prepared.every(connection, query, values)
+    except TryAgain:
+        if not lines:
+            raise
+        listed = prepared.every(connection, query, values | {"lines": spelled([])})
+    found = {row.name: row for row in listed}
+    for name in names:
+        if name not in found:
+            raise NotFound(f"no cohort {name!r}")
+    seen = {name: view for name, row in found.items() if (view := as_seen(memory, row))}
+    unseen = [name for name in names if name not in seen]
+    read = of_cohorts(connection, memory.kinds, unseen) if unseen else {}
+    for view in read.values():
         memory.keep(view)
-    found = NewRound(view=view, registration=row.registration, others_wait=row.others_wait)
-    return Asked(found, row.opening, has_turn)
-
-
-def _new_round_row(connection: Connection, values: Mapping[str, Any], last: CohortView | None) -> Any:
-    query = _of_new_round(connection.dialect.name)
-    row = prepared.one_or_none(connection, query, {**values, "seen": last.head_digest if last else b""})
-    if row is None:
-        raise NotFound(f"no cohort {values['name']!r}")
-    return row
+    if connection.dialect.name == "postgresql":
+        taken, numbers = listed[0].taken or [], listed[0].numbers
+    else:
+        # One more statement for each: they are cheap here, and no other writer comes between.
+        held = select(rounds.c.round_id).where(rounds.c.round_id.in_(ids), rows.FIRST)
+        taken = connection.execute(held).scalars().all()
+        first: int = connection.execute(select(engine.next_registration("sqlite"))).scalar_one()
+        numbers = range(first, first + count)
+    return Found(
+        views=seen | read,
+        taken=frozenset(taken),
+        numbers=iter(numbers),
+    )
 
 
 def as_seen(memory: Memory, row: Any) -> CohortView | None:
@@ -307,30 +326,27 @@ def _of_round(dialect_name: str) -> Select[Any]:
 
 
 @functools.cache
-def _of_new_round(dialect_name: str) -> Select[Any]:
-    first = entries_table.alias("first")
-    # If the caller has the head's entry in its cache, the entry and the rounds held are not read again.
-    unseen = heads.c.digest != bindparam("seen", type_=LargeBinary())
-    headed = cohorts.join(heads, heads.c.cohort == cohorts.c.name)
-    beside = _with_head(headed, bindparam("name"), unseen)
-    beside = beside.outerjoin(rounds, and_(rounds.c.round_id == bindparam("round_id"), rows.FIRST))
-    opened = and_(first.c.cohort == cohorts.c.name, first.c.sequence == entries.FIRST_SEQUENCE)
-    beside = beside.outerjoin(first, and_(opened, bindparam("opening", type_=Boolean())))
-    other = rounds.alias("other")
-    waiting = and_(other.c.cohort == cohorts.c.name, other.c.outcome_sequence.is_(None))
-    waiting = and_(waiting, other.c.attempts < rows.ATTEMPTS_MAX)
-    query = _selected(dialect_name, beside, unseen).add_columns(
-        first.c.body.label("opening"),
-        exists().where(waiting).label("others_wait"),
-        case((rounds.c.round_id.is_(None), engine.next_registration(dialect_name))).label("registration"),
-        engine.advisory_lock(dialect_name).label("has_turn"),
+def _of_new_rounds(dialect_name: str) -> Select[Any]:
+    query = select(
+        cohorts,
+        *rows.HEAD_COLUMNS,
+        engine.clock(dialect_name).label("at"),
+    ).select_from(cohorts.join(heads, heads.c.cohort == cohorts.c.name))
+    if dialect_name == "sqlite":
+        return query.where(cohorts.c.name.in_(bindparam("names", expanding=True)))
+    taken = select(func.array_agg(rounds.c.round_id)).where(
+        rounds.c.round_id == engine.any_of("ids"), rows.FIRST
     )
-    return query.where(cohorts.c.name == bindparam("name"))
+    each = func.generate_series(1, bindparam("numbers", type_=Integer())).table_valued("each")
+    numbers = select(func.array_agg(engine.next_registration(dialect_name))).select_from(each)
+    return query.add_columns(
+        taken.scalar_subquery().label("taken"),
+        numbers.scalar_subquery().label("numbers"),
+        engine.waits().label("waited"),
+    ).where(cohorts.c.name == engine.any_of("names"))
 
 
-def _with_head(
-    source: FromClause, cohort: ColumnElement[str], wanted: ColumnElement[bool] = _ALWAYS
-) -> FromClause:
+def _with_head(source: FromClause, cohort: ColumnElement[str]) -> FromClause:
     """Join the entry that the head of `cohort` names.
 
     By what is known before the join: a planner whose statistics are old would else read a whole chain to find
@@ -339,18 +355,12 @@ def _with_head(
     head = heads.alias("its_head")
     sequence = select(head.c.sequence).where(head.c.cohort == cohort).scalar_subquery()
     last = and_(entries_table.c.cohort == cohort, entries_table.c.sequence == sequence)
-    return source.outerjoin(entries_table, and_(last, wanted))
+    return source.outerjoin(entries_table, last)
 
 
-def _selected(
-    dialect_name: str,
-    source: FromClause,
-    wanted: ColumnElement[bool] = _ALWAYS,
-    *,
-    entry: FromClause = entries_table,
-) -> Select[Any]:
-    """Return the statement for a cohort, its head, the clock, and if `wanted` the head's entry and what is
-    held. `entry`: the table, or a subquery, that the head's entry is read from.
+def _selected(dialect_name: str, source: FromClause, *, entry: FromClause = entries_table) -> Select[Any]:
+    """Return the statement for a cohort, its head, the clock, the head's entry and what is held. `entry`: the
+    table, or a subquery, that the head's entry is read from.
     """
     counts = (holdings.c.count, holdings.c.local_count)
     if dialect_name == "sqlite":
@@ -359,12 +369,10 @@ def _selected(
     else:
         each = func.json_build_array(func.encode(holdings.c.accounted_digest, "hex"), *counts)
         listed = cast(func.json_agg(each), Text)
-    held = case((wanted, select(listed).where(holdings.c.cohort == cohorts.c.name).scalar_subquery()))
+    held = select(listed).where(holdings.c.cohort == cohorts.c.name).scalar_subquery()
     return select(
         cohorts,
-        heads.c.sequence,
-        heads.c.digest,
-        heads.c.status,
+        *rows.HEAD_COLUMNS,
         *(entry.c[column.name].label(f"entry_{column.name}") for column in ENTRY_COLUMNS),
         held.label("held"),
         engine.clock(dialect_name).label("at"),

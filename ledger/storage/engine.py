@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
-    Boolean,
     ColumnElement,
     Connection,
     Engine,
@@ -28,7 +28,6 @@ from sqlalchemy import (
     create_engine,
     event,
     func,
-    null,
     select,
     table,
     type_coerce,
@@ -41,7 +40,6 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from shuffle_ledger.ledger.errors import (
     AnswerLost,
-    Damaged,
     InvalidValue,
     Ruined,
     SchemaError,
@@ -76,6 +74,8 @@ _LAST_USE = "shuffle_ledger_last_use"
 # all of a table that has grown since, also where foreign keys and triggers look; no plan of ours is worth
 # compiling, whatever it seems to cost then.
 _BY_KEY = dict.fromkeys(("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "jit"), "off")
+# Plans are made once for each session: arrays of parameters would have every statement planned again.
+_BY_KEY["plan_cache_mode"] = "force_generic_plan"
 # Promises of ours, whatever the database sets: who was slower reads again, where a stricter isolation would
 # raise an error; what was answered survives a crash; and numbers, moments and names come as they were stored.
 _AS_PROMISED = {
@@ -101,8 +101,7 @@ _SQLITE_CONTENTION = ("database is locked", "database table is locked", "databas
 def connect(database_url: str, *, migrating: bool = False) -> Engine:
     """Return an engine for a SQLite file or a PostgreSQL database.
 
-    `migrating` allows long statements, and on SQLite suspends foreign keys, without which a table cannot be
-    made anew there: `check_foreign_keys` makes up for it.
+    `migrating` allows long statements, and makes a SQLite file that does not exist.
 
     Raises:
         InvalidValue: another kind of database, one in memory, which would forget the ledger, or a file that
@@ -129,7 +128,7 @@ def connect(database_url: str, *, migrating: bool = False) -> Engine:
             # Opening would create an empty file that could be taken for a ledger.
             raise SchemaError(f"there is no ledger in {shown}: {INITIALISE}")
         engine = create_engine(url, connect_args={"timeout": LOCK_TIMEOUT_SECONDS}, pool_size=POOL_SIZE)
-        event.listen(engine, "connect", functools.partial(_prepare_sqlite, foreign_keys=not migrating))
+        event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
     if url.get_backend_name() == "postgresql" and url.drivername in ("postgresql", "postgresql+psycopg"):
@@ -280,12 +279,19 @@ def part_behind(
     return func.substr(column, start, length, type_=LargeBinary())
 
 
-def advisory_lock(dialect_name: str) -> ColumnElement[Any]:
-    """Return whether the session got the lock called `space`, `line`, as an expression; null without one."""
-    if dialect_name == "sqlite":
-        return null()
-    name = (bindparam(part, type_=Integer()) for part in ("space", "line"))
-    return func.pg_try_advisory_lock(*name, type_=Boolean())
+def any_of(name: str) -> ColumnElement[str]:
+    """Return any of the texts of a parameter, as an expression of PostgreSQL."""
+    return func.any(bindparam(name, type_=ARRAY(Text())))
+
+
+def waits() -> ColumnElement[int]:
+    """Return how many locks a statement of PostgreSQL waits for, which another session may hold alone.
+
+    Its parameters are `space` and `lines`. No lock is kept behind the statement.
+    """
+    line = func.unnest(bindparam("lines", type_=ARRAY(Integer()))).column_valued("line")
+    lock = func.pg_advisory_xact_lock_shared(bindparam("space", type_=Integer()), line)
+    return select(func.count(lock)).scalar_subquery()
 
 
 def next_registration(dialect_name: str) -> ColumnElement[int]:
@@ -303,17 +309,6 @@ def database_time(connection: Connection) -> datetime:
     """Return the database's clock, UTC."""
     moment: datetime = connection.execute(select(clock(connection.dialect.name))).scalar_one()
     return moment
-
-
-def check_foreign_keys(connection: Connection) -> None:
-    """Raise Damaged if, on SQLite, a row refers to one that does not exist; PostgreSQL never lets it."""
-    if connection.dialect.name != "sqlite":
-        return
-    broken = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
-    if broken is not None:
-        raise Damaged(
-            f"table {broken[0]}, row {broken[1]}: it refers to a row of {broken[2]} that is missing"
-        )
 
 
 def insert_if_absent(connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
@@ -353,14 +348,14 @@ def _leave_foreign_session(context: ExceptionContext) -> None:
         context.is_disconnect = True
 
 
-def _prepare_sqlite(dbapi_connection: Any, _record: Any, *, foreign_keys: bool) -> None:
+def _prepare_sqlite(dbapi_connection: Any, _record: Any) -> None:
     # None hands BEGIN to us: Python's driver would otherwise begin late, and never IMMEDIATE.
     dbapi_connection.isolation_level = None
     cursor = dbapi_connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {LOCK_TIMEOUT_SECONDS * 1000}")
     cursor.execute("PRAGMA journal_mode = WAL")
     cursor.execute("PRAGMA synchronous = FULL")
-    cursor.execute(f"PRAGMA foreign_keys = {'ON' if foreign_keys else 'OFF'}")
+    cursor.execute("PRAGMA foreign_keys = ON")
     cursor.close()
 
 

@@ -6,8 +6,9 @@ SQLAlchemy's own work around a statement takes as long as the database's.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, cast
 
 from sqlalchemy import Connection, Select
@@ -30,14 +31,37 @@ def one_or_none(connection: Connection, query: Select[Any], values: Mapping[str,
     Raises:
         DBAPIError: as a connection's own methods do.
     """
+    found = every(connection, query, values)
+    return found[0] if found else None
+
+
+def every(connection: Connection, query: Select[Any], values: Mapping[str, Any]) -> Sequence[Any]:
+    """Return all rows of a query. Their columns are attributes; raises as `one_or_none`."""
     if connection.dialect.name != "postgresql":
-        return connection.execute(query, values).one_or_none()
+        return connection.execute(query, values).all()
     spoken = _spoken(query, connection.dialect)
-    row = run(connection, spoken.text, {**spoken.constants, **values})
-    if row is None or not spoken.moments:
-        return row
+    found = _fetched(connection, spoken.text, {**spoken.constants, **values})
+    if not spoken.moments:
+        return found
     read = UtcDateTime().process_result_value
-    return row._replace(**{name: read(getattr(row, name), None) for name in spoken.moments})
+    return [
+        row._replace(**{name: read(getattr(row, name), None) for name in spoken.moments}) for row in found
+    ]
+
+
+def array(values: Iterable[str | bytes | int | float | datetime | None]) -> str:
+    """Return an array as PostgreSQL spells it, which takes the driver longer."""
+    return "{" + ",".join(map(_spelled, values)) + "}"
+
+
+def _spelled(value: str | bytes | float | datetime | None) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, bytes):
+        return f'"\\\\x{value.hex()}"'
+    return f'"{value.isoformat()}"' if isinstance(value, datetime) else str(value)
 
 
 def run(connection: Connection, text: str, values: Mapping[str, Any]) -> Any:
@@ -46,6 +70,11 @@ def run(connection: Connection, text: str, values: Mapping[str, Any]) -> Any:
     Raises:
         DBAPIError: as a connection's own methods do.
     """
+    found = _fetched(connection, text, values)
+    return found[0] if found else None
+
+
+def _fetched(connection: Connection, text: str, values: Mapping[str, Any]) -> list[Any]:
     from psycopg.rows import namedtuple_row  # noqa: PLC0415 - SQLite needs no driver of PostgreSQL
 
     driver: Any = connection.connection.driver_connection
@@ -56,10 +85,10 @@ def run(connection: Connection, text: str, values: Mapping[str, Any]) -> Any:
             told = (connection, cursor, text, values, None, False)
             if heard.before_cursor_execute:
                 heard.before_cursor_execute(*told)
-            row = cursor.execute(text, values, prepare=True).fetchone()
+            found: list[Any] = cursor.execute(text, values, prepare=True).fetchall()
             if heard.after_cursor_execute:
                 heard.after_cursor_execute(*told)
-            return row
+            return found
     except connection.dialect.loaded_dbapi.Error as error:
         raise _as_sqlalchemy_says(connection, driver, error) from error
 

@@ -12,15 +12,7 @@ from shuffle_ledger.ledger.errors import NotFound
 from shuffle_ledger.ledger.storage import engine, rows
 from shuffle_ledger.ledger.storage.database import ERROR_LENGTH_MAX, PAGE_ROWS, Database
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX, MissingRounds, StoredRound, Waiting
-from shuffle_ledger.ledger.storage.tables import (
-    CLOSING,
-    ENTRY_COLUMNS,
-    OUTCOME,
-    TOLD,
-    entries,
-    registrations,
-    rounds,
-)
+from shuffle_ledger.ledger.storage.tables import ENTRY_COLUMNS, TOLD, entries, registrations, rounds
 from shuffle_ledger.ledger.values.differences import other_round
 from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.requests import RoundRequest, request_digest
@@ -87,11 +79,20 @@ class RoundStore(Database):
 
     def entries_about(self, round_ids: Collection[str], cohorts: Collection[str]) -> list[LedgerEntry]:
         """Return all entries about some rounds in some chains, in their order, all of one moment."""
-        place = and_(entries.c.round_id.in_(round_ids), entries.c.cohort.in_(cohorts))
-        # One for each of the indexes that find entries by their round.
-        each = [select(*ENTRY_COLUMNS).where(place, text(kinds)) for kinds in (OUTCOME, CLOSING, TOLD)]
+        told = select(*ENTRY_COLUMNS).where(
+            entries.c.round_id.in_(round_ids), entries.c.cohort.in_(cohorts), text(TOLD)
+        )
+        decided, closed = (
+            select(*ENTRY_COLUMNS)
+            .join_from(
+                rounds, entries, and_(entries.c.cohort == rounds.c.cohort, entries.c.sequence == place)
+            )
+            .where(rounds.c.round_id.in_(round_ids), rounds.c.cohort.in_(cohorts))
+            for place in (rounds.c.outcome_sequence, rounds.c.closing_sequence)
+        )
         with engine.reading_once(self._engine) as connection:
-            found = [rows.entry_from(row) for row in connection.execute(union_all(*each))]
+            # An incident of a round that nothing decided is its outcome, too.
+            found = {rows.entry_from(row) for row in connection.execute(union_all(decided, closed, told))}
         return sorted(found, key=lambda entry: (entry.cohort, entry.sequence))
 
     def told(self, cohort: str, round_id: str) -> list[LedgerEntry]:
@@ -226,7 +227,8 @@ class RoundStore(Database):
             yield from found
 
     def missing_rounds(self, cohort: str) -> MissingRounds:
-        """Return which of a cohort's registered rounds have lost their row, or their place in the list."""
+        """Return which of a cohort's rounds that were registered without an outcome have lost their row, and
+        which of those that are undecided have lost their place in the list."""
         same = and_(
             rounds.c.cohort == registrations.c.cohort,
             rounds.c.round_id == registrations.c.round_id,
@@ -236,7 +238,7 @@ class RoundStore(Database):
         in_rounds = select(rounds.c.registration).where(same).correlate(registrations).offset(0).exists()
         in_list = select(registrations.c.round_id).where(same).correlate(rounds).offset(0).exists()
         lost = select(registrations.c.round_id).where(registrations.c.cohort == cohort, ~in_rounds)
-        unlisted = select(rounds.c.round_id).where(rounds.c.cohort == cohort, ~in_list)
+        unlisted = select(rounds.c.round_id).where(rounds.c.cohort == cohort, rows.PENDING, ~in_list)
         with engine.reading(self._engine) as connection:
             found = [
                 tuple(connection.execute(query.limit(MISSING_MAX)).scalars()) for query in (lost, unlisted)

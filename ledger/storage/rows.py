@@ -14,13 +14,11 @@ from sqlalchemy import (
     Row,
     Select,
     and_,
-    bindparam,
     func,
     insert,
     literal_column,
     select,
     text,
-    update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
@@ -41,7 +39,7 @@ from shuffle_ledger.ledger.storage.tables import (
     rounds,
 )
 from shuffle_ledger.ledger.storage.tables import entries as entries_table
-from shuffle_ledger.ledger.values import canonical, entries
+from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry, Spending
 from shuffle_ledger.ledger.values.requests import (
     DECLARED,
@@ -121,7 +119,6 @@ class NewRound:
 
     view: CohortView
     registration: int  # its number, should it be
-    others_wait: bool  # rounds of the cohort that were registered earlier are undecided
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,27 +220,17 @@ class Beside:
 
 
 TOLD = text(tables.TOLD)  # as the index says it
-# Written out: an expression would be spelled anew for every entry.
-_NEXT_POSITION: ColumnElement[int] = literal_column("(SELECT coalesce(max(position), 0) + 1 FROM entries)")
-# Made once: to make a statement takes SQLAlchemy longer than to run it takes SQLite.
-_ENTRY = insert(entries_table)
-_NEXT_ENTRY = _ENTRY.values(position=_NEXT_POSITION)
-_ROUND = insert(rounds)
-_HOLDING = (
-    update(holdings)
-    .where(holdings.c.cohort == bindparam("whose"), holdings.c.accounted_digest == bindparam("which"))
-    .values(
-        count=holdings.c.count + bindparam("more"),
-        local_count=holdings.c.local_count + bindparam("more_local"),
-    )
-)
+# On SQLite, where the write lock is held: no other entry gets the number. PostgreSQL has a sequence.
+NEXT_POSITION: ColumnElement[int] = literal_column("(SELECT coalesce(max(position), 0) + 1 FROM entries)")
+_OF_COHORT = ("name", "population", "delta_budget", "policy", "opened_at")
 PENDING = rounds.c.outcome_sequence.is_(None)
 IN_ORDER = text(f"rounds.{LISTED}")  # true: says that the index for lists may be used
 FIRST = text("NOT rounds.shared")  # the one row that every round has, as the index says it
 # Of rounds that wait, the same. Not as the index of all rounds says it: SQLite would read all of them.
 FIRST_PENDING = and_(PENDING, rounds.c.shared.is_(False))
 BY_NUMBER = rounds.c.registration + 0  # few rounds are sorted: the index of numbers is of all rounds, again
-COHORTS_WITH_HEADS = select(cohorts, heads.c.sequence, heads.c.digest, heads.c.status).join_from(
+HEAD_COLUMNS = (heads.c.sequence, heads.c.digest, heads.c.status, heads.c.epsilon_budget)
+COHORTS_WITH_HEADS = select(cohorts, *HEAD_COLUMNS).join_from(
     cohorts, heads, heads.c.cohort == cohorts.c.name
 )
 IS_NO_PART = and_(cohorts.c.period.is_(None), cohorts.c.quota.is_(None))  # of another cohort
@@ -313,11 +300,6 @@ def insert_shares(connection: Connection, first: Mapping[str, Any], cohorts: Seq
     others = [{**first, "cohort": name, "shared": True} for name in cohorts[1:]]
     for values in others:
         connection.execute(insert(rounds).values(**values))
-
-
-def insert_decided_round(connection: Connection, stored: StoredRound, sequence: int) -> None:
-    """Insert a round together with the entry that decides it."""
-    connection.execute(_ROUND, {**vars(stored), "outcome_sequence": sequence})
 
 
 def round_from(row: Row[Any]) -> StoredRound:
@@ -422,32 +404,17 @@ def _different(column: ColumnElement[str]) -> Select[Any]:
     return select(name.c.name).where(name.c.name.is_not(None))
 
 
-def insert_entry(connection: Connection, entry: LedgerEntry) -> None:
-    """Insert an entry behind all others of the feed. On PostgreSQL a sequence gives its position."""
-    # On SQLite the write lock is held: no other entry gets the number.
-    connection.execute(_NEXT_ENTRY if connection.dialect.name == "sqlite" else _ENTRY, vars(entry))
-
-
-def change_holding(connection: Connection, cohort: str, change: HoldingChange) -> None:
-    """Apply a change to what a cohort holds."""
-    parameters = entries.round_bytes(change.accounted)
-    digest = entries.round_digest(parameters)
-    engine.insert_if_absent(connection, accounted_rounds, {"digest": digest, "parameters": parameters})
-    nothing = {"cohort": cohort, "accounted_digest": digest, "count": 0, "local_count": 0}
-    engine.insert_if_absent(connection, holdings, nothing)
-    changed = {"more": change.count, "more_local": change.local_count}
-    connection.execute(_HOLDING, {"whose": cohort, "which": digest, **changed})
-
-
-def link_round(connection: Connection, entry: LedgerEntry) -> None:
-    """Let the row of a round refer to the entry that decides or closes it."""
-    if entry.kind == EntryKind.CORRECTED:
-        return  # found by the entries' index; a round may be corrected any number of times
-    decides = entry.kind in (EntryKind.ADMITTED, EntryKind.REFUSED, EntryKind.INCIDENT)
-    column = rounds.c.outcome_sequence if decides else rounds.c.closing_sequence
-    place = and_(rounds.c.round_id == entry.round_id, rounds.c.cohort == entry.cohort)
-    unlinked = and_(place, column.is_(None))
-    connection.execute(update(rounds).where(unlinked).values({column: entry.sequence}))
+def insert_cohort(connection: Connection, cohort: Cohort, entry: LedgerEntry) -> bool:
+    """Insert a cohort with its first entry and its head, unless its name is taken; return whether it was
+    free."""
+    row = {name: getattr(cohort, name) for name in _OF_COHORT} | declared_bytes(cohort)
+    if not engine.insert_if_absent(connection, cohorts, row):
+        return False
+    position = {"position": NEXT_POSITION} if connection.dialect.name == "sqlite" else {}
+    connection.execute(insert(entries_table).values(**vars(entry), **position))
+    head = {"cohort": cohort.name, "sequence": entry.sequence, "digest": entry.digest, "status": "open"}
+    connection.execute(insert(heads).values(**head, epsilon_budget=cohort.epsilon_budget))
+    return True
 
 
 @functools.lru_cache(maxsize=_DECODED_ROUNDS_MAX)

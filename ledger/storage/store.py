@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from datetime import date, datetime, timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, and_, insert, select, update
+from sqlalchemy import Connection, Engine, and_, select, update
 
-from shuffle_ledger.ledger.errors import Conflict, LedgerError, LostRace, NotFound, TryAgain, Unavailable
-from shuffle_ledger.ledger.storage import appends, batch_writes, cohort_views, rows
+from shuffle_ledger.ledger.errors import Conflict, LedgerError, NotFound, TryAgain, Unavailable
+from shuffle_ledger.ledger.storage import appends, cohort_views, rows
 from shuffle_ledger.ledger.storage import engine as engines
 from shuffle_ledger.ledger.storage.anchor import Anchor
-from shuffle_ledger.ledger.storage.cohort_locks import RACES_IN_TURN_MAX, claimed
+from shuffle_ledger.ledger.storage.cohort_locks import claimed
 from shuffle_ledger.ledger.storage.cohort_views import Memory
 from shuffle_ledger.ledger.storage.database import ERROR_LENGTH_MAX, PAGE_ROWS
 from shuffle_ledger.ledger.storage.rounds import RoundStore
@@ -325,82 +325,35 @@ class Store(RoundStore):
         self.check_anchor()
         for view in views:
             self._check_view(view)
-        if len(views) == 1:
-            appended = [appends.append(self._engine, views[0], drafts[0])]
-        else:
-            appended = self._append_together(views, drafts)
-        for view, draft, entry in zip(views, drafts, appended, strict=True):
+        steps = [appends.Step.of(view, draft) for view, draft in zip(views, drafts, strict=True)]
+        with engines.deciding(self._engine, fact=appends.fact_of(drafts[0])) as connection:
+            appends.write(connection, steps)
+        for view, draft, _, entry in steps:
             if draft.status not in (None, view.cohort.status):
                 _log.error(
                     "cohort %s is %s since entry %d", entry.cohort, str(draft.status).upper(), entry.sequence
                 )
-        return appended
+        return [step.entry for step in steps]
 
     def drafted(self, view: CohortView, draft: EntryDraft) -> LedgerEntry:
         """Return the entry that `append` would write of a draft. Leaves no trace."""
         return appends.Step.of(view, draft).entry
 
-    def _append_together(
-        self, views: Sequence[CohortView], drafts: Sequence[EntryDraft]
-    ) -> list[LedgerEntry]:
-        steps = [appends.Step.of(view, draft) for view, draft in zip(views, drafts, strict=True)]
-        with engines.writing(self._engine, fact=appends.fact_of(drafts[0])) as connection:
-            batch_writes.lock(connection, [view.cohort.name for view in views])
-            batch_writes.write(connection, steps)
-        return [step.entry for step in steps]
-
-    def append_with_round(
-        self, cohort: str, round_id: str, decide: Callable[[NewRound], EntryDraft | None]
-    ) -> EntryBody | None:
-        """Append the outcome that `decide` drafts for a new round together with the round's row.
-
-        None, and nothing is written, if the identifier is taken or `decide` drafts nothing. `decide` must be
-        quick, for on SQLite others wait, and writes nothing itself.
-
-        Raises:
-            LostRace: another entry was appended first, or the identifier was taken since.
-            NotFound: no such cohort.
-            Damaged: as `view`.
-        """
-        deciding = engines.deciding(self._engine, fact=engines.REGISTERED)
-        with deciding as connection, self.turns.on(connection, cohort) as turn:
-            self.check_anchor()  # now: the connection may have been opened for this
-            for _ in range(RACES_IN_TURN_MAX):
-                opening = cohort not in self._first_bodies
-                asked = cohort_views.of_new_round(
-                    connection, self._memory, cohort, round_id, opening=opening, turn=turn
-                )
-                if asked.opening is not None:
-                    self._remember(self._first_bodies, cohort, asked.opening)
-                if turn.answer(taken=asked.has_turn):
-                    continue
-                if asked.round is not None:
-                    self._check_view(asked.round.view, connection)
-                draft = decide(asked.round) if asked.round is not None else None
-                if asked.round is None or draft is None:
-                    return None
-                try:
-                    body, after = appends.append_on(connection, asked.round.view, draft, turn)
-                except LostRace:  # to somebody who did not take a turn: not at once again
-                    if not turn.is_held:
-                        raise
-                else:
-                    self._memory.keep(after)
-                    return body
-        raise LostRace(f"cohort {cohort!r} moved on although it was our turn")
-
     def append_with_rounds(
         self,
         wanted: Mapping[str, Sequence[str]],
         decide: Callable[[str, list[NewRound]], Sequence[EntryDraft] | None],
+        *,
+        in_turn: bool = False,
     ) -> list[list[EntryBody]]:
         """Append the outcomes that `decide` drafts for new rounds, together with the rounds' rows.
 
         Args:
             wanted: the rounds' cohorts in order, by the rounds' identifiers, in the order in which they are
                 decided.
-            decide: as for `append_with_round`, given the identifier and all cohorts, of which it drafts an
-                entry each.
+            decide: returns an entry for each of the cohorts, or None; given the identifier and the cohorts as
+                they are after the rounds before. It must be quick, for on SQLite other writers wait.
+            in_turn: the caller has the turn of the cohorts; otherwise this waits for a writer that has it.
 
         Returns the entries of the first ones, up to an identifier that is taken or one for which `decide`
         drafts nothing; all of them are written, or none.
@@ -411,29 +364,28 @@ class Store(RoundStore):
             Damaged: as `view`.
         """
         names = sorted({name for each in wanted.values() for name in each})
-        self.remember_first_bodies(names)  # before anybody waits for us
+        self.remember_first_bodies(names)  # before others wait for this
         decided: list[list[appends.Step]] = []
         after: dict[str, CohortView] = {}
-        with engines.writing(self._engine, fact="the rounds were registered") as connection:
+        fact = engines.REGISTERED if len(wanted) == 1 else "the rounds were registered"
+        with engines.deciding(self._engine, fact=fact) as connection:
             self.check_anchor()  # now: the connection may have been opened for this
-            self.turns.take_together(connection, names)
-            for round_id, found in zip(
-                wanted, batch_writes.read(connection, self._memory, wanted), strict=True
-            ):
-                if found is None:
+            lines = [] if in_turn else self.turns.lines(names)
+            found = cohort_views.of_new_rounds(connection, self._memory, wanted, lines)
+            for view in found.views.values():
+                self._check_view(view, connection)
+            for round_id, cohorts_of in wanted.items():
+                if round_id in found.taken:
                     break
-                views = [after.get(new.view.cohort.name, new.view) for new in found]
-                asked = [dataclasses.replace(new, view=view) for new, view in zip(found, views, strict=True)]
-                for view in views:
-                    self._check_view(view, connection)
+                asked = found.new_rounds(cohorts_of, after)
                 drafts = decide(round_id, asked)
                 if drafts is None:
                     break
-                steps = [appends.Step.of(view, draft) for view, draft in zip(views, drafts, strict=True)]
+                steps = [appends.Step.of(new.view, draft) for new, draft in zip(asked, drafts, strict=True)]
                 after.update((step.view.cohort.name, step.after) for step in steps)
                 decided.append(steps)
             if decided:
-                batch_writes.write(connection, [step for steps in decided for step in steps])
+                appends.write(connection, [step for steps in decided for step in steps])
         for view in after.values():
             self._memory.keep(view)
         return [[step.body for step in steps] for steps in decided]
@@ -650,15 +602,10 @@ def _opened(connection: Connection, cohort: Cohort, body: EntryBody) -> Cohort:
             f"cohort {cohort.name!r} was lost when the database was put back to an earlier state;"
             " what it had spent is unknown, so its name is not opened again"
         )
-    values = {name: getattr(cohort, name) for name in _STATED}
-    row = {**values, **rows.declared_bytes(cohort), "opened_at": body.recorded_at}
-    if not engines.insert_if_absent(connection, cohorts, row):
+    opened = dataclasses.replace(cohort, status="open", opened_at=body.recorded_at)
+    if not rows.insert_cohort(connection, opened, LedgerEntry.following(GENESIS_DIGEST, body)):
         stored = rows.cohort_from(rows.cohort_row(connection, cohort.name))
         if any(getattr(stored, name) != getattr(cohort, name) for name in (*_STATED, *DECLARED)):
             raise other_cohort(stored, cohort)
         return stored
-    entry = LedgerEntry.following(GENESIS_DIGEST, body)
-    rows.insert_entry(connection, entry)
-    head = {"cohort": cohort.name, "sequence": entry.sequence, "digest": entry.digest, "status": "open"}
-    connection.execute(insert(heads).values(**head))
-    return dataclasses.replace(cohort, status="open", opened_at=body.recorded_at)
+    return opened

@@ -94,14 +94,10 @@ def write_history(url: str, size: Size) -> str:
         model = _Model.decided(store)
     began = time.perf_counter()
     with psycopg.connect(plain_url(url), autocommit=True) as connection:
-        # Triggers and foreign keys would check each row; what they check holds.
+        # Triggers would check each row; what they check holds.
         connection.execute("SET session_replication_role = replica")
         for table, columns, rows in model.tables(size):
             _copy(connection, table, columns, rows)
-        connection.execute(
-            "INSERT INTO registrations SELECT cohort, round_id, content_digest FROM rounds"
-            " ON CONFLICT DO NOTHING"
-        )
         connection.execute("SELECT setval('rounds_registration_seq', max(registration)) FROM rounds")
         wrote = time.perf_counter() - began
         connection.execute("SET maintenance_work_mem = '1GB'")
@@ -224,20 +220,22 @@ class _Model:
         stated = {
             "name": "varchar",
             "population": "int8",
-            "epsilon_budget": "float8",
             "delta_budget": "float8",
             "policy": "varchar",
             "opened_at": "timestamptz",
         }
-        same = (one.population, one.epsilon_budget, one.delta_budget, one.policy, one.opened_at)
+        same = (one.population, one.delta_budget, one.policy, one.opened_at)
         yield "cohorts", stated, ((name, *same) for name in names)
         head = dict.fromkeys(("cohort", "status"), "varchar") | {"digest": "bytea"}
-        head |= dict.fromkeys(("sequence", "admitted"), "int8")
+        head |= dict.fromkeys(("sequence", "admitted"), "int8") | {"epsilon_budget": "float8"}
         yield (
             "heads",
             head,
             (
-                (name, "open", ends[name], 1 + repeats[name] * DECIDED, repeats[name] * DECIDED)
+                (
+                    *(name, "open", ends[name], 1 + repeats[name] * DECIDED, repeats[name] * DECIDED),
+                    one.epsilon_budget,
+                )
                 for name in names
             ),
         )

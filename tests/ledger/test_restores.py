@@ -344,8 +344,8 @@ def test_a_cohort_that_was_lost_whole_is_never_opened_again(
         with pytest.raises(Conflict, match="lost"):
             opened(fresh, "phones")
         insert = text(
-            "INSERT INTO cohorts (name, population, epsilon_budget, delta_budget, policy, opened_at)"
-            " VALUES ('phones', 1, 1, 0.5, 'adaptive', CURRENT_TIMESTAMP)"
+            "INSERT INTO cohorts (name, population, delta_budget, policy, opened_at)"
+            " VALUES ('phones', 1, 0.5, 'adaptive', CURRENT_TIMESTAMP)"
         )
         with fresh.engine.connect() as connection, pytest.raises(DBAPIError, match="lost"):
             connection.execute(insert)

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger.access import issue
 from shuffle_ledger.ledger.decisions import admit, open_cohort, register
-from shuffle_ledger.ledger.errors import Damaged, InvalidValue, SchemaError, Unavailable
+from shuffle_ledger.ledger.errors import InvalidValue, SchemaError, Unavailable
 from shuffle_ledger.ledger.storage import engine as engines
 from shuffle_ledger.ledger.storage import schema, tables
 from shuffle_ledger.ledger.storage.schema import initialise
@@ -37,26 +37,28 @@ ROUND = ShuffledRound(randomizer=parse_randomizer("krr(k=2, epsilon0=0.5)"), rep
 REFUSED = {
     "entries are never changed": ["UPDATE entries SET kind = kind"],
     "entries are never removed": ["DELETE FROM entries"],
-    "an entry continues the chain": [
-        "INSERT INTO entries SELECT cohort, 9, kind, round_id, body, digest, previous_digest, 9 FROM entries"
+    "uq_rounds_round": [  # whichever cohort the second first row names
+        (
+            "INSERT INTO rounds (registration, round_id, cohort, content, content_digest, registered_by,"
+            " registered_at) SELECT registration + 9, round_id, 'x', content, content_digest, registered_by,"
+            " registered_at FROM rounds"
+        )
     ],
     "heads are never removed": ["DELETE FROM heads"],
-    "a head moves one entry at a time": [
-        "UPDATE heads SET sequence = sequence + 2, refused = refused + 2",
-        "UPDATE heads SET sequence = sequence",
+    "a head moves forward": [
+        *("UPDATE heads SET sequence = sequence", "UPDATE heads SET sequence = sequence - 1"),
+        "UPDATE heads SET sequence = sequence + 1, refused = refused + 1, epsilon_budget = 100",
     ],
     "ck_heads_counted": ["UPDATE heads SET sequence = sequence + 1"],
     "cohorts are never removed": ["DELETE FROM cohorts"],
     "a cohort keeps what it was opened with": [
         *("UPDATE cohorts SET name = 'x'", "UPDATE cohorts SET population = 9"),
+        "UPDATE cohorts SET delta_budget = 0.5",
         *("UPDATE cohorts SET policy = 'plan'", "UPDATE cohorts SET opened_at = '2001-01-01'"),
         *("UPDATE cohorts SET labels = 'x'", "UPDATE cohorts SET windows = 'x'"),
         *("UPDATE cohorts SET period = 'x'", "UPDATE cohorts SET quota = 'x'"),
         *("UPDATE cohorts SET ceiling = 'x'", "UPDATE cohorts SET local_budget = 'x'"),
         *("UPDATE cohorts SET rounds_per_user = 'x'", "UPDATE cohorts SET windows_only = 'x'"),
-    ],
-    "a budget changes only by the entry": [
-        *("UPDATE cohorts SET epsilon_budget = 100", "UPDATE cohorts SET delta_budget = 0.5"),
     ],
     "rounds are never removed": ["DELETE FROM rounds WHERE round_id = 'waiting'"],
     "a registered round keeps its content": [
@@ -94,7 +96,12 @@ def test_migrations_make_exactly_the_tables_of_the_code(empty_database_url: str)
     assert initialise(empty_database_url) == tables.SCHEMA_REVISION
     engine = create_engine(empty_database_url)
     with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_server_default": True})
+        # No index of an expression can be compared: `REFUSED` shows what that one refuses.
+        options = {
+            "compare_server_default": True,
+            "include_object": lambda _, name, *__: name != "uq_rounds_round",
+        }
+        context = MigrationContext.configure(connection, opts=options)
         assert compare_metadata(context, tables.metadata) == []
         found = inspect(connection)
         for name, table in tables.metadata.tables.items():
@@ -143,7 +150,7 @@ def test_a_schema_of_the_future_is_refused(empty_database_url: str) -> None:
         initialise(empty_database_url)
 
 
-@pytest.mark.parametrize("revision", ["0001", "0009", "0016"])
+@pytest.mark.parametrize("revision", ["0001", "0009", "0016", "v1_0001"])
 def test_a_schema_from_before_the_first_release_is_refused(empty_database_url: str, revision: str) -> None:
     """Nothing leads from there to the schema of today, and an upgrade must not be tried."""
     initialise(empty_database_url)
@@ -224,17 +231,6 @@ def test_a_ledger_guards_its_rows(lived_in_url: str) -> None:
                 with pytest.raises(DBAPIError, match=expected), store.engine.begin() as connection:
                     connection.execute(text(statement))
         assert verify(store, Accountant(), numbers="all").ok
-
-
-@pytest.mark.parametrize("empty_database_url", ["sqlite"], indirect=True)  # elsewhere no row dangles
-def test_a_damaged_file_is_not_called_initialised(lived_in_url: str) -> None:
-    engine = engines.connect(lived_in_url, migrating=True)
-    with engines.writing(engine) as connection:
-        connection.execute(text("DROP TRIGGER guard_rounds_delete"))
-        connection.execute(text("DELETE FROM rounds WHERE round_id = 'decided'"))
-    engine.dispose()
-    with pytest.raises(Damaged, match="missing"):
-        initialise(lived_in_url)
 
 
 @pytest.mark.parametrize(
