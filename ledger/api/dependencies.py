@@ -24,11 +24,12 @@ from shuffle_ledger.ledger.api.auth.sessions import Sessions
 from shuffle_ledger.ledger.api.cohort_uses import CohortUses
 from shuffle_ledger.ledger.api.desk import Desk
 from shuffle_ledger.ledger.api.jobs import Jobs
+from shuffle_ledger.ledger.api.line import Line
 from shuffle_ledger.ledger.api.memory import Memory
 from shuffle_ledger.ledger.api.overview import Overview
 from shuffle_ledger.ledger.api.pages.spending import Continuation
 from shuffle_ledger.ledger.api.recent import RecentBudgets
-from shuffle_ledger.ledger.decisions.admission import admit_at_once, register
+from shuffle_ledger.ledger.decisions.admission import register
 from shuffle_ledger.ledger.decisions.quoting import Fits, what_fits
 from shuffle_ledger.ledger.decisions.repeats import present_answer
 from shuffle_ledger.ledger.errors import Conflict, LedgerError, NotAllowed
@@ -88,8 +89,13 @@ class Service:
     calculations: Memory[Json] = field(default_factory=Memory)
     published: dict[str, tuple[float, Any]] = field(default_factory=dict)  # answers to all
     _fits: Memory[Fits] = field(default_factory=Memory)
+    _line: Line = field(init=False)
     _tasks: set[asyncio.Task[Outcome | Pending]] = field(default_factory=set)
     _begun: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Begin the line at the desk for decisions."""
+        self._line = Line(self.store, self.deciding)
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Go on with some work that no answer waits for; at most one at a time, others are dropped."""
@@ -121,9 +127,7 @@ class Service:
     ) -> Outcome | Pending:
         # With a broker, too: a known kind does not wait behind new ones that workers compute.
         if self.deciding.is_quick:
-            outcome = await self.deciding.run(
-                lambda accountant: admit_at_once(self.store, accountant, request, actor=actor), quick=True
-            )
+            outcome = await self._line.admit_at_once(request, actor=actor)
             if outcome is not None:
                 return outcome
         answer = await in_thread(register, self.store, request, actor=actor)

@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound
+from shuffle_ledger.ledger.decisions.admission import admit_at_once
 from shuffle_ledger.ledger.decisions.outcomes import joint_outcome
 from shuffle_ledger.ledger.decisions.quotas import with_budgets
 from shuffle_ledger.ledger.decisions.steps import Decided, NewRoundRequest, first_step, prepared_for
 from shuffle_ledger.ledger.decisions.windows import open_periods
-from shuffle_ledger.ledger.errors import Conflict, Damaged, InvalidValue, LostRace, NotFound, TryAgain
+from shuffle_ledger.ledger.errors import (
+    Conflict,
+    Damaged,
+    InvalidValue,
+    LedgerError,
+    LostRace,
+    NotFound,
+    TryAgain,
+)
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, NewRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Outcome, RoundRequest
@@ -50,8 +59,15 @@ def admit_together(
             not known; ask again.
     """
     actor = checked_text("actor", actor)
+    return _admitted_together(store, accountant, [(request, actor) for request in requests])
+
+
+def _admitted_together(
+    store: Store, accountant: Accountant, requests: Sequence[tuple[RoundRequest, str]]
+) -> list[Outcome]:
+    """Register and decide rounds, each with its actor, as `admit_together`."""
     asked: dict[str, NewRoundRequest] = {}
-    for given in requests:
+    for given, actor in requests:
         if given.round_id in asked:
             break
         try:
@@ -80,3 +96,34 @@ def admit_together(
     except (Damaged, LostRace, NotFound, TryAgain):
         return []
     return [joint_outcome(each, accounted) for each, accounted in zip(bodies, charged, strict=False)]
+
+
+def admit_each(
+    store: Store, accountant: Accountant, asked: Sequence[tuple[RoundRequest, str]]
+) -> list[Outcome | LedgerError | None]:
+    """Register and decide rounds of several callers, as many as can be in each commit.
+
+    Args:
+        store: the ledger.
+        accountant: computes nothing long here.
+        asked: requests, each with its actor.
+
+    Returns for each what `admit_at_once` returns, or the error that it raises.
+    """
+    answers: list[Outcome | LedgerError | None] = []
+    while left := asked[len(answers) :]:
+        try:
+            together = _admitted_together(store, accountant, left) if len(left) > 1 else []
+        except LedgerError as error:
+            return answers + [error] * len(left)
+        answers += together or [_at_once(store, accountant, *left[0])]
+    return answers
+
+
+def _at_once(
+    store: Store, accountant: Accountant, request: RoundRequest, actor: str
+) -> Outcome | LedgerError | None:
+    try:
+        return admit_at_once(store, accountant, request, actor=actor)
+    except LedgerError as error:
+        return error

@@ -1,0 +1,62 @@
+"""The line of rounds that wait for a quick decision: those that wait together are decided in one commit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.api.desk import Desk
+from shuffle_ledger.ledger.decisions.batches import admit_each
+from shuffle_ledger.ledger.storage import Store
+from shuffle_ledger.ledger.values import Outcome, RoundRequest
+
+Answer = Outcome | None | Exception
+
+TOGETHER_MAX = 16  # rounds in one commit: with more of them, a round costs little less
+
+
+@dataclass(kw_only=True, eq=False)
+class _Waiting:
+    request: RoundRequest
+    actor: str
+    answer: Answer = None
+
+
+class Line:
+    """Rounds in the order in which they came, decided at one desk."""
+
+    def __init__(self, store: Store, desk: Desk) -> None:
+        self._store, self._desk = store, desk
+        self._line: list[_Waiting] = []
+        self._lock = threading.Lock()  # of the list: it grows in the event loop, and shrinks at the desk
+
+    async def admit_at_once(self, request: RoundRequest, *, actor: str) -> Outcome | None:
+        """Return what `decisions.admit_at_once` returns, and raise what it raises, or TryAgain if the line is
+        full.
+        """
+        mine = _Waiting(request=request, actor=actor)
+        with self._lock:
+            self._line.append(mine)
+        try:
+            # At the desk one works after the other: this round is decided now, or was by an earlier caller.
+            await self._desk.run(self._decide, quick=True)
+        finally:
+            with self._lock:
+                if mine in self._line:
+                    self._line.remove(mine)
+        if isinstance(mine.answer, Exception):
+            raise mine.answer
+        return mine.answer
+
+    def _decide(self, accountant: Accountant) -> None:
+        with self._lock:
+            some, self._line = self._line[:TOGETHER_MAX], self._line[TOGETHER_MAX:]
+        try:
+            asked = [(each.request, each.actor) for each in some]
+            answers: Sequence[Answer] = admit_each(self._store, accountant, asked)
+        except Exception as error:  # noqa: BLE001 - raised again by each of those who wait
+            answers = [error] * len(some)
+        for each, answer in zip(some, answers, strict=True):
+            each.answer = answer
