@@ -41,14 +41,13 @@ from shuffle_ledger.accounting.pld.rare_losses import RareLosses
 from shuffle_ledger.accounting.pld.tilting import LossSpectrum, SpectrumMemory
 from shuffle_ledger.accounting.randomizers import WholeRelease
 from shuffle_ledger.accounting.randomizers.base import DecomposedRandomizer
+from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
 from shuffle_ledger.accounting.rounds.sharpening import sharpened_delta, sharpened_epsilon
 from shuffle_ledger.accounting.rounds.shuffled_round import (
-    RoundProfile,
     ShuffledRound,
     certain_round,
     charged_as,
     charged_together,
-    is_certain,
 )
 from shuffle_ledger.accounting.rounds.summed_curves import with_summed_curves
 
@@ -62,9 +61,11 @@ _LOSS_BYTES_KEPT = 128 << 20
 _CHARGES_KEPT = 8192
 _QUESTION_KINDS_KEPT = 1 << 16
 _DELTAS_KEPT = 1024
-# Smoothing of a round's profile, in units of the root of the precision; and the same if the number of honest
-# reports is random, which makes orders expensive. Smaller: closer bounds, more nodes.
-_PROFILE_SMOOTHING, _MIXED_SMOOTHING = 0.3, 0.38
+# Smoothing of a round's profile, in units of the root of the precision. Smaller: closer bounds, more nodes.
+_PROFILE_SMOOTHING = 0.3
+# Least relative width of intervals of epsilon for which a round is computed whose number of honest reports is
+# random: the cells of numbers make its bounds about as wide.
+_MIXED_PRECISION = 0.02
 # Smoothing of the profile with which a loss from elsewhere is compared, and the number of orders.
 _CHECK_SMOOTHING = 0.05
 _CHECK_POINTS = 24
@@ -100,8 +101,6 @@ _EFFORT_EXPECTED = "a finite number above 0"
 _FINER_EFFORT = 0.25
 # From this number of terms on, a profile is measured before it is evaluated.
 _COSTLY_TERMS = 500
-# Factor of the work if the number of honest reports is random.
-_WORK_OF_MIXTURE = 30
 
 _Question = tuple[frozenset[tuple[ShuffledRound, int]], tuple[str, float]]
 
@@ -178,7 +177,7 @@ class Accountant:
         if loss.upper.support < profile.largest_loss * (1 - 1e-12):
             return False
         losses = np.linspace(0.0, profile.end, _CHECK_POINTS)[:-1] ** 2 / profile.end
-        bounds = profile.outline(np.expm1(losses))
+        bounds = profile(np.expm1(losses))
         above = np.array([loss.upper.hockey_stick_divergence(float(x)) for x in losses])
         below = np.array([loss.lower.hockey_stick_divergence(float(x)) for x in losses])
         enough = above * (1 + 1e-9) >= bounds.lower
@@ -445,11 +444,10 @@ class Accountant:
 
     def _work(self, shuffled: ShuffledRound) -> float:
         """Returns a measure of the time that the round's privacy loss takes: its losses times the terms of
-        each."""
-        losses = self._remembered(shuffled).loss.upper.index.size
-        terms = _terms(shuffled)
-        certain = shuffled.sampled_from is None or shuffled.honest_fraction == 1
-        return losses * terms * (1 if certain else _WORK_OF_MIXTURE)
+        each; infinite if the number of honest reports is random: no lattice makes its cells narrower."""
+        if shuffled.certain_reports is None:
+            return math.inf
+        return self._remembered(shuffled).loss.upper.index.size * _terms(shuffled)
 
     def _delta(self, rounds: Mapping[ShuffledRound, int], asked: tuple[str, float]) -> Certificate:
         epsilon = asked[1]
@@ -594,10 +592,12 @@ def _terms(shuffled: ShuffledRound) -> int:
 
 
 def _privacy_loss(shuffled: ShuffledRound, precision: float, most: float) -> RoundLoss:
-    smoothing = (_PROFILE_SMOOTHING if is_certain(shuffled) else _MIXED_SMOOTHING) * math.sqrt(precision)
+    certain = shuffled.certain_reports is not None
+    precision = precision if certain else max(precision, _MIXED_PRECISION)
+    smoothing = _PROFILE_SMOOTHING * math.sqrt(precision)
     profile = RoundProfile(shuffled, smoothing=smoothing)
     # If the number of honest reports is random, orders are expensive.
-    simple = profile if profile.is_simple else RoundProfile(shuffled.typical, smoothing=smoothing)
+    simple = profile if certain else RoundProfile(shuffled.typical, smoothing=smoothing)
     upper, lower = from_profile(
         profile,
         largest_loss=profile.largest_loss,
@@ -606,11 +606,9 @@ def _privacy_loss(shuffled: ShuffledRound, precision: float, most: float) -> Rou
         precision=precision,
         sketch=simple.sketch,
         model=None if simple is profile else simple,
-        once=not profile.is_quick,
-        sharper=profile.sharper if profile.is_simple else None,
+        sharper=profile.sharper if certain else None,
         cheap=simple.is_enumerated,
         costly=_terms(shuffled) > _COSTLY_TERMS,
-        afford=functools.partial(profile.afford, most=most / 2),
         most=most,
     )
     return RoundLoss(upper=upper, lower=lower)

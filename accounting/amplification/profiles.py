@@ -17,8 +17,6 @@ from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPair
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.amplification.enumeration import Outcomes, enumerate_outcomes, is_countable
 from shuffle_ledger.accounting.amplification.noise_pairs import Pair
-from shuffle_ledger.accounting.amplification.random_size.contour import Counts
-from shuffle_ledger.accounting.amplification.random_size.tables import CountTable, CountTables
 from shuffle_ledger.accounting.amplification.worst_pair.chernoff import chernoff
 from shuffle_ledger.accounting.amplification.worst_pair.search import WorstPair
 from shuffle_ledger.accounting.numeric.arrays import (
@@ -119,11 +117,6 @@ class MechanismProfile(ABC):
         """Returns whether this profile, and its sharper version, is a sum over listed outcomes, so that more
         orders cost almost no time."""
 
-    def of_counts(self, counts: Counts, first: float, last: float) -> CountTable | None:
-        """Returns a table of `bounds` for every number of honest users at once, at orders from `1 + first` to
-        `1 + last`; None if the table would be less precise or not faster."""
-        return None
-
     def sharper(self, share: float) -> MechanismProfile:
         """Returns the same profile with closer bounds: the distance that smoothing causes falls to about
         `share` of the present one. A profile without smoothing returns itself."""
@@ -195,26 +188,6 @@ class BlanketProfile(MechanismProfile):
             upper[inside] = self._weight * (above * (1 + self._room) + self._doubt)
             lower[inside] = self._weight * (below * (1 - self._room) - self._doubt)
         return ProfileBounds(upper, np.maximum(lower, 0.0))
-
-    def of_counts(self, counts: Counts, first: float, last: float) -> CountTable | None:
-        """See `MechanismProfile.of_counts`."""
-        tables = CountTables(
-            above=self._above,
-            below=self._below,
-            largest_loss=self.largest_loss,
-            smoothing=self._smoothing,
-            bounds=self._largest,
-            usual=lambda honest, values: self._search(self._above, honest).usual(values),
-            is_listed=self.is_listed,
-        )
-        found = tables.between(counts, first, last)
-        if found is None:
-            return None
-        excess, (above, below) = found
-        upper = self._weight * (above * (1 + self._room) + self._doubt)
-        lower = np.maximum(self._weight * (below * (1 - self._room) - self._doubt), 0.0)
-        reach = -2 * math.expm1(-self.largest_loss)
-        return CountTable.of(excess, ProfileBounds(upper, lower), blur=self._blur, reach=reach)
 
     def _largest(self, honest: int, excess: FloatArray) -> ProfileBounds:
         """Returns bounds on the largest profile of the pairs, as if their ratios were exact."""

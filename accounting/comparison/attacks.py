@@ -20,17 +20,11 @@ from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_p
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPairs
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition, with_silence
 from shuffle_ledger.accounting.amplification.enumeration import enumerate_outcomes
-from shuffle_ledger.accounting.amplification.random_size.sampling import SamplingTerm
+from shuffle_ledger.accounting.amplification.samples import NumberCell
 from shuffle_ledger.accounting.amplification.witnesses import thinned
 from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT, UNIT_ROUND_OFF, FloatArray
-from shuffle_ledger.accounting.rounds.shuffled_round import (
-    LARGEST_RESOLVED_LOSS,
-    RoundProfile,
-    ShuffledRound,
-    certain_round,
-    is_certain,
-    sampling_terms,
-)
+from shuffle_ledger.accounting.rounds.round_profile import LARGEST_RESOLVED_LOSS, RoundProfile, honest_cells
+from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, certain_round
 
 # Relative room in lower bounds for masses with errors of a few units: the probability of an outcome of n
 # reports multiplies these by the distance of its counts from the mean, a multiple of the square root of n.
@@ -42,8 +36,8 @@ _LISTED_OUTCOMES, _LISTED_OUTCOMES_OF_MIXTURE = 300_000, 30_000
 # random.
 _SMOOTHING = 3e-3
 _SMOOTHING_OF_MIXTURE = 1.2e-2
-# Width of groups of the number of honest users in a sample: relative, and at least this many deviations.
-_GROUP_WIDTH, _LEAST_GROUP_DEVIATIONS = 1e-3, 0.12
+# Width of cells of the number of honest users in a sample, in deviations of the number.
+_CELL_DEVIATIONS = 0.12
 # Points of one search for the largest certain epsilon, and number of searches, each between two points of the
 # last.
 _SEARCH_POINTS = 17
@@ -150,7 +144,7 @@ class AttainedProfile:
     """
 
     def __init__(self, rounds: Sequence[ShuffledRound]) -> None:
-        self.is_certain = all(is_certain(one) for one in rounds)
+        self.is_certain = all(one.certain_reports is not None for one in rounds)
         smoothing = _SMOOTHING if self.is_certain else _SMOOTHING_OF_MIXTURE
         self._profiles = [RoundProfile(one, smoothing=smoothing) for one in rounds]
         self._usual = [RoundProfile(one.typical, smoothing=smoothing) for one in rounds]
@@ -185,8 +179,8 @@ class WitnessProfile:
     """
 
     def __init__(self, shuffled: ShuffledRound, witnesses: tuple[Decomposition, ...]) -> None:
-        self._terms = sampling_terms(shuffled, finest=_GROUP_WIDTH, narrowest=_LEAST_GROUP_DEVIATIONS)
-        self.is_certain = len(self._terms) == 1
+        self._cells, self._honest = honest_cells(shuffled, width=_CELL_DEVIATIONS), shuffled.honest_users
+        self.is_certain = len(self._cells) == 1
         self._doubt = shuffled.randomizer.doubt
         if shuffled.participation is not None:
             silent = shuffled.participation
@@ -203,8 +197,7 @@ class WitnessProfile:
         if end == 0:
             return 0.0  # all values have the same law
         losses = np.geomspace(_LEAST_LOSS_SHARE * end, end, _REACH_POINTS)
-        rate = max(term.upper_rate for term in self._terms)
-        fewest = min(term.fewest for term in self._terms)
+        rate, fewest = self._cells[-1].most / self._honest, self._cells[0].fewest
         parts = [thinned(one, rate).merged() for one in self._directions]
         crude = np.max([chernoff_log_profile(one, fewest, np.expm1(losses)) for one in parts], axis=0)
         small = np.flatnonzero(crude < math.log(delta))
@@ -212,33 +205,33 @@ class WitnessProfile:
 
     def _impossible(self, witness: Decomposition) -> float:
         """Returns a lower bound on the mass of outcomes that are impossible under the second value."""
-        # As in `_shown`, the ends of a group bound it.
-        parts = [(thinned(witness, term.lower_rate), term) for term in self._terms]
+        # As in `_shown`, the ends of a cell bound it.
+        parts = [(thinned(witness, cell.fewest / self._honest), cell) for cell in self._cells]
         return math.fsum(
-            term.weight * float(ListedPairs([part]).infinity(term.most)[0]) for part, term in parts
+            cell.weight * float(ListedPairs([part]).infinity(cell.most)[0]) for part, cell in parts
         )
 
     def __call__(self, excess: FloatArray) -> FloatArray:
         """Returns lower bounds at the orders `1 + excess`, for `excess >= 0` ascending, shape (orders,)."""
-        return self._shown(self._terms, excess)
+        return self._shown(self._cells, excess)
 
     def usual(self, excess: FloatArray) -> FloatArray:
-        """Returns about the same, from the most likely group of numbers of honest users."""
-        likeliest = max(self._terms, key=lambda term: term.weight)
+        """Returns about the same, from the most likely cell of numbers of honest users."""
+        likeliest = max(self._cells, key=lambda cell: cell.weight)
         return self._shown([dataclasses.replace(likeliest, weight=1.0)], excess)
 
-    def _shown(self, terms: Sequence[SamplingTerm], excess: FloatArray) -> FloatArray:
+    def _shown(self, cells: Sequence[NumberCell], excess: FloatArray) -> FloatArray:
         found, outcomes = (
             np.zeros_like(excess),
             _LISTED_OUTCOMES if self.is_certain else _LISTED_OUTCOMES_OF_MIXTURE,
         )
         for witness in self._directions:
             total = np.zeros_like(excess)
-            for term in terms:
+            for cell in cells:
                 # More users with the others' value, or a smaller rate, lower the divergence: the ends of a
-                # group bound it from below.
-                part = thinned(witness, term.lower_rate).merged()
-                total += term.weight * _lower(part, term.most, excess, outcomes)
+                # cell bound it from below.
+                part = thinned(witness, cell.fewest / self._honest).merged()
+                total += cell.weight * _lower(part, cell.most, excess, outcomes)
             found = np.maximum(found, total)
         return np.maximum(found * (1 - _OUTCOME_ROUND_OFF) - self._doubt, 0.0)
 

@@ -76,21 +76,6 @@ class SupportingLines(NamedTuple):
             sag = np.where(np.isinf(before), beyond * step, step / (1 / before + 1 / beyond))
         return np.where((before == 0) | (beyond == 0), 0.0, sag)
 
-    def lowered(self) -> FloatArray:
-        """Returns values at the orders such that the chords between them are below the profile, shape (...,
-        orders)."""
-        sag, nothing = self.sag, np.full((*self.upper.shape[:-1], 1), np.inf)
-        left = self.lower[..., :-1] - sag - _ROUND_OFF * self.upper[..., :-1]
-        right = self.lower[..., 1:] - sag - _ROUND_OFF * (self.upper[..., :-1] + sag)
-        values = np.minimum(
-            np.concatenate([left, nothing], axis=-1), np.concatenate([nothing, right], axis=-1)
-        )
-        # Raising a negative value to 0 would lift the chord that ends there. So the chord's other end becomes
-        # 0 too, and with it all values beyond.
-        ends = np.logical_or.accumulate(values < 0, axis=-1)
-        ends[..., :-1] |= ends[..., 1:]
-        return np.where(ends, 0.0, np.minimum.accumulate(values, axis=-1))
-
     def at(self, cells: IndexArray, excess: FloatArray) -> FloatArray:
         """Returns values below both lines of each cell, at one order `1 + excess[i]` inside cell
         `cells[i]`."""

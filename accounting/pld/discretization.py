@@ -129,11 +129,9 @@ def from_profile(
     precision: float,
     sketch: Sketch,
     model: Profile | None,
-    once: bool,
     sharper: Callable[[float], Profile] | None,
     cheap: bool,
     costly: bool = False,
-    afford: Callable[[FloatArray], int] | None = None,
     most: float = math.inf,
 ) -> tuple[PrivacyLossDistribution, PrivacyLossDistribution]:
     """Makes discrete pairs above and below a symmetric privacy profile: above by connecting the dots, below
@@ -146,15 +144,12 @@ def from_profile(
         infinity: lower bound on the mass at infinite loss, hence on the profile everywhere.
         precision: wanted relative width of epsilon, for which the lattice is chosen.
         sketch: an estimate of the same profile, for the choice of the first lattice.
-        model: a similar, cheaper profile, on which the lattice is refined first; None if there is none.
-        once: with a model, whether the profile is so expensive that it is evaluated only once, for all orders
-            together.
+        model: a similar, cheaper profile, on which the lattice is refined; the profile itself is then
+            evaluated only once, for all orders together. None if there is none.
         sharper: returns the profile with bounds that are closer by about the given factor; used if the bounds
             alone make the answer too wide; None if there are none.
         cheap: whether orders cost almost no time: the first lattice is then finer.
         costly: whether orders may be slow, so that a measurement precedes the first lattice.
-        afford: makes the profile cheaper if that is necessary, and returns at how many of the given orders it
-            is evaluated; used with `once`. None for all of them.
         most: about the most array elements that profiles compute; the lattice is coarser, so that bounds are
             wider, if that is not enough.
 
@@ -179,11 +174,9 @@ def from_profile(
     if model is None:
         return _refined(profile, first, pairs, most, sharper)[1]
     lattice = _refined(model, first, pairs, share)[0]
-    if once:
-        if afford is not None:
-            lattice = lattice.thinned(max(afford(lattice.excess), _FEWEST_ORDERS))
-        return pairs(lattice, profile(lattice.excess)).pairs
-    return _refined(profile, lattice, pairs, most)[1]
+    if most < math.inf:
+        lattice = lattice.thinned(max(int((most - share) / _effort_of_one(profile, lattice)), _FEWEST_ORDERS))
+    return pairs(lattice, profile(lattice.excess)).pairs
 
 
 def _effort_of_one(profile: Profile, lattice: Lattice) -> float:

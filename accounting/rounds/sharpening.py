@@ -9,19 +9,17 @@ import numpy as np
 from shuffle_ledger.accounting.certificate import Interval
 from shuffle_ledger.accounting.numeric.effort import MOST_EFFORT, counted
 from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA
-from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile, ShuffledRound
+from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
+from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
 
-# Smoothing of the round's profile, in units of the root of the precision; and the same if the number of
-# honest reports is random, which makes orders expensive.
+# Smoothing of the round's profile, in units of the root of the precision.
 _SHARP_SMOOTHING = 0.1
-_SHARP_SMOOTHING_MIXED = 0.3
-# Points of one search within the interval, and the same if orders are expensive.
+# Points of one search within the interval.
 _SEARCH_POINTS = 17
-_FEW_SEARCH_POINTS = 9
 # Number of searches, and the most while the interval is wider than asked.
 _FEWEST_SEARCHES = 2
 _MOST_SEARCHES = 5
-# About the most array elements of the first search in a mixture; there are no more searches after as many.
+# There are no more searches after about this many array elements.
 _MOST_SHARP_EFFORT = MOST_EFFORT / 8
 # Smallest delta for which lists of outcomes are used: they leave out improbable outcomes.
 _LEAST_LISTED_DELTA = 1e6 * NEGLIGIBLE_DELTA
@@ -31,8 +29,10 @@ def sharpened_delta(
     shuffled: ShuffledRound, interval: Interval, epsilon: float, precision: float
 ) -> Interval:
     """Returns the interval of delta at `epsilon`, intersected with bounds on the round's own profile."""
+    if shuffled.certain_reports is None:  # orders of a mixture are expensive
+        return interval
     profile = RoundProfile(shuffled, smoothing=_SHARP_SMOOTHING * math.sqrt(precision))
-    if not profile.is_simple or epsilon >= profile.end:
+    if epsilon >= profile.end:
         return interval
     bounds = profile.at(np.array([epsilon]))
     return interval.intersection(Interval(upper=float(bounds.upper[0]), lower=float(bounds.lower[0])))
@@ -42,7 +42,7 @@ def sharpened_epsilon(
     shuffled: ShuffledRound, interval: Interval, delta: float, precision: float
 ) -> Interval:
     """Returns the interval of epsilon at `delta`, narrowed by the round's own profile at points inside it."""
-    if interval.lower == interval.upper:
+    if interval.lower == interval.upper or shuffled.certain_reports is None:
         return interval
     profile = RoundProfile(
         shuffled, smoothing=_SHARP_SMOOTHING * math.sqrt(precision), listed=delta > _LEAST_LISTED_DELTA
@@ -50,19 +50,13 @@ def sharpened_epsilon(
     upper, lower = min(interval.upper, profile.largest_loss), interval.lower
     if not lower < upper < math.inf:
         return interval
-    simple = profile.is_simple
-    if not simple:  # orders of a mixture are expensive
-        if interval.is_within(precision):
-            return interval
-        profile = RoundProfile(shuffled, smoothing=_SHARP_SMOOTHING_MIXED * math.sqrt(precision))
-        profile.afford(np.expm1(np.linspace(lower, upper, _FEW_SEARCH_POINTS)), most=_MOST_SHARP_EFFORT)
     spent = 0.0
     for number in range(_MOST_SEARCHES):
-        if upper - lower <= precision * upper and (not simple or number >= _FEWEST_SEARCHES):
+        if upper - lower <= precision * upper and number >= _FEWEST_SEARCHES:
             break
         if spent > _MOST_SHARP_EFFORT:
             break
-        points = np.linspace(lower, upper, _SEARCH_POINTS if simple else _FEW_SEARCH_POINTS)
+        points = np.linspace(lower, upper, _SEARCH_POINTS)
         with counted() as effort:
             bounds = profile.at(points)
         spent += effort.spent

@@ -111,7 +111,6 @@ def pairs_around(
         precision=precision,
         sketch=sketch,
         model=None,
-        once=True,
         sharper=None,
         cheap=False,
     )

@@ -21,8 +21,10 @@ from shuffle_ledger.accounting import (
     attack_epsilon,
     parse_randomizer,
 )
-from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
+from shuffle_ledger.accounting.comparison.attacks import WitnessProfile
+from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
 from tests.accounting.alike import alike
+from tests.tiers import thorough
 
 Law = list[mp.mpf]
 
@@ -383,3 +385,23 @@ def test_bits_that_are_hardly_ever_flipped_are_attacked(written: str, epsilon0: 
     found = attack_delta(shuffled, epsilon=1.0)
     assert found is not None
     assert 0.2 < found <= Accountant().certify_delta({shuffled: 1}, epsilon=1.0).delta_upper
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("written", ["krr(k=4, epsilon0=2)", thorough("laplace(epsilon0=1)")])
+def test_attacks_on_samples_look_where_the_usual_number_says(written: str) -> None:
+    shuffled = alike(
+        randomizer=parse_randomizer(written),
+        reports=60,
+        sampled_from=2_000,
+        honest_fraction=0.6,
+    )
+    found = attack_epsilon(shuffled, delta=1e-7)
+    assert found is not None
+    profile = WitnessProfile(shuffled, shuffled.randomizer.witnesses())
+    reach = profile.loss_within_reach(1e-7)
+    grid = np.union1d(np.linspace(0.0, reach, 30), found * np.linspace(0.99, 1.02, 16))
+    certain = grid[np.flatnonzero(profile(np.expm1(grid)) >= 1e-7)[-1]]
+    assert found >= certain * (1 - 2e-3)
+    assert profile(np.expm1(np.array([found])))[0] >= 1e-7 * (1 - 1e-9)
+    assert found <= Accountant().certify({shuffled: 1}, delta=1e-7).epsilon_upper

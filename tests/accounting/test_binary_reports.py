@@ -22,7 +22,8 @@ from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 from shuffle_ledger.accounting.randomizers import Table
 from shuffle_ledger.accounting.randomizers.notation import parse_randomizer
 from shuffle_ledger.accounting.rounds.dominance import fits
-from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile, ShuffledRound
+from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
+from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
 from shuffle_ledger.accounting.verification.second_method import round_delta
 from tests.tiers import thorough
 

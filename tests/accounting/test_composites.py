@@ -24,7 +24,7 @@ from shuffle_ledger.accounting.amplification.profiles import BlanketProfile
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.randomizers import LocalRandomizer
 from shuffle_ledger.accounting.randomizers.base import Bracket
-from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
+from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
 from tests.accounting.alike import alike
 
 Rows = list[list[float]]  # probabilities of every output (columns) under every input (rows)

@@ -33,7 +33,7 @@ from shuffle_ledger.accounting import (
     to_dp_accounting,
 )
 from shuffle_ledger.accounting.randomizers.privacy_loss import MAXIMUM_LOSSES
-from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
+from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
 
 Atoms = tuple[list[float], list[float], float]
 

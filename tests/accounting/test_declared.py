@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
-from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
+from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 0.0), (0.3, 1e-6), (3.0, 0.01), (0.0, 1e-9)])

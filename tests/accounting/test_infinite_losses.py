@@ -17,7 +17,7 @@ from shuffle_ledger.accounting import Accountant, ShuffledRound, Table, attack_e
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPairs
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.amplification.worst_pair.table_rows import TablePairs
-from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
+from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
 
 Rows = list[list[Fraction]]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, attack_epsilon, parse_randomizer
-from shuffle_ledger.accounting.rounds.shuffled_round import LARGEST_RESOLVED_LOSS
+from shuffle_ledger.accounting.rounds.round_profile import LARGEST_RESOLVED_LOSS
 
 Rows = list[list[float]]
 

@@ -14,7 +14,7 @@ from shuffle_ledger.accounting.pld.bounds import ProfileBounds, Sketch
 from shuffle_ledger.accounting.pld.discretization import _pair
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
 from shuffle_ledger.accounting.pld.grids import Gaps, Lattice, Polygon, Tilts, between, gaps, graded
-from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
+from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
 from tests.accounting.alike import alike
 
 

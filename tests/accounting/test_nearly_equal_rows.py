@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, Table, attack_delta, parse_randomizer
-from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
+from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
 
 
 def _shares(row: list[float]) -> list[Fraction]:

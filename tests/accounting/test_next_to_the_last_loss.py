@@ -12,7 +12,7 @@ import pytest
 
 from shuffle_ledger.accounting import Accountant, DistinctElements, KaryRandomizedResponse, ShuffledRound
 from shuffle_ledger.accounting.numeric.arrays import order_less_one
-from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
+from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
 
 DRAWN = 12
 

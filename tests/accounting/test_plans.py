@@ -16,7 +16,7 @@ from shuffle_ledger.accounting import (
     parse_randomizer,
     place,
 )
-from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
+from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
 
 
 def made(randomizer: str, reports: int, **fields: object) -> ShuffledRound:

@@ -17,7 +17,7 @@ import pytest
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
 from shuffle_ledger.accounting.amplification.noise_pairs import poisson_masses, shifted_binomial
 from shuffle_ledger.accounting.errors import InvalidParameter
-from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
+from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
 
 Law = dict[Any, mp.mpf]
 

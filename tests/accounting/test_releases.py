@@ -26,7 +26,7 @@ from shuffle_ledger.accounting import (
     with_summed_curves,
 )
 from shuffle_ledger.accounting.pld.renyi_conversion import linear_curve, profile_of_renyi_bounds
-from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
+from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
 from shuffle_ledger.accounting.verification import Coverage
 from shuffle_ledger.accounting.verification.second_method import round_delta
 from tests.tiers import thorough

@@ -90,7 +90,7 @@ def test_one_round_of_any_parameters_lies_in_the_interval(
     extra = f", k={k}" if kind == "krr" else ""
     shuffled = _round(f"{kind}(epsilon0={epsilon0!r}{extra})", reports)
     certificate = Accountant().certify({shuffled: 1}, delta=delta)
-    from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
+    from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
 
     profile = RoundProfile(shuffled, smoothing=1e-3)
     ends = np.expm1([certificate.epsilon_lower, certificate.epsilon_upper])
@@ -142,7 +142,7 @@ def test_gaussian_rounds(rounds: int, delta: float, epsilon: float | None) -> No
 
 @pytest.mark.slow
 def test_losses_enclose_the_profile_at_every_order() -> None:
-    from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
+    from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
 
     for shuffled in [
         _round("generic(epsilon0=1)", 10**4),

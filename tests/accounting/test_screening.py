@@ -17,7 +17,7 @@ from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPair
 from shuffle_ledger.accounting.amplification.enumeration import enumerate_outcomes
 from shuffle_ledger.accounting.amplification.worst_pair.table_rows import TablePairs, _alike
 from shuffle_ledger.accounting.randomizers.binary_input import bracketed
-from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
+from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
 
 
 def _rows(draw: np.random.Generator, shape: tuple[int, int], spread: float) -> np.ndarray:

@@ -19,7 +19,7 @@ from shuffle_ledger.accounting import (
     place,
     slot_for,
 )
-from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
+from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
 
 WRITTEN = [
     "generic(epsilon0=1.5)",

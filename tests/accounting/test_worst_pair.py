@@ -20,7 +20,7 @@ from shuffle_ledger.accounting.amplification.worst_pair.search import WorstPair
 from shuffle_ledger.accounting.amplification.worst_pair.table_rows import TablePairs
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA
-from shuffle_ledger.accounting.rounds.shuffled_round import RoundProfile
+from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
 
 _SMOOTHING = 0.02
 

@@ -22,7 +22,6 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("accounting/pld/composition.py", "round(…)"): (1, _WHOLE),
     ("accounting/planning/calibration.py", "round(…)"): (2, _WHOLE),
     ("accounting/numeric/bracketing.py", "round(…)"): (1, _WHOLE),
-    ("accounting/amplification/random_size/mixture.py", "round(…)"): (1, _WHOLE),
     ("accounting/pld/tilting.py", "round(…)"): (1, _WHOLE),
     ("accounting/randomizers/support_oracles.py", "round(…)"): (2, _WHOLE),
     ("accounting/filters/gaussian_and_renyi.py", ".4g"): (1, "the name of a filter, by its order"),

@@ -214,7 +214,7 @@ def _lobe_end(deviation: FloatArray, reach: FloatArray) -> FloatArray:
     return np.where(sine < 1, 2 * np.arcsin(np.minimum(sine, 1.0)) / np.maximum(reach, TINY), np.inf)
 
 
-def log_all_leftover(tilt: Tilt, reports: int | FloatArray) -> FloatArray:
+def log_all_leftover(tilt: Tilt, reports: int) -> FloatArray:
     """Returns the logarithm of a lower bound on the tilted probability that every report is a leftover
     one."""
     leftover = tilt.weights[:, -1]
@@ -266,10 +266,6 @@ class Tails(NamedTuple):
         if given is not None:
             found += [given.log_moment(one) for one in rates]
         return cls(np.abs(rates), found - 1 - np.log(tilt.theta + rates))
-
-    def larger(self, other: Tails) -> Tails:
-        """Returns bounds that hold for both of two sums with the same rates."""
-        return Tails(self.rate, np.maximum(self.log_first, other.log_first))
 
     def period(self, allowed: FloatArray) -> FloatArray:
         """Returns the shortest period whose translates add about this much, shape (orders,)."""
