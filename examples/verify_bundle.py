@@ -29,9 +29,9 @@ NOTE = "f34e2e5ee120dd2e9152adb5826ac21a461c323c80cbba96fde161a0d3c39b1c"
 LINE = re.compile(rb"([1-9][0-9]*) ([0-9a-f]{64}) ([0-9a-f]{64}) (.+)")
 TEXTS = ("certain", "slack", "local", "sliding", "late", "returned")  # numbers of units, beside the lists
 UNSEEN = ("cohort_frozen", "cohort_overspent", "collection_over", "refused_elsewhere")  # no cost is stated
-BY_SLOTS = ("no_free_slot", "local_budget_exceeded")  # nor then, where there are no filters
+BY_SLOTS = ("no_free_slot",)  # nor then, where there are no filters
 HOLDS = """Digests, chains and heads hold, and every charge, total, outcome and status follows.
-Signature, costs, fits of slots, limits, sums of epsilon0 and stated epsilons were not checked."""
+Signature, costs, fits of slots, limits and stated epsilons were not checked."""
 
 
 def digest_of(*parts):
@@ -92,6 +92,9 @@ class Budget:
         kind = "quota" if is_unlimited else "period" if "period" in self.details else "life"
         same = (kind, self.details.get("rounds_per_user"), opening["delta_budget"])
         require(same == (self.rules["kind"], self.per_user, self.rules["delta"]), "its rules are of another")
+        local = self.details.get("local_budget")
+        local = None if local is None else units(local, 10**30, math.floor)
+        require(self.limits.get("local") == local, "its limit of local epsilon is not its local budget")
         self.digest = digest_of(b"shuffle-ledger/policy-rules/1", canonical(self.rules)).hexdigest()
 
     def spelled(self, parts):
@@ -259,7 +262,8 @@ class Budget:
         require(canonical(details["charge"]) == canonical(self.spelled(charge)), "its charge does not follow")
         total = self.moved(self.nothing, charge)
         if self.holds(total, "refuse"):
-            outcomes = ["admitted", "local_budget_exceeded"][: 1 + ("local_budget" in self.details)]
+            has_local = total["amounts"][-1] <= self.limits.get("local", math.inf)
+            outcomes = ["admitted"] if has_local else ["local_budget_exceeded"]
         elif self.reserves and self.a_filter_holds(total, "refuse"):
             outcomes = ["delta_account_exhausted"]
         elif self.reserves and details["requested"]["epsilon_upper"] == {"$float": "inf"}:
@@ -322,9 +326,8 @@ class Budget:
             sliding = sliding and promise[1]
         else:
             require(details["epsilon_before"] == self.epsilon, "the budget before was another")
-            require(
-                self.limits.get("certain") == before.get("certain"), "it changes the limit of certain loss"
-            )
+            for name in ("certain", "local"):
+                require(self.limits.get(name) == before.get(name), f"it changes the limit of {name}")
             is_raised = self.promises and ceiling is None and refuse[0] > old[0]
             if self.promises and ceiling is not None:
                 expected = old

@@ -20,15 +20,16 @@ from shuffle_ledger.accounting import (
 from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.decisions.windows import is_over, period_names
 from shuffle_ledger.ledger.errors import InvalidValue
+from shuffle_ledger.ledger.machine import Posting
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.base import Step, slot_of
-from shuffle_ledger.ledger.policies.policy import NO_FILTER, BudgetPolicy, decided_together
+from shuffle_ledger.ledger.policies.numbers import epsilon_above
+from shuffle_ledger.ledger.policies.policy import NO_FILTER, NO_LOCAL, BudgetPolicy, decided_together
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import EntryKind, Spending
-from shuffle_ledger.ledger.values.local_budget import local_bounds, local_rounds_left
 from shuffle_ledger.ledger.values.requests import (
     Cohort,
     RefusalReason,
@@ -101,18 +102,19 @@ def _refused_slot(policy: BudgetPolicy, view: CohortView, described: ShuffledRou
     """Return why slots alone refuse a round whatever else it costs, if they do."""
     if policy.filters is not None:
         return None
-    slot = policy.accounted(view, described)
-    if slot is None:
-        message = "The cohort's plan has no free slot whose cost is known to cover this round."
-        return RefusalReason.NO_FREE_SLOT, message
-    return None if _has_local_left(view, slot) else _beyond_local_budget(view, slot)
+    if policy.accounted(view, described) is not None:
+        return None
+    message = "The cohort's plan has no free slot whose cost is known to cover this round."
+    return RefusalReason.NO_FREE_SLOT, message
 
 
 def _refused(policy: BudgetPolicy, view: CohortView, accounted: ShuffledRound, step: Step) -> _Refusal | None:
     """Return why a round is refused given what the machine says of it, if it is."""
     reasons, cohort = step.posting.reasons, view.cohort
     if not reasons:
-        return None if _has_local_left(view, accounted) else _beyond_local_budget(view, accounted)
+        return None
+    if reasons == (NO_LOCAL,):
+        return _beyond_local_budget(view, accounted, policy.state(view).total.local, step.posting)
     if policy.filters is None:
         return RefusalReason.BUDGET_EXCEEDED, _plan_beyond_budget(policy, view)
     if NO_FILTER not in reasons:
@@ -347,11 +349,7 @@ def _whose(cohort: Cohort) -> str:
     return "the cohort"
 
 
-def _has_local_left(view: CohortView, accounted: ShuffledRound) -> bool:
-    return local_rounds_left(view.cohort.local_budget, view.local, accounted) >= 1
-
-
-def _beyond_local_budget(view: CohortView, accounted: ShuffledRound) -> _Refusal:
+def _beyond_local_budget(view: CohortView, accounted: ShuffledRound, held: int, posting: Posting) -> _Refusal:
     if math.isinf(accounted.randomizer.epsilon0):
         remedy = ""
         if isinstance(accounted.randomizer, LocalGaussian):
@@ -362,8 +360,8 @@ def _beyond_local_budget(view: CohortView, accounted: ShuffledRound) -> _Refusal
             f"A report of {accounted.randomizer.describe()} alone has no finite epsilon0, so no local budget"
             f" admits it; the cohort has one of {exact_text(view.cohort.local_budget or 0.0)}.{remedy}"
         )
-    spent, _ = local_bounds(view.local.items())
-    after, _ = local_bounds([*view.local.items(), (accounted, 1)])
+    spent = epsilon_above(held)
+    after = epsilon_above(held + (posting.charge.local if posting.charge else 0))
     return RefusalReason.LOCAL_BUDGET_EXCEEDED, (
         "With this round the epsilon0 of a user's rounds would add up to at most"
         f" {upper_text(after)}, which is above the local budget of"

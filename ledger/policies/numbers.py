@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 from shuffle_ledger.accounting import Charge as FilterCharge
+from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.errors import Damaged
 from shuffle_ledger.ledger.machine import (
     DELTA_UNIT,
@@ -60,10 +61,29 @@ def epsilon_units(value: float) -> int:
     return units_below(Fraction(repr(value)) if math.isfinite(value) else value, EPSILON_UNIT)
 
 
-def cost_of(charge: FilterCharge, *, fits: tuple[int, ...] = ()) -> Cost:
+def epsilon_above(units: int) -> float:
+    """Returns the smallest float that is at least an epsilon in units; infinite if it is unbounded."""
+    if units >= UNBOUNDED:
+        return math.inf
+    exact = units * EPSILON_UNIT
+    found = float(exact)
+    return found if Fraction(repr(found)) >= exact else math.nextafter(found, math.inf)
+
+
+def local_units(described: ShuffledRound) -> int:
+    """Returns the local epsilon of all reports of a user in a round, in `EPSILON_UNIT`: the epsilon0 of one
+    report, as the decimal number that people write, times their number."""
+    epsilon0 = described.randomizer.epsilon0
+    if math.isinf(epsilon0):
+        return UNBOUNDED
+    return min(described.reports_per_user * units_above(Fraction(repr(epsilon0)), EPSILON_UNIT), UNBOUNDED)
+
+
+def cost_of(charge: FilterCharge, *, fits: tuple[int, ...] = (), local: int = 0) -> Cost:
     """Returns a round's cost to a budget with filters, each number rounded up."""
     certain, slack = charge.account
     return Cost(
+        local=local,
         certain=units_above(certain, DELTA_UNIT),
         slack=units_above(slack, DELTA_UNIT),
         gaussian=tuple(units_above(one, LOSS_UNIT) for one in charge.gaussian),

@@ -63,6 +63,7 @@ from shuffle_ledger.ledger.policies.base import (
 from shuffle_ledger.ledger.policies.numbers import (
     cost_of,
     epsilon_units,
+    local_units,
     read,
     spelled,
     units_above,
@@ -75,7 +76,7 @@ from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, POLICY_PLAN, 
 # Part of delta for slots that are declared beside filters.
 SLOTS_SHARE = 0.75
 # How the machine's reasons to refuse a round are read.
-NO_SLOT, NO_FILTER, NO_DELTA = "slots", "filters", ("certain loss", "slack")
+NO_FILTER, NO_LOCAL = "filters", "local epsilon"
 SLOTS = "slots"  # the name of their reading
 _ENDLESS = machine.UNBOUNDED - 1  # the largest limit
 _NAME = "budget"  # of rules that no chain has yet; budgets of one kind share them
@@ -140,6 +141,8 @@ class BudgetPolicy:
             refuse, promise = level(filters, cohort.epsilon_budget), level(filters, promised)
             is_summed = cohort.rounds_per_user is None
             limits = _limits(filters, _least(refuse, promise), promise, is_summed=is_summed)
+        if cohort.local_budget is not None:
+            limits = dataclasses.replace(limits, local=epsilon_units(cohort.local_budget))
         return cls(
             filters=filters,
             slots_declared=slots,
@@ -380,8 +383,21 @@ class BudgetPolicy:
         """Returns what a round costs the budget; computes its privacy loss if it is not known."""
         kinds = self.fitting(described)
         if self.filters is None:
-            return Cost(fits=kinds)
-        return cost_of(books.charge(slot_of(described), self.filters), fits=kinds)
+            return Cost(fits=kinds, local=self.local(described))
+        charge = books.charge(slot_of(described), self.filters)
+        return cost_of(charge, fits=kinds, local=self.local(described))
+
+    def local(self, described: ShuffledRound) -> int:
+        """Returns the local epsilon that a round costs, if there is a limit of it; in `EPSILON_UNIT`."""
+        return 0 if self.limits.local is None else local_units(described)
+
+    def local_room(self, view: CohortView, *kinds: ShuffledRound) -> int:
+        """Returns how many more turns of some rounds the limit of local epsilon takes, up to `ROUNDS_MAX`."""
+        state, cost = self.state(view), sum(map(self.local, kinds))
+        if state.limits.local is None:
+            return machine.ROUNDS_MAX
+        left = state.limits.local - state.total.local
+        return max(min(left // cost if cost else machine.ROUNDS_MAX, machine.ROUNDS_MAX), 0)
 
     def is_quick(self, books: Books, accounted: ShuffledRound) -> bool:
         """Returns whether `cost` answers from memory, so that a decision may be awaited."""
@@ -452,8 +468,10 @@ class BudgetPolicy:
             return self.cost(books, truth)
         accounted = told(before, truth)
         if accounted == before and "cost" in last:
-            return dataclasses.replace(read(Cost, last["cost"]), fits=self.fitting(truth))
-        return cost_of(books.charge(accounted, self.filters), fits=self.fitting(truth))
+            known = read(Cost, last["cost"])
+            return dataclasses.replace(known, fits=self.fitting(truth), local=self.local(truth))
+        charge = books.charge(accounted, self.filters)
+        return cost_of(charge, fits=self.fitting(truth), local=self.local(truth))
 
     def rebudgeted(self, view: CohortView, epsilon: float) -> Step:
         """Returns what another budget changes.
@@ -615,25 +633,27 @@ def decided(state: State, cost: Cost) -> Posting:
 
 def decided_together(states: Mapping[str, State], costs: Mapping[str, Cost]) -> dict[str, Posting]:
     """Returns what each budget of a round posts, by its name: all admit it, or none is charged."""
-    limited = {name: state for name, state in states.items() if not refuses_nothing(state)}
-    audience = tuple({state.rules.cohort: None for state in limited.values()})
-    found, is_admitted = {}, True
-    if limited:
-        answer = machine.decide(limited, Request(audience=audience), {name: costs[name] for name in limited})
-        found, is_admitted = {posting.budget: posting for posting in answer.postings}, answer.is_admitted
-    for name in states.keys() - limited.keys():
-        found[name] = _without_limits(states[name], costs[name], is_admitted=is_admitted)
-    return found
+    if not states:
+        return {}
+    audience = tuple({state.rules.cohort: None for state in states.values()})
+    postings = machine.decide(states, Request(audience=audience), costs).postings
+    found = {posting.budget: posting for posting in postings}
+    endless = [name for name, state in states.items() if refuses_nothing(state)]
+    if not endless:
+        return found
+    for name in endless:  # its local limit alone counts
+        reasons = tuple(one for one in found[name].reasons if one == NO_LOCAL)
+        found[name] = dataclasses.replace(found[name], reasons=reasons)
+    is_admitted = not any(posting.reasons for posting in found.values())
+    return {name: _ended(states[name], posting, is_admitted=is_admitted) for name, posting in found.items()}
 
 
-def _without_limits(state: State, cost: Cost, *, is_admitted: bool) -> Posting:
-    """Returns what a budget posts that refuses nothing."""
-    name = state.rules.name
-    (posting,) = machine.decide({name: state}, Request(audience=(state.rules.cohort,)), {name: cost}).postings
+def _ended(state: State, posting: Posting, *, is_admitted: bool) -> Posting:
+    """Returns a posting as the decision about all budgets ends it."""
     if posting.charge is None or not is_admitted:
-        return dataclasses.replace(posting, kind=PostingKind.REFUSED, total=state.total, reasons=())
+        return dataclasses.replace(posting, kind=PostingKind.REFUSED, total=state.total)
     total = machine.added(state.rules, state.total, posting.charge)
-    return dataclasses.replace(posting, kind=PostingKind.ADMITTED, total=total, reasons=())
+    return dataclasses.replace(posting, kind=PostingKind.ADMITTED, total=total)
 
 
 def refuses_nothing(state: State) -> bool:
@@ -643,11 +663,12 @@ def refuses_nothing(state: State) -> bool:
 
 def room_for(state: State, *costs: Cost) -> Standing:
     """Returns how many more turns of rounds of some costs each limit and filter takes."""
-    if refuses_nothing(state):
-        most = machine.ROUNDS_MAX
-        taken = (most,) * (len(state.rules.reserves) + len(state.rules.orders) + 1)
-        return Standing(local=most, certain=most, slack=most, filters=taken, slots=0)
-    return machine.room(state, *costs)
+    found = machine.room(state, *costs)
+    if not refuses_nothing(state):
+        return found
+    most = machine.ROUNDS_MAX
+    filters = (most,) * len(found.filters)
+    return dataclasses.replace(found, certain=most, slack=most, filters=filters, slots=0)
 
 
 def restated(state: State, round_: Round, described: Described, cause: Cause, cost: Cost | None) -> Posting:

@@ -12,7 +12,7 @@ from shuffle_ledger.ledger.policies.base import Books, slot_of
 from shuffle_ledger.ledger.policies.policy import BudgetPolicy
 from shuffle_ledger.ledger.policies.registry import policy_of
 from shuffle_ledger.ledger.storage.rows import CohortView
-from shuffle_ledger.ledger.values.local_budget import local_bounds, local_rounds_left
+from shuffle_ledger.ledger.values.local_budget import local_bounds
 
 _LIMITS: Final = {
     "collection_over": "The days of the period have passed.",
@@ -60,15 +60,11 @@ def room_of(books: Books, view: CohortView, kinds: Sequence[ShuffledRound]) -> R
         return Room(turns=0, is_largest=True, word=f"cohort_{status}", limit=sentence)
     policy = policy_of(books.store, view)
     found = policy.room(books, view, *kinds)
-    charged = [dearest(view, policy, kind) for kind in kinds]
-    local = local_rounds_left(view.cohort.local_budget, view.local, *charged)
-    turns = min(found.promised, local)
-    # Of slots alone, the local sum may be smaller: a round may take a slot with a smaller epsilon0.
-    is_exact = policy.filters is not None or turns < local
+    turns, is_exact = min(found.promised, found.local), True
     if turns >= ROUNDS_MAX:
         word, is_exact = "search", False
     else:
-        word = "local_budget" if local <= turns else _word(policy, view, kinds, found)
+        word = "local_budget" if found.local <= turns else _word(policy, view, kinds, found)
     name = word.removeprefix("filter ")
     sentence = f"The {name} filter, which holds longest, would be above the budget."
     return Room(turns=turns, is_largest=is_exact, word=word, limit=_LIMITS.get(word, sentence))

@@ -23,10 +23,9 @@ from shuffle_ledger.ledger.decisions.windows import views_today
 from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.policies.numbers import cost_of
 from shuffle_ledger.ledger.policies.registry import Books, BudgetPolicy, policy_of
-from shuffle_ledger.ledger.policies.room import dearest, is_over
+from shuffle_ledger.ledger.policies.room import is_over
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.local_budget import local_rounds_left
 from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, Cohort
 from shuffle_ledger.ledger.values.texts import POPULATION_MAX, checked_text
 
@@ -178,13 +177,11 @@ def _with_local(
     view: CohortView, policy: BudgetPolicy, rounds: int, decides: Callable[[ShuffledRound], float]
 ) -> Callable[[ShuffledRound], float]:
     """Return the same function, infinite where the rounds are beyond the cohort's local budget."""
-    limit = view.cohort.local_budget
 
     def decides_locally(described: ShuffledRound) -> float:
-        left = local_rounds_left(limit, view.local, dearest(view, policy, described))
-        return decides(described) if rounds <= left else math.inf
+        return decides(described) if rounds <= policy.local_room(view, described) else math.inf
 
-    return decides if limit is None else decides_locally
+    return decides_locally
 
 
 def _decision(books: Books, view: CohortView, rounds: int) -> Callable[[ShuffledRound], float]:

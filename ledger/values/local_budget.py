@@ -1,19 +1,17 @@
 """Losses of users where the shuffler is not trusted: sums of the randomizers' epsilons and deltas.
 
 Each report of a user is epsilon0-locally private by itself, so all of them together are private with the sum,
-however rounds were chosen (basic composition, which holds for adaptive choices).
+however rounds were chosen (basic composition, which holds for adaptive choices). Each number is the decimal
+number that people write, the shortest one that is read as its float: ten times 0.1 is 1.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from fractions import Fraction
-from typing import Final
 
 from shuffle_ledger.accounting import ShuffledRound
-
-ROUNDS_UNLIMITED: Final = 2**62  # more rounds than any answer names
 
 
 def local_bounds(counts: Iterable[tuple[ShuffledRound, int]]) -> tuple[float, float]:
@@ -21,25 +19,6 @@ def local_bounds(counts: Iterable[tuple[ShuffledRound, int]]) -> tuple[float, fl
     often = [(each, count * each.reports_per_user) for each, count in counts]
     epsilon = _above(_sum((count, each.randomizer.epsilon0) for each, count in often))
     return epsilon, min(1.0, _above(_sum((count, each.delta0) for each, count in often)))
-
-
-def local_rounds_left(limit: float | None, spent: Mapping[ShuffledRound, int], *kinds: ShuffledRound) -> int:
-    """Return how many more times one round of each kind fits in a limit on the sum of epsilon0.
-
-    Args:
-        limit: the local budget; None: there is none.
-        spent: the rounds that count already, with their numbers.
-        kinds: as they are accounted.
-
-    Guarantee: the exact sum with this number is at most the limit; with one of each more it is above.
-    """
-    if limit is None:
-        return ROUNDS_UNLIMITED
-    total = _sum((count * each.reports_per_user, each.randomizer.epsilon0) for each, count in spent.items())
-    cost = _sum((kind.reports_per_user, kind.randomizer.epsilon0) for kind in kinds)
-    if total is None or cost is None or total > Fraction(limit):
-        return 0
-    return int((Fraction(limit) - total) // cost) if cost else ROUNDS_UNLIMITED
 
 
 def _sum(terms: Iterable[tuple[int, float]]) -> Fraction | None:
@@ -50,13 +29,17 @@ def _sum(terms: Iterable[tuple[int, float]]) -> Fraction | None:
             continue
         if math.isinf(value):
             return None
-        total += count * Fraction(value)
+        total += count * _written(value)
     return total
 
 
+def _written(value: float) -> Fraction:
+    return Fraction(repr(float(value)))
+
+
 def _above(total: Fraction | None) -> float:
-    """Return the smallest float that is at least a sum."""
+    """Return the smallest float that is at least a sum, as the number that it is written as."""
     if total is None:
         return math.inf
     rounded = float(total)
-    return rounded if Fraction(rounded) >= total else math.nextafter(rounded, math.inf)
+    return rounded if _written(rounded) >= total else math.nextafter(rounded, math.inf)

@@ -45,6 +45,7 @@ from shuffle_ledger.ledger.machine import (
 from shuffle_ledger.ledger.policies.numbers import epsilon_units, filter_charge, read
 from shuffle_ledger.ledger.policies.policy import (
     NO_FILTER,
+    NO_LOCAL,
     SLOTS,
     BudgetPolicy,
     decided,
@@ -73,7 +74,6 @@ _UNSEEN = (
     RefusalReason.COLLECTION_OVER,
     RefusalReason.REFUSED_ELSEWHERE,
 )
-_OF_SLOTS = (RefusalReason.NO_FREE_SLOT, RefusalReason.LOCAL_BUDGET_EXCEEDED)
 
 
 class ChargeSource(Protocol):
@@ -347,7 +347,8 @@ class Trail:
         accounted = ShuffledRound.from_mapping(body.details["accounted"])
         known = self._costs.get(str(body.round_id))
         is_same = body.details.get("accounted_before") == body.details["accounted"]
-        if known is None or not is_same or dataclasses.replace(known, fits=cost.fits) != cost:
+        same = known and dataclasses.replace(known, fits=cost.fits, local=cost.local)
+        if not is_same or same != cost:
             self._stated = (accounted, cost)
 
     def _change(
@@ -378,6 +379,8 @@ class Trail:
     def _check_fits(self, policy: BudgetPolicy, cost: Cost, truth: ShuffledRound | None) -> Iterator[str]:
         if truth is not None and cost.fits != policy.fitting(truth):
             yield "it says that its round fits other slots than it does"
+        if truth is not None and cost.local != policy.local(truth):
+            yield "it says that its round costs another local epsilon than its reports do"
 
     def _compare(self, policy: BudgetPolicy, subject: str, stated: Spending, state: State) -> Iterator[str]:
         readings = policy.readings_of(state)
@@ -439,6 +442,9 @@ def _misplaced(policy: BudgetPolicy, body: EntryBody) -> Iterator[str]:
         yield "it refuses rounds at another epsilon than its budget's"
     if refuse.epsilon == promise.epsilon and refuse != promise:
         yield "its limits at one epsilon differ"
+    local = body.details.get("local_budget")
+    if policy.limits.local != (None if local is None else epsilon_units(local)):
+        yield "its limit of local epsilon is not the local budget that it says"
     if policy.filters is not None:
         accounts = policy.filters.accounts.limits(float(promise.epsilon * EPSILON_UNIT))
         if list(map(bool, accounts)) != [bool(policy.limits.certain), bool(policy.limits.slack)]:
@@ -488,7 +494,7 @@ def _misaccounted(
 def _unfounded(policy: BudgetPolicy, state: State, reason: str, truth: ShuffledRound | None) -> Iterator[str]:
     """Yield how the reason of a refusal for which nothing was computed is none: that the cohort was closed
     and that another one refused are compared elsewhere, and only slots alone refuse a round unseen."""
-    if reason not in _UNSEEN and (policy.filters is not None or reason not in _OF_SLOTS):
+    if reason not in _UNSEEN and (policy.filters is not None or reason != RefusalReason.NO_FREE_SLOT):
         yield _wrong_reason(reason)
     if reason == RefusalReason.NO_FREE_SLOT and truth is not None:
         kinds = policy.fitting(truth)
@@ -498,7 +504,11 @@ def _unfounded(policy: BudgetPolicy, state: State, reason: str, truth: ShuffledR
 
 def _contradicted(policy: BudgetPolicy, details: Mapping[str, Any], posting: Posting) -> Iterator[str]:
     """Yield how a refusal's reason is not that of the machine."""
+    expected = RefusalReason.BUDGET_EXCEEDED
     if not posting.reasons:
+        yield "it refuses a round that the budget holds, by its own numbers"
+        return
+    if posting.reasons == (NO_LOCAL,):
         expected = RefusalReason.LOCAL_BUDGET_EXCEEDED
     elif policy.filters is None:
         expected = RefusalReason.BUDGET_EXCEEDED

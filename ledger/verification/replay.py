@@ -29,12 +29,9 @@ from shuffle_ledger.ledger.values.entries import (
     LedgerEntry,
     Spending,
 )
-from shuffle_ledger.ledger.values.local_budget import local_rounds_left
 from shuffle_ledger.ledger.values.requests import (
     DECLARED,
     POLICY_ADAPTIVE,
-    POLICY_PLAN,
-    RefusalReason,
     ReleaseTimes,
     RoundRequest,
 )
@@ -355,7 +352,6 @@ class Replay:
         accounted = ShuffledRound.from_mapping(body.details["accounted"])
         if not self.trail.accounts(body, request.round, accounted):
             self.blame(body.sequence, "what it accounts is not the slot of what was declared")
-        self._check_local(body, accounted)
         self._note_loss(body, accounted)
         candidate = self.held + Counter({accounted: 1})
         if body.kind is EntryKind.ADMITTED:
@@ -363,17 +359,6 @@ class Replay:
             self.declared[round_id] = self._kinds.setdefault(request.round, request.round)
             self._count_locally(round_id, accounted)
         return candidate
-
-    def _check_local(self, body: EntryBody, accounted: ShuffledRound) -> None:
-        """Compare a decision with the limit on the sum of epsilon0."""
-        is_left = local_rounds_left(self.joint.local_budget, self.local, accounted) >= 1
-        if body.kind is EntryKind.ADMITTED and not is_left:
-            self.blame(body.sequence, "it admits a round beyond the cohort's local budget")
-        # Of a plan, a slot is refused that may have a larger epsilon0 than the round.
-        is_planned = self.opened is not None and self.opened.details["policy"] == POLICY_PLAN
-        is_refused = body.details.get("reason") == RefusalReason.LOCAL_BUDGET_EXCEEDED
-        if is_refused and is_left and not is_planned:
-            self.blame(body.sequence, "it refuses a round as beyond the local budget, which holds it")
 
     def _apply_closing(self, body: EntryBody) -> None:
         round_id = str(body.round_id)

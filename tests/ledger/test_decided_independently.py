@@ -265,7 +265,7 @@ def test_every_event_is_decided_alike_with_nothing_but_the_standard_library(
     command = [sys.executable, "-S", "-E", str(EXAMPLE), str(tmp_path / "all.zip")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Signature, costs, fits of slots, limits, sums of epsilon0" in done.stdout
+    assert "Signature, costs, fits of slots, limits and stated epsilons" in done.stdout
     assert "1 refusals of plan were not checked" in done.stdout
     bodies = [body for name in bundles if name != "all" for body in bodies_of(bundles[name])]
     assert {body["kind"] for body in bodies} == {str(kind) for kind in EntryKind}

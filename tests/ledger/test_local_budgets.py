@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger.decisions import (
     admit_together,
+    correct,
     record_incident,
     register_and_admit,
     void,
@@ -27,7 +28,7 @@ from shuffle_ledger.ledger.reports.calibrations import calibrate_for
 from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryBody
-from shuffle_ledger.ledger.values.local_budget import local_bounds, local_rounds_left
+from shuffle_ledger.ledger.values.local_budget import local_bounds
 from shuffle_ledger.ledger.values.requests import Admitted, Outcome, RefusalReason, Refused, RoundRequest
 from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
@@ -167,36 +168,66 @@ def test_decisions_against_the_limit_are_found(desk: Desk) -> None:
         desk.ask()
 
     def lowered(body: EntryBody) -> EntryBody:
-        return dataclasses.replace(body, details={**body.details, "local_budget": 7.0})
+        return _with_limit(body, 7)
 
     def raised(body: EntryBody) -> EntryBody:
+        return _with_limit(body, 70)
+
+    def unequal(body: EntryBody) -> EntryBody:
         return dataclasses.replace(body, details={**body.details, "local_budget": 70.0})
 
     rewrite(desk.store, 1, lowered)
-    assert "admits a round beyond the cohort's local budget" in str(verify(desk.store, desk.accountant))
+    assert "admits a round beyond the budget, by its own numbers" in str(verify(desk.store, desk.accountant))
     rewrite(desk.store, 1, raised)
-    assert "beyond the local budget, which holds it" in str(verify(desk.store, desk.accountant))
+    assert "refuses a round that the budget holds" in str(verify(desk.store, desk.accountant))
+    rewrite(desk.store, 1, lowered)
+    rewrite(desk.store, 1, unequal)
+    assert "is not the local budget that it says" in str(verify(desk.store, desk.accountant))
+
+
+def test_a_cost_below_the_epsilon0_of_its_reports_is_found(desk: Desk) -> None:
+    desk.ask()
+
+    def cheaper(body: EntryBody) -> EntryBody:
+        cost = {**body.details["cost"], "local": str(10**30)}
+        return dataclasses.replace(body, details={**body.details, "cost": cost})
+
+    rewrite(desk.store, 2, cheaper)
+    assert "costs another local epsilon than its reports do" in str(verify(desk.store, desk.accountant))
+
+
+def test_ten_rounds_of_a_tenth_fit_a_limit_of_one(store: Store, accountant: Accountant) -> None:
+    desk = Desk(store, accountant, local_budget=1.0)
+    assert [isinstance(desk.ask(krr(0.1)), Admitted) for _ in range(11)] == [True] * 10 + [False]
+    assert budget(store, accountant, "watches").local_epsilon_upper == 1.0
+
+
+def test_a_correction_counts_the_largest_epsilon0_that_was_stated(desk: Desk) -> None:
+    desk.ask(krr(3.0))
+    for epsilon0 in (4.0, 1.0):
+        changes = {"randomizer": krr(epsilon0).randomizer.to_mapping()}
+        correct(desk.store, desk.accountant, "round-0", changes, reason="a bug", actor="ada")
+    assert isinstance(desk.ask(krr(6.5)), Refused)
+    assert isinstance(desk.ask(krr(6.0)), Admitted)
+    desk.check()
+
+
+def _with_limit(body: EntryBody, limit: int) -> EntryBody:
+    limits = {**body.details["limits"], "local": str(limit * 10**30)}
+    details = {**body.details, "local_budget": float(limit), "limits": limits}
+    return dataclasses.replace(body, details=details)
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    counts=st.lists(st.tuples(st.floats(0.01, 9.0), st.integers(0, 5)), max_size=4),
-    more=st.floats(0.01, 9.0),
-    limit=st.floats(0.01, 60.0),
-)
-def test_what_is_left_is_exact(counts: list[tuple[float, int]], more: float, limit: float) -> None:
+@given(counts=st.lists(st.tuples(st.floats(0.01, 9.0), st.integers(0, 5)), max_size=4))
+def test_what_is_shown_is_the_exact_sum_rounded_up(counts: list[tuple[float, int]]) -> None:
     spent: dict[ShuffledRound, int] = {}
     for epsilon0, count in counts:
         spent[krr(epsilon0)] = spent.get(krr(epsilon0), 0) + count
-    left = local_rounds_left(limit, spent, krr(more))
-    total = sum((Fraction(kind.randomizer.epsilon0) * count for kind, count in spent.items()), Fraction(0))
-    if total > Fraction(limit):
-        assert left == 0
-    else:
-        assert total + left * Fraction(more) <= Fraction(limit) < total + (left + 1) * Fraction(more)
+    total = sum((Fraction(repr(epsilon0)) * count for epsilon0, count in counts), Fraction(0))
     upper, _ = local_bounds(spent.items())
-    assert Fraction(upper) >= total
-    assert upper == 0.0 or Fraction(math.nextafter(upper, 0.0)) < total
+    assert Fraction(repr(upper)) >= total
+    assert upper == 0.0 or Fraction(repr(math.nextafter(upper, 0.0))) < total
 
 
 WEEKLY = Window(unit="week", epsilon=3.0, delta=1e-7, local_budget=4.0)
