@@ -19,7 +19,7 @@ from enum import StrEnum
 from shuffle_ledger.accounting import exact_text
 from shuffle_ledger.ledger import security_log
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
-from shuffle_ledger.ledger.security_log import Event
+from shuffle_ledger.ledger.security_log import SecurityEvent
 from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage import tokens as access_rows
 from shuffle_ledger.ledger.storage.store import Store
@@ -164,7 +164,7 @@ def issue(
         )
         access_rows.insert_token(connection, stored)
     security_log.record(
-        Event.TOKEN_CREATED,
+        SecurityEvent.TOKEN_CREATED,
         token_id=stored.token_id,
         name=stored.name,
         role=stored.role,
@@ -221,7 +221,7 @@ def rotate(
             access_rows.expire_by(connection, old.token_id, ends_at)
             old = replace(old, expires_at=min(old.expires_at, ends_at))
     security_log.record(
-        Event.TOKEN_ROTATED,
+        SecurityEvent.TOKEN_ROTATED,
         token_id=old.token_id,
         new_token_id=issued.issued.token_id,
         name=old.name,
@@ -316,7 +316,7 @@ def revoke(store: Store, token_id: str, *, actor: str | None = None) -> AccessTo
     if stored is None:
         raise NotFound(f"no token {token_id!r}")
     security_log.record(
-        Event.TOKEN_REVOKED, token_id=stored.token_id, name=stored.name, role=stored.role, actor=actor
+        SecurityEvent.TOKEN_REVOKED, token_id=stored.token_id, name=stored.name, role=stored.role, actor=actor
     )
     return _public(stored)
 

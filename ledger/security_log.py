@@ -26,7 +26,7 @@ FIELD_LENGTH_MAX = 200  # characters; longer texts are cut
 _log = logging.getLogger(NAME)
 
 
-class Event(StrEnum):
+class SecurityEvent(StrEnum):
     """The names of the events."""
 
     WRONG_TOKEN = auto()  # unknown, malformed, expired or revoked
@@ -66,7 +66,7 @@ class EventLimit:
 process_limit = EventLimit()  # what this process may still write
 
 
-def record(event: Event, **fields: str | int | None) -> None:
+def record(event: SecurityEvent, **fields: str | int | None) -> None:
     """Write an event; fields without a value are left out."""
     left_out = process_limit.take(event)
     if left_out is None:

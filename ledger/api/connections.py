@@ -60,14 +60,14 @@ PATIENCE_SECONDS = {Awaited.REQUEST: 15.0, Awaited.BODY: 40.0, Awaited.READING: 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class ConnectionLimits:
     """How many connections fit under a limit on open files."""
 
     connections: int  # open at once
     backlog: int  # that the system may hold for the server, and that the server accepts in one turn
 
 
-def limits_for(files_max: int, *, files_open: int) -> Limits:
+def limits_for(files_max: int, *, files_open: int) -> ConnectionLimits:
     """Return the limits under a limit on open files, `files_open` of which are in use already.
 
     **Guarantee**: `connections` and those accepted before one is dropped leave `RESERVED_FILES` files free.
@@ -83,10 +83,10 @@ def limits_for(files_max: int, *, files_open: int) -> Limits:
         raise InvalidValue(
             field="limit of open files (ulimit -n)", value=files_max, expected=f"at least {least}"
         )
-    return Limits(connections=connections, backlog=backlog)
+    return ConnectionLimits(connections=connections, backlog=backlog)
 
 
-def limits_of_process() -> Limits:
+def limits_of_process() -> ConnectionLimits:
     """Return the limits that suit this process now; raises InvalidValue as `limits_for`."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = 1 << 20  # no limit, or a larger one, allows no more connections
@@ -115,7 +115,9 @@ def run_server(app: FastAPI, *, host: str, port: int, trusted_proxies: str) -> N
     server.run()
 
 
-def config_for(app: FastAPI, limits: Limits, *, host: str, port: int, trusted_proxies: str) -> uvicorn.Config:
+def config_for(
+    app: FastAPI, limits: ConnectionLimits, *, host: str, port: int, trusted_proxies: str
+) -> uvicorn.Config:
     """Return the server's configuration."""
     return uvicorn.Config(
         app,

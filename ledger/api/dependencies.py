@@ -25,7 +25,7 @@ from shuffle_ledger.ledger.api.cohort_uses import CohortUses
 from shuffle_ledger.ledger.api.desk import Desk
 from shuffle_ledger.ledger.api.jobs import Jobs
 from shuffle_ledger.ledger.api.line import Line
-from shuffle_ledger.ledger.api.memory import Memory
+from shuffle_ledger.ledger.api.memory import AnswerMemory
 from shuffle_ledger.ledger.api.overview import Overview
 from shuffle_ledger.ledger.api.pages.spending import Continuation
 from shuffle_ledger.ledger.api.recent import RecentBudgets
@@ -84,11 +84,11 @@ class Service:
     root_path: str = ""  # before every address in answers; empty: the server has the whole host
     jobs: Jobs  # at the desk for auditing
     is_ending: bool = False  # the server was asked to stop, and answers until others take its place
-    profiles: Memory[tuple[ProfilePoint, ...]] = field(default_factory=Memory)
-    continuations: Memory[Continuation | None] = field(default_factory=Memory)
-    calculations: Memory[Json] = field(default_factory=Memory)
+    profiles: AnswerMemory[tuple[ProfilePoint, ...]] = field(default_factory=AnswerMemory)
+    continuations: AnswerMemory[Continuation | None] = field(default_factory=AnswerMemory)
+    calculations: AnswerMemory[Json] = field(default_factory=AnswerMemory)
     published: dict[str, tuple[float, Any]] = field(default_factory=dict)  # answers to all
-    _fits: Memory[Fits] = field(default_factory=Memory)
+    _fits: AnswerMemory[Fits] = field(default_factory=AnswerMemory)
     _line: Line = field(init=False)
     _tasks: set[asyncio.Task[Outcome | Pending]] = field(default_factory=set)
     _begun: set[asyncio.Task[None]] = field(default_factory=set)

@@ -12,7 +12,7 @@ Answer = TypeVar("Answer")
 REMEMBERED_MAX = 1024
 
 
-class Memory(Generic[Answer]):
+class AnswerMemory(Generic[Answer]):
     """Computations by key. One that fails is forgotten; one whose asker left goes on. For one event loop."""
 
     def __init__(self) -> None:

@@ -37,7 +37,7 @@ from shuffle_ledger.ledger.errors import (
     Unavailable,
     UnsafeSession,
 )
-from shuffle_ledger.ledger.security_log import Event
+from shuffle_ledger.ledger.security_log import SecurityEvent
 from shuffle_ledger.ledger.values.documents import Json, document_of
 
 TYPE_PREFIX = "urn:shuffle-ledger:problem:"
@@ -213,7 +213,7 @@ async def on_error(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, NotAllowed):
         token: AccessToken | None = request.scope.get("state", {}).get("token")
         security_log.record(
-            Event.NOT_ALLOWED,
+            SecurityEvent.NOT_ALLOWED,
             token_id=token.token_id if token else None,
             name=token.name if token else None,
             role=token.role if token else None,

@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 from shuffle_ledger.ledger.access import AccessToken
 from shuffle_ledger.ledger.answering.calls import Call
 from shuffle_ledger.ledger.api.dependencies import Needs, call_of, service_of, wait_of
-from shuffle_ledger.ledger.api.served import SERVED, Ask
+from shuffle_ledger.ledger.api.served import SERVED, ServedAsk
 from shuffle_ledger.ledger.api.strict_body import strict_body
 from shuffle_ledger.ledger.operations import OPERATIONS, Operation
 from shuffle_ledger.ledger.questions.fields import Body, check_known
@@ -50,7 +50,7 @@ def _endpoint(operation: Operation[..., Any]) -> Callable[[Request], Awaitable[R
             token: AccessToken = needs(request)
             call = call_of(service, token)
         asked, waited = await question_of(operation, request), _waited(operation, request)
-        ask = Ask(operation=operation, service=service, call=call, request=request, waited=waited)
+        ask = ServedAsk(operation=operation, service=service, call=call, request=request, waited=waited)
         own = SERVED.get(operation.name)
         answer = await (ask.answered(asked) if own is None else own(ask, asked))
         return answer if isinstance(answer, Response) else ask.response(answer)

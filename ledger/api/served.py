@@ -43,7 +43,7 @@ _PARTS_DEPTH = 4  # of a statement's JSON: the statement, its cohorts, each of t
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
+class ServedAsk:
     """One request for an operation."""
 
     operation: Operation[..., Any]
@@ -74,7 +74,7 @@ class Ask:
         return JSONResponse(operations.document(answer), self.operation.status, headers)
 
 
-Served: TypeAlias = "Callable[[Ask, Any], Awaitable[Any]]"
+Served: TypeAlias = "Callable[[ServedAsk, Any], Awaitable[Any]]"
 SERVED: dict[str, Served] = {}
 
 
@@ -90,7 +90,7 @@ def serves(*operation: Operation[..., Any]) -> Callable[[Served], Served]:
 
 
 @serves(operations.SHOW_BUDGET)
-async def show_budget(ask: Ask, asked: ShowBudget) -> BudgetStatement:
+async def show_budget(ask: ServedAsk, asked: ShowBudget) -> BudgetStatement:
     """Answer from memory while nothing moved, if it is about today."""
     name, service = ask.call.cohort(asked.cohort), ask.service
     if asked.on is not None:
@@ -100,7 +100,7 @@ async def show_budget(ask: Ask, asked: ShowBudget) -> BudgetStatement:
 
 
 @serves(operations.PERMIT_KEYS, operations.REVOKED_PERMITS)
-async def published(ask: Ask, asked: operations.Nothing) -> Response:
+async def published(ask: ServedAsk, asked: operations.Nothing) -> Response:
     """Answer as a moment ago: anyone may ask, so that the database is not asked each time."""
     kept, name, now = ask.service.published, ask.operation.name, time.monotonic()
     if name not in kept or now - kept[name][0] >= PUBLISHED_SECONDS:
@@ -109,7 +109,7 @@ async def published(ask: Ask, asked: operations.Nothing) -> Response:
 
 
 @serves(operations.REGISTER_ROUND)
-async def register(ask: Ask, asked: RegisterRound) -> Response:
+async def register(ask: ServedAsk, asked: RegisterRound) -> Response:
     """Register a round, and have it decided as the server's dispatch says."""
     service, call = ask.service, ask.call
     # Before the round is looked at: no cohort, no answer.
@@ -126,7 +126,7 @@ async def register(ask: Ask, asked: RegisterRound) -> Response:
 
 
 @serves(operations.RETRY_ROUND)
-async def retry_(ask: Ask, asked: OfRound) -> Response:
+async def retry_(ask: ServedAsk, asked: OfRound) -> Response:
     """Have a round decided again, as `register`."""
     service, store = ask.service, ask.service.store
     name = await in_thread(ask.call.round, asked.round_id)
@@ -138,7 +138,7 @@ async def retry_(ask: Ask, asked: OfRound) -> Response:
     return await _decision(ask, RoundRequest.from_bytes(stored.content), answer)
 
 
-async def _decision(ask: Ask, request: RoundRequest, answer: Outcome | Pending) -> Response:
+async def _decision(ask: ServedAsk, request: RoundRequest, answer: Outcome | Pending) -> Response:
     location = f"{ask.service.root_path}/v1/rounds/" + quoted(request.round_id, safe="")
     headers = {"Location": location, **ask.preferred}
     content = operations.document(answer)
@@ -152,7 +152,7 @@ async def _decision(ask: Ask, request: RoundRequest, answer: Outcome | Pending) 
 
 
 @serves(operations.RECORD_INCIDENT)
-async def record_incident(ask: Ask, asked: RecordIncident) -> Incident:
+async def record_incident(ask: ServedAsk, asked: RecordIncident) -> Incident:
     """Record it, and count the identifiers of others that a token names."""
     service, token = ask.service, ask.request.state.token
     await in_thread(cohort_or_parent, service.store, ask.call.cohort(asked.cohort))
@@ -168,7 +168,7 @@ async def record_incident(ask: Ask, asked: RecordIncident) -> Incident:
 
 
 @serves(operations.AMPLIFY, operations.COMPOSE, operations.CALIBRATE)
-async def calculated(ask: Ask, asked: Any) -> Any:
+async def calculated(ask: ServedAsk, asked: Any) -> Any:
     """Answer a question that is computed once for all who ask it.
 
     Raises:
@@ -191,16 +191,16 @@ def _written(operation: Operation[..., Any], asked: Any) -> str:
 
 
 @serves(operations.VERIFY_COHORT)
-async def verify_cohort(ask: Ask, asked: VerifyCohort) -> Response:
+async def verify_cohort(ask: ServedAsk, asked: VerifyCohort) -> Response:
     """Verify one chain, in the background if it takes long."""
     whole = VerifyChains(cohort=asked.cohort, entries=asked.entries)
-    verifying: Ask = replace(ask, operation=operations.VERIFY)
+    verifying: ServedAsk = replace(ask, operation=operations.VERIFY)
     answer: Response = await begun(verifying, whole)
     return answer
 
 
 @serves(operations.VERIFY, operations.MAKE_STATEMENT)
-async def begun(ask: Ask, asked: Any) -> Response:
+async def begun(ask: ServedAsk, asked: Any) -> Response:
     """Make a long answer, in the background if it takes long; equal questions share it."""
     names = ask.call.named(asked.cohorts)
     function, _ = answer_to(ask.operation)
@@ -219,7 +219,7 @@ async def begun(ask: Ask, asked: Any) -> Response:
 
 
 @serves(operations.KEPT_VERIFICATION, operations.KEPT_STATEMENT)
-async def kept(ask: Ask, asked: OfVerification | OfStatement) -> Response:
+async def kept(ask: ServedAsk, asked: OfVerification | OfStatement) -> Response:
     """Answer with what was made in the background, or with how far it is."""
     if isinstance(asked, OfStatement):
         job = ask.service.jobs.find(ask.request.state.token, asked.statement_id, kind="statement")
@@ -228,7 +228,7 @@ async def kept(ask: Ask, asked: OfVerification | OfStatement) -> Response:
     return await _made(ask, job)
 
 
-async def _made(ask: Ask, job: Job) -> Response:
+async def _made(ask: ServedAsk, job: Job) -> Response:
     headers = ask.preferred
     found = await job.made(wait_seconds=WAIT_SECONDS if ask.waited is None else ask.waited)
     if found is not None:
@@ -239,13 +239,13 @@ async def _made(ask: Ask, job: Job) -> Response:
 
 
 @serves(operations.ALIVE)
-async def alive(_ask: Ask, _asked: object) -> operations.ServerState:
+async def alive(_ask: ServedAsk, _asked: object) -> operations.ServerState:
     """Answer that the server is alive."""
     return operations.ServerState(status="ok")
 
 
 @serves(operations.READY)
-async def ready(ask: Ask, _asked: object) -> operations.ServerState | Response:
+async def ready(ask: ServedAsk, _asked: object) -> operations.ServerState | Response:
     """Answer whether the server takes requests."""
     if ask.service.is_ending:
         return JSONResponse({"status": "ending"}, 503)
@@ -257,7 +257,7 @@ async def ready(ask: Ask, _asked: object) -> operations.ServerState | Response:
 
 
 @serves(operations.HEALTH)
-async def health_(ask: Ask, _asked: object) -> Json:
+async def health_(ask: ServedAsk, _asked: object) -> Json:
     """Answer with what waits and what is wrong, of the broker too."""
     ask.call.about_all()
     found = await in_thread(ask.service.dispatch.health or partial(health, ask.service.store))
@@ -265,7 +265,7 @@ async def health_(ask: Ask, _asked: object) -> Json:
 
 
 @serves(operations.SHOW_METRICS)
-async def show_metrics(ask: Ask, _asked: object) -> Response:
+async def show_metrics(ask: ServedAsk, _asked: object) -> Response:
     """Answer with the metrics."""
     ask.call.about_all()
     return Response(await in_thread(ask.request.app.state.metrics.text), media_type=CONTENT_TYPE)

@@ -15,7 +15,7 @@ from shuffle_ledger.ledger.decisions.outcomes import joint_outcome
 from shuffle_ledger.ledger.decisions.quotas import with_budgets
 from shuffle_ledger.ledger.decisions.repeats import present_answer
 from shuffle_ledger.ledger.decisions.steps import (
-    Decided,
+    Drafted,
     NeedsComputation,
     NeedsRow,
     NewRoundRequest,
@@ -187,14 +187,14 @@ def _attempt(store: Store, accountant: Accountant, asked: NewRoundRequest) -> Ou
     def drafted(new: Sequence[NewRound]) -> Sequence[EntryDraft] | None:
         nonlocal step
         step = first_step(store, accountant, asked, new)
-        return step.drafts if isinstance(step, Decided) else None
+        return step.drafts if isinstance(step, Drafted) else None
 
     request = asked.request
     try:
         bodies = optimistic_append.append_with_round(store, request.cohorts, request.round_id, drafted)
     except Damaged:
         return NeedsRow()
-    if not isinstance(step, Decided):
+    if not isinstance(step, Drafted):
         return step
     return joint_outcome(bodies, step.drafts[0].accounted) if bodies is not None else NeedsRow()
 

@@ -8,7 +8,7 @@ from shuffle_ledger.accounting import Accountant, ShuffledRound
 from shuffle_ledger.ledger.decisions.admission import admit_at_once
 from shuffle_ledger.ledger.decisions.outcomes import joint_outcome
 from shuffle_ledger.ledger.decisions.quotas import with_budgets
-from shuffle_ledger.ledger.decisions.steps import Decided, NewRoundRequest, first_step, prepared_for
+from shuffle_ledger.ledger.decisions.steps import Drafted, NewRoundRequest, first_step, prepared_for
 from shuffle_ledger.ledger.decisions.windows import open_periods
 from shuffle_ledger.ledger.errors import (
     Conflict,
@@ -85,7 +85,7 @@ def _admitted_together(
             step = first_step(store, accountant, asked[round_id], new)
         except InvalidValue:
             return None
-        if not isinstance(step, Decided):
+        if not isinstance(step, Drafted):
             return None
         charged.append(step.drafts[0].accounted)
         return step.drafts

@@ -22,7 +22,7 @@ from shuffle_ledger.ledger.decisions.windows import is_over, period_names
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.machine import Posting
 from shuffle_ledger.ledger.policies import registry
-from shuffle_ledger.ledger.policies.base import Step, slot_of
+from shuffle_ledger.ledger.policies.base import Effect, slot_of
 from shuffle_ledger.ledger.policies.numbers import epsilon_above
 from shuffle_ledger.ledger.policies.policy import NO_FILTER, NO_LOCAL, BudgetPolicy, decided_together
 from shuffle_ledger.ledger.policies.registry import Books
@@ -108,7 +108,9 @@ def _refused_slot(policy: BudgetPolicy, view: CohortView, described: ShuffledRou
     return RefusalReason.NO_FREE_SLOT, message
 
 
-def _refused(policy: BudgetPolicy, view: CohortView, accounted: ShuffledRound, step: Step) -> _Refusal | None:
+def _refused(
+    policy: BudgetPolicy, view: CohortView, accounted: ShuffledRound, step: Effect
+) -> _Refusal | None:
     """Return why a round is refused given what the machine says of it, if it is."""
     reasons, cohort = step.posting.reasons, view.cohort
     if not reasons:
@@ -308,7 +310,7 @@ def _entry_draft(
     )
 
 
-def _beyond_budget(view: CohortView, step: Step) -> str:
+def _beyond_budget(view: CohortView, step: Effect) -> str:
     cohort, after = view.cohort, step.spent.epsilon_upper
     at, spent = f"at delta {exact_text(cohort.delta_budget)}", upper_text(view.spent.epsilon_upper)
     budget = exact_text(cohort.epsilon_budget)

@@ -22,7 +22,7 @@ from shuffle_ledger.ledger.values.texts import checked_text
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decided:
+class Drafted:
     """The entries that register the round and decide it, one for each of its cohorts, to be appended."""
 
     drafts: tuple[EntryDraft, ...]
@@ -44,7 +44,7 @@ class NeedsRow:
 
 
 NotYet = NeedsComputation | NeedsRow
-Step = Decided | NotYet
+Step = Drafted | NotYet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ def first_step(store: Store, accountant: Accountant, asked: NewRoundRequest, new
     except Exception:  # noqa: BLE001 - raised again, and counted, once the round has a row
         return NeedsRow()
     pairs = zip(drafts, stored, strict=True)
-    return Decided(drafts=tuple(dataclasses.replace(draft, registers=row) for draft, row in pairs))
+    return Drafted(drafts=tuple(dataclasses.replace(draft, registers=row) for draft, row in pairs))
 
 
 def prepared_for(store: Store, accountant: Accountant, view: CohortView, request: RoundRequest) -> bool:

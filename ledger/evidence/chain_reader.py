@@ -26,7 +26,7 @@ from shuffle_ledger.ledger.evidence.statement import (
 )
 from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, EntryBody, EntryKind
 from shuffle_ledger.ledger.values.requests import RefusalReason, ReleaseTimes
-from shuffle_ledger.ledger.verification.replay import Replay, Step
+from shuffle_ledger.ledger.verification.replay import Replay, ReplayedEntry
 
 # Of a round alone, before it is certified what its kind costs.
 _NOT_YET_CERTIFIED = EpsilonBounds(epsilon_upper=math.inf, epsilon_lower=0.0)
@@ -53,7 +53,7 @@ class Reading:
         self._is_unbounded = False  # a release may have come before the cohort was opened
         self.moments: list[Moment] = []
 
-    def see(self, step: Step) -> None:
+    def see(self, step: ReplayedEntry) -> None:
         """Take notice of the next entry, just replayed."""
         body = step.body
         self.numerical_policies[body.numerical_policy] = None
@@ -183,7 +183,7 @@ class Reading:
         self._charged[kind] = None
         return kind
 
-    def _see_budget(self, step: Step) -> None:
+    def _see_budget(self, step: ReplayedEntry) -> None:
         body = step.body
         before, self._budget = self._budget, body.epsilon_budget
         if before is not None and before != body.epsilon_budget:

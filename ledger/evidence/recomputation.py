@@ -21,7 +21,7 @@ from shuffle_ledger.ledger.evidence.findings import NumberCheck, Numbers, Second
 from shuffle_ledger.ledger.evidence.second_opinions import SecondOpinions
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, Spending
 from shuffle_ledger.ledger.verification.budget_trail import Trail
-from shuffle_ledger.ledger.verification.replay import ALTERS, Step
+from shuffle_ledger.ledger.verification.replay import ALTERS, ReplayedEntry
 
 SAMPLES = 16  # per chain, beside every largest spending
 SECOND_COMPOSITIONS = 16  # numbers of a chain that get a second opinion
@@ -53,7 +53,7 @@ class Recomputation:
         self._numbers = numbers
         self._stride = 1 if numbers == "all" else max(1, -(-length // SAMPLES))
         self._questions: list[_Stated] = []
-        self._last: tuple[Step, bool] | None = None
+        self._last: tuple[ReplayedEntry, bool] | None = None
         self._known: dict[Question, Answer] = {}
         self.opinions = SecondOpinions(accountant)
         self.met: dict[ShuffledRound, int] = {}  # kinds of rounds, with the first entry asked about them
@@ -64,7 +64,7 @@ class Recomputation:
         self.last: EntryBody | None = None  # the last one whose numbers are bounds
         self.within = True  # by the chain's own numbers, no entry leaves more spent than the budget
 
-    def see(self, step: Step, trail: Trail) -> None:
+    def see(self, step: ReplayedEntry, trail: Trail) -> None:
         """Take notice of the next step, and of the policy's state after it."""
         body, kind = step.body, step.body.kind
         self.kinds[kind] += 1
@@ -122,7 +122,7 @@ class Recomputation:
                 self.problems.append((sequence, contradiction))
             tell(done, len(chosen))
 
-    def _compute_charges(self, step: Step, trail: Trail) -> None:
+    def _compute_charges(self, step: ReplayedEntry, trail: Trail) -> None:
         try:
             self.problems += [(step.sequence, what) for what in trail.recompute(self, self._coverage)]
             self.notes += [(step.sequence, what) for what in trail.dearer(self)]
@@ -134,7 +134,7 @@ class Recomputation:
             self._ask(self._last[0])
             self._last = (self._last[0], True)
 
-    def _ask(self, step: Step) -> None:
+    def _ask(self, step: ReplayedEntry) -> None:
         body = step.body
         held = frozenset(step.held.items())
         for kind in step.held:

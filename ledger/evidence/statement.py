@@ -205,7 +205,7 @@ class Moment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProfilePoint:
+class StatedProfilePoint:
     """One point of the privacy profile of everything that is held: epsilon at a delta."""
 
     delta: float
@@ -259,7 +259,7 @@ class CohortStatement:
     overspends: tuple[Overspend, ...]
     lost: tuple[StatedLoss, ...]
     moments: tuple[Moment, ...]
-    profile: tuple[ProfilePoint, ...]
+    profile: tuple[StatedProfilePoint, ...]
     since: Since | None
     rounds_pending: int | None  # now; None: the statement is of an earlier moment
     told: tuple[StatedTold, ...] = ()  # afterwards, of releases

@@ -32,10 +32,10 @@ from shuffle_ledger.ledger.evidence.conditions import (
 from shuffle_ledger.ledger.evidence.statement import (
     CohortStatement,
     EpsilonBounds,
-    ProfilePoint,
     Promise,
     Since,
     StatedKind,
+    StatedProfilePoint,
     Statement,
     Verdict,
 )
@@ -387,7 +387,7 @@ def _profile(
     held: Mapping[ShuffledRound, int],
     delta: float,
     tell: Callable[[int, int], None],
-) -> tuple[ProfilePoint, ...]:
+) -> tuple[StatedProfilePoint, ...]:
     # In decimals, so that none prints the round-off of a product.
     deltas = [float(Decimal(repr(delta)).scaleb(decade)) for decade in PROFILE_DECADES]
     points = []
@@ -395,12 +395,12 @@ def _profile(
         if each == delta or 0 < each <= PROFILE_DELTA_MAX:
             spent = loss_cache.certify(store, accountant, held, delta=each, keep=False)
             bounds = {"epsilon_upper": spent.epsilon_upper, "epsilon_lower": spent.epsilon_lower}
-            points.append(ProfilePoint(delta=each, **bounds))
+            points.append(StatedProfilePoint(delta=each, **bounds))
         tell(done, len(deltas))
     return tuple(points)
 
 
-def _at(profile: tuple[ProfilePoint, ...], delta: float) -> EpsilonBounds:
+def _at(profile: tuple[StatedProfilePoint, ...], delta: float) -> EpsilonBounds:
     point = next(each for each in profile if each.delta == delta)
     return EpsilonBounds(epsilon_upper=point.epsilon_upper, epsilon_lower=point.epsilon_lower)
 

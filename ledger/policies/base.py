@@ -59,7 +59,7 @@ Part = TypeVar("Part")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class Effect:
     """What an entry would change: the machine's posting, the numbers after it, and what the entry states."""
 
     spent: Spending  # after it; of a refusal, what it would be

@@ -50,8 +50,8 @@ from shuffle_ledger.ledger.machine import (
 from shuffle_ledger.ledger.policies.base import (
     ASSUMES,
     Books,
+    Effect,
     SlotReading,
-    Step,
     changed,
     read_once,
     rules_digest,
@@ -413,7 +413,7 @@ class BudgetPolicy:
 
     def decided(
         self, books: Books, view: CohortView, described: ShuffledRound, cost: Cost, posting: Posting
-    ) -> Step:
+    ) -> Effect:
         """Returns what the machine's decision about a round of this cost changes."""
         state = self.state(view)
         accounted = self.accounted(view, described) or slot_of(described)
@@ -431,7 +431,7 @@ class BudgetPolicy:
         *,
         last: Mapping[str, Any] | None,
         is_early: bool = False,
-    ) -> Step:
+    ) -> Effect:
         """Returns what it changes that a release turned out otherwise.
 
         Args:
@@ -473,7 +473,7 @@ class BudgetPolicy:
         charge = books.charge(accounted, self.filters)
         return cost_of(charge, fits=self.fitting(truth), local=self.local(truth))
 
-    def rebudgeted(self, view: CohortView, epsilon: float) -> Step:
+    def rebudgeted(self, view: CohortView, epsilon: float) -> Effect:
         """Returns what another budget changes.
 
         Without a ceiling the budget is what is promised, so the promise moves with it.
@@ -507,7 +507,7 @@ class BudgetPolicy:
             raise AssertionError("a changed budget has limits")
         after = dataclasses.replace(state, limits=found.limits)
         spent = view.spent if self.filters is None else self.spending(after, rounds=view.spent.rounds)
-        return Step(spent=spent, details=self._standing(view, found.total, found.limits), posting=found)
+        return Effect(spent=spent, details=self._standing(view, found.total, found.limits), posting=found)
 
     def _least_promise(self, view: CohortView) -> float:
         """Returns an upper bound on what is spent or, of slots alone, on what all of them cost."""
@@ -572,13 +572,13 @@ class BudgetPolicy:
         changes: Mapping[ShuffledRound, int],
         cost: Cost | None,
         accounted: ShuffledRound | None,
-    ) -> Step:
+    ) -> Effect:
         details = self._standing(view, posting.total, self.limits_in(view))
         if posting.charge is not None and cost is not None:
             details = {"cost": spelled(cost), **details}
         if posting.charge is not None:
             details = {"charge": spelled(posting.charge), **details}
-        return Step(
+        return Effect(
             spent=self._spent(books, view, shown, changes),
             details=details,
             posting=posting,

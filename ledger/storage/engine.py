@@ -146,7 +146,7 @@ def connect(database_url: str, *, migrating: bool = False) -> Engine:
             isolation_level="AUTOCOMMIT",
             pool_size=POOL_SIZE,
         )
-        event.listen(engine, "do_connect", sessions.Opening(settings))
+        event.listen(engine, "do_connect", sessions.SessionOpening(settings))
         event.listen(engine, "handle_error", _leave_foreign_session)
         event.listen(engine, "begin", _begin_postgresql)
         event.listen(engine, "checkin", _note_use)

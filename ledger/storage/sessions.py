@@ -32,7 +32,7 @@ _SHARED = (
 )
 
 
-class Opening:
+class SessionOpening:
     """Opens the connections of one engine."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:

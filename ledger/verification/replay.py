@@ -76,7 +76,7 @@ class Problem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class ReplayedEntry:
     """The state after an entry, for the check of its numbers."""
 
     sequence: int
@@ -146,7 +146,7 @@ class Replay:
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(Problem(sequence=sequence, what=what))
 
-    def steps(self, chain: Iterable[LedgerEntry] | None = None) -> Iterator[Step]:
+    def steps(self, chain: Iterable[LedgerEntry] | None = None) -> Iterator[ReplayedEntry]:
         """Yield the state after every entry that could be read and applied.
 
         Args:
@@ -243,7 +243,7 @@ class Replay:
             self.recalled.add(body.round_id)
             self.recall(self, body.round_id)
 
-    def _apply(self, body: EntryBody, previous: EntryBody | None) -> Step:
+    def _apply(self, body: EntryBody, previous: EntryBody | None) -> ReplayedEntry:
         self._recall(body)
         self._truth = None
         candidate: Counter[ShuffledRound] | None = None
@@ -272,7 +272,7 @@ class Replay:
             for what in unfounded(body, previous, self.trail.shares()):
                 self.blame(body.sequence, what)
         refused = body.kind is EntryKind.REFUSED and body.details["requested"] and not self.trail.filtered
-        return Step(
+        return ReplayedEntry(
             sequence=body.sequence,
             body=body,
             held=of_one_user(self.held, self.trail.rounds_of_one_user()),

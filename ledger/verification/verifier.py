@@ -29,7 +29,7 @@ from shuffle_ledger.ledger.verification.replay import (
     PROBLEMS_MAX,
     Problem,
     Replay,
-    Step,
+    ReplayedEntry,
     recorded_later,
 )
 from shuffle_ledger.ledger.verification.resumption import SOFTWARE, resumed, state_of
@@ -385,10 +385,12 @@ class _NumberChecker:
         self._replay = replay
         length = sum(store.count_entries(replay.cohort).values()) - replay.began_after
         self._stride = 1 if numbers == "all" else max(1, -(-length // SAMPLES_PER_COHORT))
-        self._last: tuple[Step, bool] | None = None  # the step before, and whether it is checked already
+        self._last: tuple[ReplayedEntry, bool] | None = (
+            None  # the step before, and whether it is checked already
+        )
         self.checked = 0
 
-    def see(self, step: Step) -> None:
+    def see(self, step: ReplayedEntry) -> None:
         """Take notice of the next step."""
         self._check_charges(step)
         kind = step.body.kind
@@ -403,7 +405,7 @@ class _NumberChecker:
         """Check the last step."""
         self._check_last()
 
-    def _check_charges(self, step: Step) -> None:
+    def _check_charges(self, step: ReplayedEntry) -> None:
         books = Books(store=self._store, accountant=self._accountant, keep=False)
         try:
             for what in self._replay.trail.recompute(books, self._coverage):
@@ -416,7 +418,7 @@ class _NumberChecker:
             self._check(self._last[0])
             self._last = (self._last[0], True)
 
-    def _check(self, step: Step) -> None:
+    def _check(self, step: ReplayedEntry) -> None:
         self.checked += 1
         body = step.body
         again = self._certify(step, step.held)
@@ -437,7 +439,7 @@ class _NumberChecker:
             if requested is not None:
                 self._compare(step, "what was requested", Spending(**body.details["requested"]), requested)
 
-    def _is_beyond(self, step: Step, again: Spending) -> bool:
+    def _is_beyond(self, step: ReplayedEntry, again: Spending) -> bool:
         """Return whether more than the budget is spent; where the interval leaves that open, a finer one."""
         if again.epsilon_lower <= step.body.epsilon_budget < again.epsilon_upper:
             finer = Accountant(precision=self._accountant.precision * SHARPER)
@@ -445,7 +447,7 @@ class _NumberChecker:
             return certificate.epsilon_lower > step.body.epsilon_budget
         return again.epsilon_lower > step.body.epsilon_budget
 
-    def _certify(self, step: Step, held: Mapping[ShuffledRound, int]) -> Spending | None:
+    def _certify(self, step: ReplayedEntry, held: Mapping[ShuffledRound, int]) -> Spending | None:
         try:
             return loss_cache.certify(
                 self._store, self._accountant, held, delta=step.body.delta_budget, keep=False
@@ -454,7 +456,7 @@ class _NumberChecker:
             self._replay.blame(step.sequence, f"its numbers cannot be computed again: {error}")
             return None
 
-    def _compare(self, step: Step, subject: str, stated: Spending, again: Spending) -> None:
+    def _compare(self, step: ReplayedEntry, subject: str, stated: Spending, again: Spending) -> None:
         # Both intervals contain the same exact number, whatever rules and precision they came from.
         if stated.epsilon_upper < again.epsilon_lower or again.epsilon_upper < stated.epsilon_lower:
             self._replay.blame(

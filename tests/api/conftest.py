@@ -20,7 +20,7 @@ from fastapi import FastAPI
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.access import issue
 from shuffle_ledger.ledger.api.app import create_app
-from shuffle_ledger.ledger.api.connections import Limits, config_for
+from shuffle_ledger.ledger.api.connections import ConnectionLimits, config_for
 from shuffle_ledger.ledger.api.dependencies import Dispatch
 from shuffle_ledger.ledger.decisions import open_cohort
 from shuffle_ledger.ledger.settings import Settings
@@ -31,7 +31,7 @@ from tests.api.published import check_answer
 
 ROUND: dict[str, Any] = {"randomizer": "krr(k=2, epsilon0=0.5)", "reports": 1000}
 START_SECONDS_MAX = 30.0
-LIMITS = Limits(connections=100, backlog=100)
+LIMITS = ConnectionLimits(connections=100, backlog=100)
 # As other applications of a host may set them, also against the standards.
 OTHERS_COOKIES = 'prefs={"a":1}; x=a b; flag; =; y="open; é=ü'
 NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # a client's own would read a file of them each time

@@ -16,7 +16,7 @@ from shuffle_ledger.cli.main import main
 from shuffle_ledger.ledger import security_log
 from shuffle_ledger.ledger.access import revoke
 from shuffle_ledger.ledger.api.auth.sessions import COOKIE
-from shuffle_ledger.ledger.security_log import BURST, REFILL_SECONDS, Event, EventLimit
+from shuffle_ledger.ledger.security_log import BURST, REFILL_SECONDS, EventLimit, SecurityEvent
 from shuffle_ledger.ledger.storage.store import Store
 from tests.api.conftest import Server
 
@@ -108,19 +108,21 @@ def test_every_event_is_written_with_its_facts_and_without_any_secret(
 def test_a_flood_of_one_event_is_counted_and_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     limit = EventLimit(clock=lambda: now[0])
-    taken = [limit.take(Event.WRONG_TOKEN) for _ in range(10_000)]
+    taken = [limit.take(SecurityEvent.WRONG_TOKEN) for _ in range(10_000)]
     assert taken == [0] * BURST + [None] * (10_000 - BURST)
-    assert limit.take(Event.LOGGED_IN) == 0  # others are written
+    assert limit.take(SecurityEvent.LOGGED_IN) == 0  # others are written
     now[0] = REFILL_SECONDS
-    assert limit.take(Event.WRONG_TOKEN) == 10_000 - BURST
-    assert limit.take(Event.WRONG_TOKEN) is None
+    assert limit.take(SecurityEvent.WRONG_TOKEN) == 10_000 - BURST
+    assert limit.take(SecurityEvent.WRONG_TOKEN) is None
     now[0] += 86_400
-    day = sum(limit.take(Event.WRONG_TOKEN) is not None for _ in range(100_000))
+    day = sum(limit.take(SecurityEvent.WRONG_TOKEN) is not None for _ in range(100_000))
     assert day == BURST
 
 
 def test_what_clients_send_cannot_write_lines_of_its_own(events: Events) -> None:
-    security_log.record(Event.WRONG_TOKEN, address='1.2.3.4\n{"event": "logged_in"}' + "é" * 1000, wait=None)
+    security_log.record(
+        SecurityEvent.WRONG_TOKEN, address='1.2.3.4\n{"event": "logged_in"}' + "é" * 1000, wait=None
+    )
     (found,) = events()
     assert set(found) == {"at", "event", "address"}
     assert len(found["address"]) == security_log.FIELD_LENGTH_MAX

@@ -287,7 +287,7 @@ def test_a_statement_never_finds_one_that_another_session_prepared(
 def test_a_setting_that_does_not_hold_is_refused(postgresql_server: str) -> None:
     """PostgreSQL takes units and answers without: what it did not keep as it was given does not hold."""
     engine = create_engine(make_url(postgresql_server), connect_args={"autocommit": True})
-    event.listen(engine, "do_connect", sessions.Opening({"lock_timeout": "10s"}))
+    event.listen(engine, "do_connect", sessions.SessionOpening({"lock_timeout": "10s"}))
     with pytest.raises(UnsafeSession, match="lock_timeout = '10000', although '10s' was set"):
         engine.connect()
     engine.dispose()

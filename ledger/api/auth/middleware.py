@@ -32,7 +32,7 @@ from shuffle_ledger.ledger.api.problems import (
     problem_of,
 )
 from shuffle_ledger.ledger.operations import OPERATIONS
-from shuffle_ledger.ledger.security_log import Event
+from shuffle_ledger.ledger.security_log import SecurityEvent
 from shuffle_ledger.ledger.storage.store import Store
 
 if TYPE_CHECKING:  # its libraries are an extra's
@@ -72,7 +72,9 @@ class Door:
         self._failures.count(_bearer(token))
         wait = self._failures.wait_seconds(_bearer(token))
         if wait > 0:
-            security_log.record(Event.LOCKED_OUT, token_id=token.token_id, name=token.name, wait_seconds=wait)
+            security_log.record(
+                SecurityEvent.LOCKED_OUT, token_id=token.token_id, name=token.name, wait_seconds=wait
+            )
 
     async def check(
         self, scope: Scope, credentials: str, *, only_own: bool = False
@@ -105,10 +107,10 @@ class Door:
         """Count a wrong token, and return the answer to it: the same for all; only the log has the reason."""
         address = address_of(scope)
         self._failures.count(address)
-        security_log.record(Event.WRONG_TOKEN, address=address, why=why)
+        security_log.record(SecurityEvent.WRONG_TOKEN, address=address, why=why)
         wait = self._failures.wait_seconds(address)
         if wait > 0:
-            security_log.record(Event.LOCKED_OUT, address=address, wait_seconds=wait)
+            security_log.record(SecurityEvent.LOCKED_OUT, address=address, wait_seconds=wait)
         return problem(UNAUTHORIZED, _UNAUTHORIZED_DETAIL)
 
     async def _access(self, credentials: str, *, only_own: bool) -> AccessToken | None:

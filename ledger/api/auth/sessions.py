@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 
 from shuffle_ledger.ledger import security_log
 from shuffle_ledger.ledger.access import AccessToken, end_session, session_ended, token_by_id
-from shuffle_ledger.ledger.security_log import Event
+from shuffle_ledger.ledger.security_log import SecurityEvent
 from shuffle_ledger.ledger.storage.store import Store
 
 COOKIE = "shuffle_ledger_session"
@@ -51,7 +51,7 @@ class Sessions:
             return None
         token_id, _, session_id = found
         if session_ended(store, session_id):
-            security_log.record(Event.ENDED_SESSION_USED, token_id=token_id)
+            security_log.record(SecurityEvent.ENDED_SESSION_USED, token_id=token_id)
             return None
         return token_by_id(store, token_id)
 

@@ -47,7 +47,7 @@ from shuffle_ledger.ledger.reports.forecasts import schedule_course, schedule_of
 from shuffle_ledger.ledger.reports.glimpses import REFUSALS_COUNTED_MAX, refused_since
 from shuffle_ledger.ledger.reports.listing import CohortHead, cohort_heads, latest_entries
 from shuffle_ledger.ledger.reports.profile import ProfilePoint, profile_of
-from shuffle_ledger.ledger.security_log import Event
+from shuffle_ledger.ledger.security_log import SecurityEvent
 from shuffle_ledger.ledger.storage.rows import CohortView, StoredVerification
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.documents import document_of
@@ -141,7 +141,7 @@ async def log_in(request: Request, service: Asked) -> Response:
         )
         return _login_page(request, status=found.status_code, wrong=wrong)
     security_log.record(
-        Event.LOGGED_IN,
+        SecurityEvent.LOGGED_IN,
         token_id=found.token_id,
         name=found.name,
         role=found.role,
@@ -156,7 +156,7 @@ async def log_out(request: Request, token: Reader, service: Asked) -> Response:
     await checked_form(request)
     await in_thread(service.sessions.end, service.store, session_cookie(request.scope, service.sessions))
     security_log.record(
-        Event.LOGGED_OUT,
+        SecurityEvent.LOGGED_OUT,
         token_id=token.token_id,
         name=token.name,
         role=token.role,
