@@ -36,6 +36,7 @@ ALGORITHM = "EdDSA"
 PERMIT, REVOKED, RECEIPT = "shuffle-permit+jwt", "shuffle-revoked+jwt", "shuffle-receipt+jwt"
 LEEWAY_SECONDS = 60.0  # by which the clocks of the ledger and the gate may differ
 LEEWAY_SECONDS_MAX = 3600.0  # a permit that expired is listed as revoked for longer
+NUMBER_MAX = (1 << 53) - 1  # of counts and moments in tokens: what every reader of JSON keeps exactly
 TOKEN_BYTES_MAX = 1 << 24  # the longest list of revoked permits has 9 million
 _LAST_MOMENT = 253_402_300_799  # the last second that has a date
 _STATE_BEGINS = b'{"ledger": '  # each line of a state file
@@ -231,12 +232,10 @@ class Gate:
                 f"the batch has {count} {permit.counts}, expected at least {permit.count_min}: void the"
                 " round, and register the smaller one under another name",
             )
-        if permit.count_max is not None and count > permit.count_max:
-            raise GateRefused(
-                "too_many_reports",
-                f"the batch has {count} {permit.counts}, expected at most {permit.count_max}: more are a"
-                " higher sampling rate than was admitted",
-            )
+        if count > (most := NUMBER_MAX if permit.count_max is None else permit.count_max):
+            what = f"the batch has {count} {permit.counts}, expected at most {most}"
+            sampled = ": more are a higher sampling rate than was admitted" if permit.count_max else ""
+            raise GateRefused("too_many_reports", what + sampled)
         if randomizer is not None and _call(randomizer) != _call(permit.randomizer):
             raise GateRefused(
                 "other_randomizer", f"the reports were made by {randomizer}, expected {permit.randomizer}"
@@ -450,7 +449,7 @@ def _unfit(content: Mapping[str, Any], shape: Shape) -> str | None:
     for accepted, names in shape:
         for name in names.split():
             value = content.get(name)
-            if type(value) not in accepted or (type(value) is int and not 0 <= value < 1 << 53):
+            if type(value) not in accepted or (type(value) is int and not 0 <= value <= NUMBER_MAX):
                 return name
     return None
 

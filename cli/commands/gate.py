@@ -80,8 +80,6 @@ def gate(
     """
     if receipt is not None and signing_key is None:
         raise click.UsageError("--receipt needs --signing-key, which signs it")
-    if signing_key is not None and releaser is None:
-        raise click.UsageError("--signing-key needs --releaser, the name that it signs for")
     known = _read_json(keys)
     pem = signing_key.read_bytes() if signing_key else None
     try:

@@ -303,6 +303,7 @@ def test_a_list_without_what_a_list_has_revokes_everything(ledger: Signer, tmp_p
             assert refused(ask) == "altered"
 
 
+@pytest.mark.slow
 def test_the_longest_list_of_revoked_permits_is_read(ledger: Signer, tmp_path: Path) -> None:
     listed = ledger.revoked(*(f"{number:064x}" for number in range(REVOKED_MAX)))
     door = gate_of(ledger, tmp_path)
@@ -359,6 +360,9 @@ def test_a_count_is_whole_and_no_two_receipts_are_one(ledger: Signer, tmp_path: 
     own, number = ledger.permit(), type("Number", (), {"__index__": lambda _: 1000})
     first = door("a").release(own, count=number())  # as those of NumPy
     assert (type(first.count), first.count) == (int, 1000)
+    assert refused(lambda: door("a").release(own, count=1 << 53)) == "too_many_reports"
+    door("a").release(ledger.permit(round_id="w49"), count=(1 << 53) - 1)
+    assert refused(lambda: door("a").release(own, count=1000)) == "used_before"  # it reads its own lines
     # Two gates with one name and one key, in one second.
     second = door("b").release(own, count=1000)
     assert first.receipt != second.receipt
