@@ -504,20 +504,14 @@ def _unfounded(policy: BudgetPolicy, state: State, reason: str, truth: ShuffledR
 
 def _contradicted(policy: BudgetPolicy, details: Mapping[str, Any], posting: Posting) -> Iterator[str]:
     """Yield how a refusal's reason is not that of the machine."""
-    expected = RefusalReason.BUDGET_EXCEEDED
-    if not posting.reasons:
-        yield "it refuses a round that the budget holds, by its own numbers"
-        return
+    expected: RefusalReason | None = None  # nothing refuses the round
     if posting.reasons == (NO_LOCAL,):
         expected = RefusalReason.LOCAL_BUDGET_EXCEEDED
-    elif policy.filters is None:
-        expected = RefusalReason.BUDGET_EXCEEDED
-    elif NO_FILTER not in posting.reasons:
+    elif posting.reasons and policy.filters is not None and NO_FILTER not in posting.reasons:
         expected = RefusalReason.DELTA_ACCOUNT_EXHAUSTED
-    elif math.isinf(details["requested"]["epsilon_upper"]):
-        expected = RefusalReason.UNBOUNDED_LOSS
-    else:
-        expected = RefusalReason.BUDGET_EXCEEDED
+    elif posting.reasons:
+        is_unbounded = policy.filters is not None and math.isinf(details["requested"]["epsilon_upper"])
+        expected = RefusalReason.UNBOUNDED_LOSS if is_unbounded else RefusalReason.BUDGET_EXCEEDED
     if details["reason"] != expected:
         yield _wrong_reason(details["reason"])
 

@@ -179,7 +179,7 @@ def test_decisions_against_the_limit_are_found(desk: Desk) -> None:
     rewrite(desk.store, 1, lowered)
     assert "admits a round beyond the budget, by its own numbers" in str(verify(desk.store, desk.accountant))
     rewrite(desk.store, 1, raised)
-    assert "refuses a round that the budget holds" in str(verify(desk.store, desk.accountant))
+    assert "is not the one that its numbers" in str(verify(desk.store, desk.accountant))
     rewrite(desk.store, 1, lowered)
     rewrite(desk.store, 1, unequal)
     assert "is not the local budget that it says" in str(verify(desk.store, desk.accountant))
