@@ -12,7 +12,15 @@ from shuffle_ledger.cli.backends.database import open_ledger
 from shuffle_ledger.cli.commands.plan_slots import slot_facts
 from shuffle_ledger.cli.options import DATE, ledger_options, output_options, server_option
 from shuffle_ledger.cli.rendering.present import Bar, document_of, facts, lower, present, shown, upper
-from shuffle_ledger.ledger.reports import BudgetStatement, FittingRounds, PromiseReading
+from shuffle_ledger.ledger.policies import ASSUMES
+from shuffle_ledger.ledger.reports import (
+    FITS_IF,
+    BudgetStatement,
+    PromiseReading,
+    fits_in_words,
+    state_in_words,
+    used_percent,
+)
 
 
 @click.command()
@@ -38,17 +46,17 @@ def budget(
 def budget_facts(statement: BudgetStatement) -> Table:
     """Returns a cohort's budget as a table for people."""
     alarm = {"overspent": "OVERSPENT: ", "frozen": "FROZEN: "}.get(statement.status, "")
-    decided_by, _, assumes = statement.decided_by.partition("; ")
+    decided_by, _, _ = statement.decided_by.partition("; ")
     return facts(
         f"{alarm}{statement.budget}: {budget_text(statement)}",
         {
-            **fit_facts(statement),
-            "spent": f"{spent_text(statement)}, by the reading that decides",
+            **_first_facts(statement),
             "": Bar(fraction=statement.epsilon_spent_upper / statement.epsilon_budget),
+            "spent": spent_text(statement),
             "remaining": _remaining_text(statement),
-            "decided by": decided_by,
-            "assumes": assumes,
             **promise_facts(statement),
+            "decided by": decided_by,
+            "holds if": "\n".join(ASSUMES.get(statement.policy, ())),
             **filter_facts(statement),
             **plan_facts(statement),
             "admitted": statement.rounds_admitted,
@@ -61,6 +69,15 @@ def budget_facts(statement: BudgetStatement) -> Table:
             "head": f"{statement.head.sequence} {statement.head.digest}",
         },
     )
+
+
+def _first_facts(statement: BudgetStatement) -> dict[str, str]:
+    """Returns the facts that people look for: how much is used, and what still fits."""
+    used = used_percent(statement.epsilon_spent_upper, statement.epsilon_budget)
+    state = state_in_words(
+        statement.status, statement.epsilon_spent_upper, statement.epsilon_budget, statement.fits
+    )
+    return {"used": f"{used}, {state}", **fit_facts(statement)}
 
 
 def _local_text(statement: BudgetStatement) -> str:
@@ -99,16 +116,9 @@ def fit_facts(statement: BudgetStatement) -> dict[str, str]:
     """Returns how many more rounds of the kinds seen so far certainly fit, each kind by itself."""
     if not statement.fits:
         return {"still fits": "no kind of rounds has been admitted yet: ask round quote"}
-    kinds = {f"  kind {number}": fit_text(one) for number, one in enumerate(statement.fits, start=1)}
-    condition = "if nothing else is registered and no other cohort or quota refuses"
-    today = f", and all are collected on {statement.on}" if statement.windows else ""
-    return {"still fits": f"of each kind by itself, {condition}{today}", **kinds}
-
-
-def fit_text(fitting: FittingRounds) -> str:
-    """Returns how many more rounds of one kind fit, and of which."""
-    described = f"{fitting.round.describe()}, {shown(fitting.round.reports)} reports"
-    return f"at least {shown(fitting.rounds_at_least)} more of {described}"
+    day = f", and all are collected on {statement.on}" if statement.windows else ""
+    condition = f"(each kind by itself, {FITS_IF}{day})"
+    return {"still fits": "\n".join((*fits_in_words(statement.fits), condition))}
 
 
 def filter_facts(statement: BudgetStatement) -> dict[str, str]:
@@ -123,7 +133,7 @@ def filter_facts(statement: BudgetStatement) -> dict[str, str]:
     composed = f"epsilon {most} (at least {least}); valid only for rounds fixed in advance"
     accounts = account_facts(statement.delta_accounts)
     return {
-        "filters": "one of them must be within the budget",
+        "filters": "accounting methods: the smallest total counts",
         **readings,
         **accounts,
         "composition": composed,

@@ -154,10 +154,10 @@ def _parameter_rows(found: Calibration) -> dict[str, object]:
     if found.parameter == "epsilon0":
         return {
             "epsilon0": lower(found.value),
-            "not certified from": None if beyond is None else upper(beyond),
+            "first value tried that was not certified": None if beyond is None else upper(beyond),
         }
     # Noise: exactly these values were tried, and fewer digits of the first could be less noise.
     return {
         f"{found.parameter}, at least": exact_text(found.value),
-        "not certified at": None if beyond is None else exact_text(beyond),
+        "first value tried that was not certified": None if beyond is None else exact_text(beyond),
     }

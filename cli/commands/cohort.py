@@ -252,7 +252,7 @@ def cohort_facts(found: Cohort, slots: Sequence[SlotReading] = ()) -> Table:
             "delta budget": found.delta_budget,
             **({"limited by": "its windows only: this budget refuses nothing"} if found.windows_only else {}),
             "policy": found.policy,
-            "assumes": ASSUMES[found.policy],
+            "holds if": "\n".join(ASSUMES[found.policy]),
             "status": found.status,
             **({"labels": labels} if labels else {}),
             **{f"each {window.described}": window_text(window) for window in found.windows},

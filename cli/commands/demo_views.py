@@ -6,9 +6,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from shuffle_ledger.cli.commands.budget import budget_text, fit_text
+from shuffle_ledger.cli.commands.budget import budget_text
 from shuffle_ledger.cli.commands.demo_run import DemoCohort, DemoResult
 from shuffle_ledger.cli.rendering.present import Bar, lower, shown, upper
+from shuffle_ledger.ledger.reports import fits_in_words
 
 
 def demo_tables(result: DemoResult) -> RenderableType:
@@ -47,8 +48,8 @@ def _cohort_table(cohort: DemoCohort) -> RenderableType:
     table.add_column("refused", footer=shown(statement.rounds_refused), justify="right")
     for name, counts in cohort.use_cases.items():
         table.add_row(name, shown(counts["admitted"]), shown(counts["refused"]))
-    most = max(statement.fits, key=lambda one: one.rounds_at_least, default=None)
-    fitting = Text(f"still fits: {fit_text(most) if most else 'no kind of rounds was admitted yet'}")
-    read = f"spent at most {spent}, remaining at least {left}, by the reading that decides"
+    fits = ", ".join(fits_in_words(statement.fits))
+    fitting = Text(f"still fits: {fits or 'no kind of rounds was admitted yet'}")
+    read = f"spent at most {spent}, remaining at least {left}"
     reading = Bar(fraction=share, width=40, text=read)
     return Group(title, fitting, reading, table, Text())

@@ -27,11 +27,14 @@ from shuffle_ledger.cli.options import (
 from shuffle_ledger.cli.rendering.present import document_of, facts, lower, present, shown
 from shuffle_ledger.ledger.reports import (
     EVERY,
+    SEARCH,
     Forecast,
     ForecastWanted,
     JointForecast,
     KindForecast,
     LargestEpsilon0,
+    WindowForecast,
+    pace_in_words,
 )
 
 
@@ -95,7 +98,7 @@ def _shown(found: Forecast) -> Group:
     if found.together is not None:
         together = found.together
         rows: dict[str, object] = {
-            "certainly fit": f"at least {shown(together.periods_at_least)} periods",
+            "still fit": f"{shown(together.periods_at_least)} or more periods",
             "last one on": together.ends_on,
             **_until(found, together.periods_until, reached=together.reaches_until),
         }
@@ -104,10 +107,11 @@ def _shown(found: Forecast) -> Group:
         late = found.of_late
         kinds = [f"{kind.describe()}, {shown(kind.reports)} reports" for kind in late.kinds]
         rows = {
-            "certainly fit": f"at least {shown(late.periods_at_least)} periods",
+            "at this pace": pace_in_words(late),
+            "still fit": f"{shown(late.periods_at_least)} or more periods",
             "last one on": late.ends_on,
         }
-        tables.append(facts(f"As of late, one each every {late.every}: {'; '.join(kinds)}", rows))
+        tables.append(facts(f"The present pace: one each every {late.every} of {'; '.join(kinds)}", rows))
     pending = (
         f"{shown(found.rounds_pending)} rounds are registered and undecided: they are not counted here. "
     )
@@ -116,11 +120,11 @@ def _shown(found: Forecast) -> Group:
 
 def _shown_of_all(joint: JointForecast) -> Group:
     rows: dict[str, object] = {
-        "certainly fit": _count(joint.rounds_at_least, is_exact=joint.next_is_refused),
+        "still fit": _count(joint.rounds_at_least, joint.limited_by, is_exact=joint.next_is_refused),
         "limit": f"{joint.limited_by}: {joint.limit}",
     }
     rows |= _schedule(joint, joint)
-    rows |= {f"  {one.cohort}": f"at least {shown(one.kinds[0].rounds_at_least)}" for one in joint.budgets}
+    rows |= {f"  {one.cohort}": f"{shown(one.kinds[0].rounds_at_least)} or more" for one in joint.budgets}
     title = f"{joint.round.describe()}, {shown(joint.round.reports)} reports of {', '.join(joint.audience)}"
     is_pending = any(one.rounds_pending for one in joint.budgets)
     pending = "Rounds are registered and undecided: they are not counted here. " if is_pending else ""
@@ -128,18 +132,29 @@ def _shown_of_all(joint: JointForecast) -> Group:
 
 
 def _of_kind(found: Forecast, kind: KindForecast) -> Table:
-    rows: dict[str, object] = {"certainly fit": _count(kind.rounds_at_least, is_exact=kind.next_is_refused)}
-    rows["limit"] = kind.limit
-    for one in kind.windows:
-        rows[f"  each {one.window.kind}"] = (
-            f"at least {shown(one.rounds_today)} more today; {shown(one.rounds_in_empty)} in an empty one"
-        )
+    count = _count(kind.rounds_at_least, kind.limited_by, is_exact=kind.next_is_refused)
+    rows: dict[str, object] = {"still fit": count}
+    if kind.limited_by != SEARCH:
+        rows["limit"] = kind.limit
+    rows |= {f"  each {one.window.kind}": _window_text(one) for one in kind.windows}
     rows |= _schedule(found, kind)
     return facts(f"{kind.round.describe()}, {shown(kind.round.reports)} reports", rows)
 
 
-def _count(rounds: int, *, is_exact: bool) -> str:
-    return f"{shown(rounds)} more; the next one is refused" if is_exact else f"at least {shown(rounds)} more"
+def _window_text(one: WindowForecast) -> str:
+    """Returns how many rounds fit into a window's present period, and into one without other rounds."""
+    now, fresh, window = shown(one.rounds_today), shown(one.rounds_in_empty), one.window
+    if window.sliding is not None:
+        return f"collected today {now} more fit; {window.kind} without other rounds hold {fresh}"
+    this = "today" if window.unit == "day" else f"this {window.unit}"
+    return f"{this} {now} more fit; a fresh {window.unit} holds {fresh}"
+
+
+def _count(rounds: int, limited_by: str, *, is_exact: bool) -> str:
+    """Returns how many rounds fit, and whether one more is refused."""
+    if limited_by == SEARCH:
+        return f"{shown(rounds)} or more (the search stops there)"
+    return f"{shown(rounds)} more; the next one is refused" if is_exact else f"{shown(rounds)} or more"
 
 
 def _schedule(asked: Forecast | JointForecast, found: KindForecast | JointForecast) -> dict[str, object]:

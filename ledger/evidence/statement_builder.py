@@ -39,7 +39,7 @@ from shuffle_ledger.ledger.evidence.statement import (
     Statement,
     Verdict,
 )
-from shuffle_ledger.ledger.policies.registry import ASSUMES, Books
+from shuffle_ledger.ledger.policies.registry import ASSUMES, Books, assumes
 from shuffle_ledger.ledger.receipts import stated_releases
 from shuffle_ledger.ledger.reports.budgets import Head, unknown_readings
 from shuffle_ledger.ledger.reports.forecasts import FittingRounds, by_frequency, what_fits
@@ -355,7 +355,7 @@ def _promise(opened: EntryBody, body: EntryBody, kinds: Iterable[ShuffledRound])
         epsilon_budget=body.epsilon_budget,
         delta_budget=body.delta_budget,
         policy=policy,
-        policy_assumes=ASSUMES.get(policy, POLICY_UNKNOWN),
+        policy_assumes=assumes(policy) if policy in ASSUMES else POLICY_UNKNOWN,
         opened_at=opened.recorded_at,
         opened_by=opened.actor,
     )

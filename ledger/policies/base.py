@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from shuffle_ledger.accounting import (
     Accountant,
@@ -39,19 +39,26 @@ _RULES_DOMAIN = "shuffle-ledger/policy-rules/1"
 # The report is the user's value: no round reveals more.
 IN_CLEAR = ShuffledRound(randomizer=parse_randomizer("table([[1, 0], [0, 1]])"), reports=1)
 
-ASSUMES = {
+# Conditions under which each policy keeps its promise, one short sentence each.
+ASSUMES: Final[Mapping[str, tuple[str, ...]]] = {
     POLICY_PLAN: (
-        "Rounds may be chosen after seeing the outputs of earlier ones, as long as each takes a free slot of"
-        " the plan that was fixed before the first one. How many reports a round has was fixed before its"
-        " release; a round that turned out worse than its slot took one of the kind that the plan names."
+        "Each round takes a free slot of the plan. Earlier results may guide later rounds.",
+        "The plan was fixed before the first round.",
+        "The number of reports was fixed before release.",
+        "A round that turned out worse than its slot took a slot of the kind that the plan names.",
     ),
     POLICY_ADAPTIVE: (
-        "Rounds may be chosen after seeing the outputs of earlier ones, as long as each was admitted before"
-        " its release. How many reports a round has was fixed before its release and, where it was settled"
-        " later, did not depend on outputs in between. Changes of a budget without a ceiling do not depend"
-        " on the data."
+        "Each round is admitted before its release. Earlier results may guide later rounds.",
+        "The number of reports was fixed before release.",
+        "A later correction of that number did not depend on results seen meanwhile.",
+        "A budget without a ceiling is never changed because of what the data showed.",
     ),
 }
+
+
+def assumes(policy: str) -> str:
+    """Returns the conditions of a policy as one paragraph, as answers in JSON carry them; raises KeyError."""
+    return " ".join(ASSUMES[policy])
 
 
 slot_of = functools.lru_cache(maxsize=_SLOTS_REMEMBERED_MAX)(slot_for)

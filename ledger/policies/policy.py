@@ -48,10 +48,10 @@ from shuffle_ledger.ledger.machine import (
     Total,
 )
 from shuffle_ledger.ledger.policies.base import (
-    ASSUMES,
     Books,
     Effect,
     SlotReading,
+    assumes,
     changed,
     read_once,
     rules_digest,
@@ -237,9 +237,9 @@ class BudgetPolicy:
     def decided_by(self) -> str:
         """Returns the sentence of statements about the number that decides."""
         if self.filters is None:
-            return f"the composition of the whole plan, made before its first round; {ASSUMES[POLICY_PLAN]}"
+            return f"the composition of the whole plan, made before its first round; {assumes(POLICY_PLAN)}"
         slots = " or the declared slots," if self.slots_declared else ""
-        return f"the filter{slots} that holds at the smallest epsilon; {ASSUMES[POLICY_ADAPTIVE]}"
+        return f"the filter{slots} that holds at the smallest epsilon; {assumes(POLICY_ADAPTIVE)}"
 
     # What a chain says.
 

@@ -14,9 +14,10 @@ from shuffle_ledger.ledger.policies.registry import policy_of
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.values.local_budget import local_bounds
 
+SEARCH: Final = "search"  # the word of a limit where nothing else ended the search
 _LIMITS: Final = {
     "collection_over": "The days of the period have passed.",
-    "search": f"More than {ROUNDS_MAX:,} rounds are not searched for.",
+    SEARCH: f"The search stops at {ROUNDS_MAX:,}.",
     "local_budget": "The sum of epsilon0 over a user's rounds would be above the local budget.",
     "promise": "What the plan promises is above the budget: no round is admitted.",
     "no_free_slot": "The plan has no more free slots whose cost is known to cover such a round.",
@@ -62,7 +63,7 @@ def room_of(books: Books, view: CohortView, kinds: Sequence[ShuffledRound]) -> R
     found = policy.room(books, view, *kinds)
     turns, is_exact = min(found.promised, found.local), True
     if turns >= ROUNDS_MAX:
-        word, is_exact = "search", False
+        word, is_exact = SEARCH, False
     else:
         word = "local_budget" if found.local <= turns else _word(policy, view, kinds, found)
     name = word.removeprefix("filter ")

@@ -3,6 +3,7 @@
 Imports `decisions` and what lies below it.
 """
 
+from shuffle_ledger.ledger.policies.room import SEARCH
 from shuffle_ledger.ledger.reports.budgets import (
     BudgetStatement,
     HistoryPoint,
@@ -22,16 +23,29 @@ from shuffle_ledger.ledger.reports.forecasts import (
     KindForecast,
     LargestEpsilon0,
     ScheduleOfLate,
+    WindowForecast,
     forecast,
     joint_forecast,
 )
 from shuffle_ledger.ledger.reports.listing import ShownCohort, shown_cohort
 from shuffle_ledger.ledger.reports.round_lists import STATES, ListedRound, RoundFilter, RoundPage, list_rounds
 from shuffle_ledger.ledger.reports.schedules import EVERY, Every
+from shuffle_ledger.ledger.reports.summaries import (
+    FITS_IF,
+    day_in_words,
+    fits_in_words,
+    kind_in_words,
+    pace_detail,
+    pace_in_words,
+    state_in_words,
+    used_percent,
+)
 
 __all__ = [
     "EVERY",
+    "FITS_IF",
     "FIT_MAX",
+    "SEARCH",
     "STATES",
     "BudgetStatement",
     "Every",
@@ -48,16 +62,24 @@ __all__ = [
     "RoundPage",
     "ScheduleOfLate",
     "ShownCohort",
+    "WindowForecast",
     "budget",
     "by_use_case",
     "calibrate",
     "calibrate_for",
+    "day_in_words",
     "days_of",
+    "fits_in_words",
     "forecast",
     "heads",
     "history",
     "joint_forecast",
+    "kind_in_words",
     "last_of_days",
     "list_rounds",
+    "pace_detail",
+    "pace_in_words",
     "shown_cohort",
+    "state_in_words",
+    "used_percent",
 ]

@@ -25,7 +25,7 @@ from shuffle_ledger.ledger.decisions.windows import empty_view, views_of, views_
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies.base import changed
 from shuffle_ledger.ledger.policies.registry import Books, policy_of
-from shuffle_ledger.ledger.policies.room import Room, dearest, is_over, room_of
+from shuffle_ledger.ledger.policies.room import SEARCH, Room, dearest, is_over, room_of
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
 from shuffle_ledger.ledger.reports.glimpses import glimpses
 from shuffle_ledger.ledger.reports.schedules import EVERY, Every, Schedule, ScheduleDays
@@ -239,8 +239,8 @@ def fitting(
 def _up_to(most: int, room: Room) -> Room:
     if room.turns <= most:
         return room
-    sentence = f"More than {most:,} are not looked at."
-    return Room(turns=most, is_largest=False, word="search", limit=sentence)
+    sentence = f"The search stops at {most:,}."
+    return Room(turns=most, is_largest=False, word=SEARCH, limit=sentence)
 
 
 def _in_windows(

@@ -69,7 +69,7 @@ def test_a_round_is_voided_and_nothing_more_may_be_told(server: Server, person: 
     assert "You attest that nothing computed from the reports" in shown.text
     assert send(person, "void", reason="cancelled", confirmed="yes").status_code == 303
     assert isinstance(round_record(server.store, "one").closing, Voided)
-    assert "Nothing may be told of it here" in person.get(HERE).text
+    assert "This round is closed: nothing is left to record." in person.get(HERE).text
 
 
 @pytest.mark.slow

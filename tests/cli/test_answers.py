@@ -510,7 +510,7 @@ def test_calibrate_finds_what_just_fits(run: Run) -> None:
     assert generic["rounds"] == 3
     assert generic["expected_l2_error"] is None
     assert (
-        "not certified from"
+        "first value tried that was not certified"
         in run("calibrate", "--randomizer", "krr(k=4)", "--reports", "100", *target).stdout
     )
     assert run("calibrate", "--randomizer", "krr(k=4, epsilon0=1)", "--reports", "9", *target).code == 2

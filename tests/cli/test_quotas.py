@@ -36,7 +36,7 @@ def test_a_team_is_charged_shown_and_refused(tablets: Run) -> None:
     assert "share of the budget" in listed.stdout
     (reading,) = tablets("cohort", "quota", "tablets", "--json").json
     assert (reading["team"], reading["rounds"]) == ("ads", codes.count(0) + 1)
-    assert "certainly fit" in tablets("forecast", "tablets@team=ads").stdout
+    assert "still fit" in tablets("forecast", "tablets@team=ads").stdout
     assert "the quota of" in tablets("cohort", "show", "tablets@team=ads").stdout
     assert "tablets@team=ads" not in tablets("cohort", "list").stdout
     assert tablets("audit", "verify").code == 0

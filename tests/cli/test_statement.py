@@ -229,7 +229,7 @@ def test_where_filters_decide_the_statement_says_what_they_say(lived: Run) -> No
     assert cohort["verdict"] == "kept"
     assert cohort["spent"]["epsilon_upper"] == budget["epsilon_spent_upper"]
     assert "filter" in cohort["decided_by"]
-    assert "after seeing" in cohort["promise"]["policy_assumes"]
+    assert "Earlier results may guide" in cohort["promise"]["policy_assumes"]
     assert min(each["epsilon_upper"] for each in cohort["filters"]) == cohort["spent"]["epsilon_upper"]
     assert cohort["composition"]["epsilon_upper"] < cohort["spent"]["epsilon_upper"]
     page = text_of(lived("audit", "statement", "tablets").stdout)

@@ -165,11 +165,6 @@ def _verdict_sentence(cohort: CohortStatement, digits: Digits) -> str:
 def _breach_sentence(cohort: CohortStatement, breach: Breach, digits: Digits) -> str:
     delta = plain(cohort.promise.delta_budget)
     found = f"Not kept since entry {breach.sequence:,} of {day(breach.recorded_at)}: {breach.reason}."
-    if breach.kept_at_epsilon_upper is not None:
-        found += (
-            f" Had the budget been epsilon¹ {digits.upper(breach.kept_at_epsilon_upper)} at delta² {delta},"
-            " it would have been kept on this course of events."
-        )
     composed = cohort.composition.epsilon_upper
     bounded = (
         f"at most epsilon¹ {digits.upper(composed)}" if math.isfinite(composed) else "no finite epsilon¹"
@@ -244,18 +239,17 @@ def _budget_of(window: Window) -> str:
 
 def _promised_of_window(window: Window, *, alone: bool = False) -> str:
     """Returns the promise of each period of a window; `alone`: there is no budget for the cohort's life."""
-    always = (
-        f"not protected by a budget: of c of these periods no more is promised than c times epsilon¹"
-        f" {plain(window.epsilon)} at c times delta² {plain(window.delta)}"
-        if alone
-        else "protected by the budget above only"
+    several = (
+        f"Over several periods these limits add up: two of them, epsilon¹ {plain(2 * window.epsilon)} at"
+        f" delta² {plain(2 * window.delta)}."
     )
+    always = several if alone else "The budget above protects what is true of a user in every one of them."
     return (
         f"Promised{'' if alone else ' beside this'} for each {window.described} and each user: if what the"
         " user sent in rounds collected in it were anything else, and what the user sent in other rounds the"
         f" same, everything released would change by at most epsilon¹ {plain(window.epsilon)} at delta²"
-        f" {plain(window.delta)}. The statement of each of these periods says whether that was kept. What is"
-        f" true of a user in every one of them is {always}."
+        f" {plain(window.delta)}. The statement of each of these periods says whether that was kept."
+        f" {always}"
     )
 
 
@@ -304,14 +298,9 @@ def _kept(cohort: CohortStatement, digits: Digits) -> list[str]:
 def _spent_sentence(cohort: CohortStatement, digits: Digits) -> str:
     most, budget = digits.upper(cohort.spent.epsilon_upper), plain(cohort.promise.epsilon_budget)
     if cohort.promise.windows_only:
-        largest = max(each.spent.epsilon_upper for each in cohort.moments)
-        if math.isinf(largest):
-            return "What it reveals is bounded by no finite epsilon that this chain tells."
-        kept_at = digits.upper(largest)
-        return f"A budget for it of epsilon {kept_at} would have been kept on this course of events."
+        return "The budgets of its windows say what was kept."
     return (
-        f"At most epsilon {most} of {budget} is spent by the reading that decides, which leaves"
-        f" {digits.lower(cohort.epsilon_remaining)}."
+        f"At most epsilon {most} of {budget} is spent, which leaves {digits.lower(cohort.epsilon_remaining)}."
     )
 
 
@@ -417,7 +406,7 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
             f"{_interval_text(spent, digits)}. What the width comes from: {_causes(named)}",
         ),
         (
-            "Left by that reading",
+            "Left",
             "nothing is limited"
             if promise.windows_only
             else f"epsilon {digits.lower(cohort.epsilon_remaining)}",

@@ -1,0 +1,111 @@
+"""A budget in words: the same few phrases on pages, on the command line and in statements."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import date
+from fractions import Fraction
+from typing import Final, Literal, TypeAlias
+
+from shuffle_ledger.accounting import LocalRandomizer, ShuffledRound
+from shuffle_ledger.ledger.reports.forecasts import FittingRounds, ScheduleOfLate
+from shuffle_ledger.ledger.values.requests import CohortStatus
+
+BudgetState: TypeAlias = Literal["open", "nearly used up", "used up", "overspent", "frozen"]
+
+NEARLY_USED_UP: Final = 0.9  # share of a budget
+FITS_IF: Final = "if nothing else is registered and no other cohort or quota refuses"
+_NAME_MAX: Final = 60  # characters of a randomizer's name
+_EPSILON0 = re.compile(r"(, )?epsilon0=[^,()]+(?(1)|(, )?)")
+
+
+def state_in_words(
+    status: CohortStatus, spent_upper: float, budget: float, fits: Sequence[FittingRounds] = ()
+) -> BudgetState:
+    """Returns the state of a budget in words.
+
+    Args:
+        status: of the cohort.
+        spent_upper: upper bound on the epsilon that is spent.
+        budget: its epsilon.
+        fits: how many more rounds of the kinds in use fit; empty: not known.
+    """
+    if status != "open":
+        return status
+    if fits and not any(each.rounds_at_least for each in fits):
+        return "used up"
+    is_short = any(not each.rounds_at_least for each in fits)
+    return "nearly used up" if is_short or spent_upper >= NEARLY_USED_UP * budget else "open"
+
+
+def used_percent(spent_upper: float, budget: float) -> str:
+    """Returns the used share of a budget, rounded up to a tenth of a percent: `51.4 %`."""
+    if math.isinf(spent_upper):
+        return "more than 100 %"
+    tenths = math.ceil(1000 * Fraction(spent_upper) / Fraction(budget))
+    whole, tenth = divmod(tenths, 10)
+    return f"{whole:,}.{tenth} %" if tenth else f"{whole:,} %"
+
+
+def fits_in_words(fits: Sequence[FittingRounds]) -> tuple[str, ...]:
+    """Returns how many more rounds of the kinds in use fit, by randomizer.
+
+    Two lines may be `36 or more of krr(k=96)` and `none of oue(domain=64), rappor(domain=256)`. Kinds of one
+    randomizer differ in their reports and their sampling. The number holds for each of them; where some fit
+    and others do not, each is named with its number of reports. The order is that of `fits`.
+    """
+    names = _names(each.round.randomizer for each in fits)
+    groups: dict[str, list[FittingRounds]] = defaultdict(list)
+    for each in fits:
+        groups[names[each.round.randomizer]].append(each)
+    some, none = list[str](), list[str]()
+    for name, kinds in groups.items():
+        least = min(each.rounds_at_least for each in kinds)
+        if least or not any(each.rounds_at_least for each in kinds):
+            (some if least else none).append(f"{least:,} or more of {name}" if least else name)
+            continue
+        for each in kinds:
+            sampled = each.round.sampled_from
+            sized = f"{name} with {each.round.reports:,} reports" + (f" of {sampled:,}" if sampled else "")
+            count = each.rounds_at_least
+            (some if count else none).append(f"{count:,} or more of {sized}" if count else sized)
+    return (*dict.fromkeys(some), *([f"none of {', '.join(dict.fromkeys(none))}"] if none else []))
+
+
+def pace_in_words(late: ScheduleOfLate | None) -> str | None:
+    """Returns until when a budget is enough at the present pace; None: no pace is recognized."""
+    if late is None:
+        return None
+    if late.ends_on is not None:
+        return f"enough until {day_in_words(late.ends_on)}"
+    return "no end in sight" if late.periods_at_least else "the next round may not fit"
+
+
+def pace_detail(late: ScheduleOfLate) -> str:
+    """Returns the pace itself: `every week one each of krr(k=96), oue(domain=64)`."""
+    names = _names(kind.randomizer for kind in late.kinds)
+    counted = Counter(names[kind.randomizer] for kind in late.kinds)
+    listed = ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in counted.items())
+    return f"every {late.every} {'one' if len(late.kinds) == 1 else 'one each'} of {listed}"
+
+
+def day_in_words(day: date) -> str:
+    """Returns a day as people write it: `28 December 2026`."""
+    return f"{day.day} {day:%B} {day.year}"
+
+
+def kind_in_words(kind: ShuffledRound) -> str:
+    """Returns a kind of rounds: `krr(epsilon0=2, k=96), 292,241 reports`."""
+    return f"{kind.randomizer.describe()}, {kind.reports:,} reports"
+
+
+def _names(randomizers: Iterable[LocalRandomizer]) -> dict[LocalRandomizer, str]:
+    """Returns short names of some randomizers: without epsilon0, where that tells them apart."""
+    full = {each: each.describe() for each in randomizers}
+    short = {each: _EPSILON0.sub("", text).replace("()", "") for each, text in full.items()}
+    shared = Counter(short.values())
+    names = {each: short[each] if shared[short[each]] == 1 else text for each, text in full.items()}
+    return {each: name if len(name) <= _NAME_MAX else f"{name[:_NAME_MAX]}…" for each, name in names.items()}
