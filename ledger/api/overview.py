@@ -14,11 +14,13 @@ from shuffle_ledger.accounting import Accountant, AccountingError
 from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.errors import LedgerError
 from shuffle_ledger.ledger.policies.registry import Books
+from shuffle_ledger.ledger.reports.forecasts import KINDS_MAX as FITTING_MAX
 from shuffle_ledger.ledger.reports.forecasts import (
-    KindForecast,
+    FittingRounds,
     ScheduleOfLate,
-    kind_forecast,
+    by_frequency,
     schedule_forecast,
+    what_fits,
 )
 from shuffle_ledger.ledger.reports.glimpses import Glimpse, glimpses
 from shuffle_ledger.ledger.reports.listing import CohortHead
@@ -36,9 +38,9 @@ Kept = TypeVar("Kept")
 
 @dataclass(frozen=True, kw_only=True)
 class Outlook:
-    """The future of a cohort, if it goes on as of late; the numbers are those of `forecast`."""
+    """The future of a cohort, if it goes on at the present pace; the numbers are those of `forecast`."""
 
-    latest: KindForecast  # of the kind that was admitted last
+    fits: tuple[FittingRounds, ...]  # of the kinds in use, as `budget` lists them
     of_late: ScheduleOfLate | None  # None: no schedule is recognized
 
 
@@ -119,7 +121,7 @@ class Overview:
                 return None
             late = glimpse.schedule
             return Outlook(
-                latest=kind_forecast(books, view, glimpse.latest, today=today),
+                fits=what_fits(books, view, by_frequency(view.local), on=today),
                 of_late=schedule_forecast(books, view, late, today=today) if late is not None else None,
             )
         except (AccountingError, LedgerError):
@@ -140,7 +142,7 @@ def _has_losses(books: Books, view: CohortView, glimpse: Glimpse) -> bool:
     if view.cohort.policy == POLICY_PLAN or view.cohort.status != "open":
         return True
     kinds = glimpse.schedule.kinds if glimpse.schedule is not None else ()
-    needed = {each for each in (glimpse.latest, *kinds) if each is not None}
+    needed = {*by_frequency(view.local)[:FITTING_MAX], *kinds}
     if len(needed) > KINDS_MAX:
         return False
     loss_cache.recall(books.store, books.accountant, needed)

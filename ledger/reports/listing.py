@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, date, datetime
 
 from sqlalchemy import and_, func, not_, select, text
 
+from shuffle_ledger.ledger.decisions.outcomes import collected_on
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import SlotReading
@@ -16,7 +17,7 @@ from shuffle_ledger.ledger.storage.rows import IS_NO_PART
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import ENTRY_COLUMNS, REFUSED, cohorts, entries, heads
 from shuffle_ledger.ledger.values import canonical
-from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, LedgerEntry
+from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryBody, EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.requests import POLICY_PLAN, Cohort, CohortStatus
 
 PAGE_MAX = 1000
@@ -96,6 +97,73 @@ def latest_entries(
         rows.cohort_row(connection, cohort)
         found = connection.execute(query.order_by(entries.c.sequence.desc()).limit(min(limit, PAGE_MAX)))
         return [rows.entry_from(row) for row in found][::-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryFilter:
+    """Which entries of a chain are listed: those that agree with every field that is not None."""
+
+    kind: EntryKind | None = None
+    randomizer: str | None = None  # its name, of the round that the entry describes
+    use_case: str | None = None
+    first: date | None = None  # days of collection, or else those of the record
+    last: date | None = None
+
+    def takes(self, body: EntryBody) -> bool:
+        """Whether an entry is listed."""
+        details = body.details
+        day = collected_on(body) or body.recorded_at.astimezone(UTC).date()
+        if not (self.first or date.min) <= day <= (self.last or date.max):
+            return False
+        asked = details.get("request", {})
+        if self.use_case is not None and asked.get("use_case") != self.use_case:
+            return False
+        described = asked.get("round") or details.get("accounted") or {}
+        is_randomizer = described.get("randomizer", {}).get("kind") == self.randomizer
+        return (self.kind in (None, body.kind)) and (self.randomizer is None or is_randomizer)
+
+
+EVERY_ENTRY = EntryFilter()
+
+
+def matching_entries(
+    store: Store,
+    cohort: str,
+    wanted: EntryFilter,
+    *,
+    limit: int,
+    searched_max: int,
+    before: int | None = None,
+) -> tuple[list[EntryBody], int | None]:
+    """Return the last entries of a cohort that a filter takes, the last one first, and before which entry
+    the next page goes on; None: nothing is left.
+
+    Args:
+        store: the ledger.
+        cohort: its name.
+        wanted: the filter.
+        limit: how many entries at most.
+        searched_max: how many entries are read at most: a page may hold fewer than there are.
+        before: only those before this one.
+
+    Raises:
+        NotFound: no such cohort.
+    """
+    found, searched = list[EntryBody](), 0
+    while searched < searched_max:
+        at_once = limit + 1 if wanted in (EVERY_ENTRY, EntryFilter(kind=wanted.kind)) else PAGE_MAX
+        read = latest_entries(store, cohort, limit=at_once, before=before, kind=wanted.kind)[::-1]
+        for entry in read:
+            body = entry.content()
+            if not wanted.takes(body):
+                continue
+            if len(found) == limit:
+                return found, found[-1].sequence
+            found.append(body)
+        if len(read) < at_once:
+            return found, None
+        searched, before = searched + len(read), read[-1].sequence
+    return found, before if before is not None and before > FIRST_SEQUENCE else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -105,7 +105,7 @@ def test_bad_fields_are_said_and_nothing_is_written(server: Server, person: http
 def test_only_those_who_may_and_only_this_sites_forms(server: Server, person: httpx.Client) -> None:
     reader = _login(server)
     page = reader.get(HERE)
-    assert "a registrar or an admin may" in page.text
+    assert "Only a registrar or an admin can settle" in page.text
     assert "See what it would change" not in page.text
     sent = {"reports": "400", "confirmed": "yes", "form_secret": _secret(page)}
     assert reader.post(f"{HERE}/settle", data=sent).status_code == 403

@@ -97,6 +97,9 @@ class Spark:
     line: str
     limit: float  # where the budget is
     text: str  # the same in words
+    top: str  # epsilon at the upper edge
+    first: date
+    last: date
     width: float = SPARK_WIDTH
     height: float = SPARK_HEIGHT
 
@@ -121,7 +124,9 @@ def sparkline(curve: Sequence[tuple[date, float]], *, budget: float) -> Spark | 
         f"Epsilon spent over days of collection: at most {upper(curve[0][1])} by {first},"
         f" at most {upper(curve[-1][1])} by {last}"
     )
-    return Spark(line=_points(steps), limit=y(budget), text=text)
+    return Spark(
+        line=_points(steps), limit=y(budget), text=text, top=f"ε {upper(top)}", first=first, last=last
+    )
 
 
 def stepped_chart(

@@ -22,14 +22,14 @@ from shuffle_ledger.ledger.api.dependencies import (
     refuse_foreign,
     seen_cohort,
 )
-from shuffle_ledger.ledger.api.pages.routes import checked_form, page, planned, whole
+from shuffle_ledger.ledger.api.pages.routes import asked_for, checked_form, page, whole
 from shuffle_ledger.ledger.decisions.descriptions import described_now
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.restatements import RESTATABLE, correct, settle, void
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable, NotFound
 from shuffle_ledger.ledger.machine import Cause
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import Corrected, RoundRequest, Settled, Voided
+from shuffle_ledger.ledger.values.requests import Corrected, Settled, Voided
 
 # What may be told of a round in these states, with the fields that its form sends.
 _ACTS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
@@ -68,13 +68,7 @@ async def register_page(cohort: str, request: Request, token: Registrar, service
     name = seen_cohort(token, cohort)
     form = await checked_form(request)
     try:
-        asked = RoundRequest(
-            round_id=form.get("round_id", "").strip(),
-            cohort=name,
-            round=planned(form),
-            use_case=form.get("use_case", "").strip() or None,
-            team=token.team,
-        )
+        asked = asked_for(form.get("round_id", "").strip(), name, form, team=token.team)
         service.door.let_guess(token)
         try:
             await service.registered(asked, actor=token.name, wait_seconds=None)

@@ -6,13 +6,14 @@ import asyncio
 import csv
 import hmac
 import io
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from importlib.resources import files
-from typing import Annotated, Any
-from urllib.parse import parse_qsl, quote, urlsplit
+from typing import Annotated, Any, Literal
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
@@ -34,40 +35,56 @@ from shuffle_ledger.ledger.api.dependencies import (
 from shuffle_ledger.ledger.api.desk import Desk
 from shuffle_ledger.ledger.api.overview import COMPUTED_AT_ONCE, Outlook
 from shuffle_ledger.ledger.api.pages import charts
+from shuffle_ledger.ledger.api.pages.first_row import FirstRow, first_row, row_of
 from shuffle_ledger.ledger.api.pages.spending import Continuation, drawn_until, spending_picture
 from shuffle_ledger.ledger.api.strict_body import check_media_type
+from shuffle_ledger.ledger.decisions.outcomes import collected_on
 from shuffle_ledger.ledger.decisions.quotas import quotas_of
-from shuffle_ledger.ledger.decisions.quoting import BatchQuote, quote_batch
+from shuffle_ledger.ledger.decisions.quoting import quote_batch, what_fits
 from shuffle_ledger.ledger.errors import InvalidValue, NotAllowed
 from shuffle_ledger.ledger.evidence.conditions import OF_SEVERAL_REPORTS
 from shuffle_ledger.ledger.health import VERIFIED_ALARM_SECONDS
-from shuffle_ledger.ledger.policies.registry import Books
+from shuffle_ledger.ledger.policies.registry import ASSUMES, Books
 from shuffle_ledger.ledger.reports.budgets import history, history_point
-from shuffle_ledger.ledger.reports.forecasts import schedule_course, schedule_of_late
+from shuffle_ledger.ledger.reports.forecasts import kind_forecast, schedule_course, schedule_of_late
 from shuffle_ledger.ledger.reports.glimpses import REFUSALS_COUNTED_MAX, refused_since
-from shuffle_ledger.ledger.reports.listing import CohortHead, cohort_heads, latest_entries
+from shuffle_ledger.ledger.reports.listing import (
+    EVERY_ENTRY,
+    CohortHead,
+    EntryFilter,
+    cohort_heads,
+    latest_entries,
+    matching_entries,
+)
 from shuffle_ledger.ledger.reports.profile import ProfilePoint, profile_of
 from shuffle_ledger.ledger.security_log import SecurityEvent
 from shuffle_ledger.ledger.storage.rows import CohortView, StoredVerification
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.days import NotADay, day_from
 from shuffle_ledger.ledger.values.documents import document_of
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
-from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.values.requests import Quote, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import without_names
 
 COHORTS_ON_PAGE = 100
 REFUSED_DAYS = 30  # whose refusals the overview counts
-NEARLY_EXHAUSTED = 0.9  # share of a budget
 ENTRIES_DRAWN = 1000
-ENTRIES_LISTED = 200
-PROFILE_SECONDS = 3.0  # after that the page comes without it, and the next one finds it
+ENTRIES_LISTED = 50
+ENTRIES_SEARCHED = 5_000  # through which one page of a filtered history looks at most
+PROFILE_SECONDS = 0.4  # after that the page comes without it, and the next one finds it
 PROFILE_SECONDS_NEXT = 5  # after which a page without its profile is asked for again
 MAXIMUM_SEQUENCE = 2**63 - 1
 HISTORY_COLUMNS = (
     *("sequence", "kind", "round_id", "actor", "recorded_at", "collected_on", "use_case"),
     *("epsilon_spent_upper", "epsilon_spent_lower", "epsilon_requested_upper", "reason"),
 )
-FORM_FIELDS = ("randomizer", "reports", "sampled_from", "honest_fraction", "reports_per_user")
+FORM_FIELDS = (
+    *("randomizer", "reports", "collected_on", "collected_until"),
+    *("sampled_from", "honest_fraction", "reports_per_user"),
+)
+_WHOLE = re.compile(
+    r"\d{1,20}|\d{1,3}(?:([, ])\d{3})(?:\1\d{3}){0,5}", re.ASCII
+)  # 3000000, 3,000,000, 3 000 000
 POLICY = (
     "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; base-uri 'none';"
     " frame-ancestors 'none'"
@@ -96,6 +113,7 @@ class Row:
 
     sequence: int
     at: datetime
+    collected_on: date | None
     kind: str
     round_id: str | None
     what: str | None
@@ -110,7 +128,19 @@ class _Listed:
     """Which entries the history shows."""
 
     before: int | None = None
-    kind: EntryKind | None = None
+    wanted: EntryFilter = EVERY_ENTRY
+
+    @property
+    def query(self) -> str:
+        """The filter as the query of an address."""
+        fields = {
+            "kind": self.wanted.kind,
+            "randomizer": self.wanted.randomizer,
+            "use_case": self.wanted.use_case,
+            "first": self.wanted.first,
+            "last": self.wanted.last,
+        }
+        return urlencode({name: str(value) for name, value in fields.items() if value is not None})
 
 
 _LAST = _Listed()
@@ -203,17 +233,26 @@ class Card:
     replayed_at: datetime | None  # the whole chain, on a schedule; None: never
 
     @property
+    def row(self) -> FirstRow:
+        """The first row of the card."""
+        body, outlook = self.head.body, self.outlook
+        return first_row(
+            status=self.head.status,
+            spent=0.0 if self.head.windows_only else body.spent.epsilon_upper,
+            budget=body.epsilon_budget,
+            detail=f"at δ {charts.plain(body.delta_budget)}",
+            fits=outlook.fits if outlook is not None else (),
+            late=outlook.of_late if outlook is not None else None,
+            is_computed=outlook is not None,
+        )
+
+    @property
     def state(self) -> str:
         """The state of the cohort, in words: the most urgent that holds."""
         if self.head.status != "open":
             return self.head.status
-        latest = self.outlook.latest if self.outlook is not None else None
-        if latest is not None and latest.rounds_at_least == 0 and latest.next_is_refused:
-            return "exhausted"
-        body = self.head.body
-        share = 0.0 if self.head.windows_only else body.spent.epsilon_upper / body.epsilon_budget
-        if share >= NEARLY_EXHAUSTED or (latest is not None and latest.rounds_at_least == 0):
-            return "nearly exhausted"
+        if self.row.state != "open":
+            return self.row.state
         since = self.replayed_at or self.head.opened_at
         late = datetime.now(UTC) - since > timedelta(seconds=VERIFIED_ALARM_SECONDS)
         return "unverified" if late else "open"
@@ -261,7 +300,11 @@ async def cohort_page(
     token: Reader,
     service: Asked,
     before: Annotated[int | None, Query(ge=2, le=MAXIMUM_SEQUENCE)] = None,
-    kind: Annotated[EntryKind | None, Query()] = None,
+    kind: Annotated[EntryKind | Literal[""] | None, Query()] = None,
+    randomizer: Annotated[str, Query(max_length=100)] = "",
+    use_case: Annotated[str, Query(max_length=200)] = "",
+    first: Annotated[date | Literal[""] | None, Query()] = None,
+    last: Annotated[date | Literal[""] | None, Query()] = None,
 ) -> HTMLResponse:
     """Show a cohort: its budget over time, its profile, its rounds.
 
@@ -271,9 +314,20 @@ async def cohort_page(
         token: whose page it is.
         service: the server's.
         before: the history shows entries before this one; None: the last ones.
-        kind: the history shows only these entries.
+        kind: the history shows only these entries; and so with the next fields.
+        randomizer: the name of the randomizer of their rounds.
+        use_case: the use case of their rounds.
+        first: the first day of collection; of entries without one, the day on which they were recorded.
+        last: the last day.
     """
-    listed = _Listed(before=before, kind=kind)
+    wanted = EntryFilter(
+        kind=kind or None,
+        randomizer=randomizer.strip() or None,
+        use_case=use_case.strip() or None,
+        first=first or None,
+        last=last or None,
+    )
+    listed = _Listed(before=before, wanted=wanted)
     return await _cohort(request, service, seen_cohort(token, cohort), listed=listed)
 
 
@@ -292,16 +346,37 @@ async def quote_page(cohort: str, request: Request, token: Reader, service: Aske
     name = seen_cohort(token, cohort)
     form = await checked_form(request)
     asked = {field: form.get(field, "").strip() for field in FORM_FIELDS}
-    batch: BatchQuote | None = None
+    priced: Priced | None = None
     wrong = None
     try:
-        wanted = RoundRequest(round_id="quote", cohort=name, round=planned(asked), team=token.team)
-        batch = await service.pricing.run(
-            lambda accountant: quote_batch(service.store, accountant, [wanted], fits=True)
-        )
+        wanted = asked_for("quote", name, asked, team=token.team)
+        priced = await service.pricing.run(lambda accountant: _priced(service.store, accountant, wanted))
     except (InvalidParameter, InvalidValue) as error:
         wrong = str(error)
-    return await _cohort(request, service, name, asked=asked, batch=batch, wrong=wrong)
+    return await _cohort(request, service, name, asked=asked, priced=priced, wrong=wrong)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Priced:
+    """The answer that a round would get, and what would fit."""
+
+    quote: Quote
+    more: str | None  # how many such rounds fit; None: it would be refused
+    epsilon0: float | None  # of a refused round: with this one it would be admitted; None: none is known
+
+
+def _priced(store: Store, accountant: Accountant, wanted: RoundRequest) -> Priced:
+    """Return the price of a round, with the number that `forecast` gives of its kind."""
+    (answer,) = quote_batch(store, accountant, [wanted]).quotes
+    if answer.would_be != "admitted":
+        instead = what_fits(store, accountant, wanted)
+        return Priced(quote=answer, more=None, epsilon0=instead.epsilon0)
+    books, view = Books(store=store, accountant=accountant, keep=False), store.view(wanted.cohort)
+    today = datetime.now(UTC).date()
+    found = kind_forecast(books, view, wanted.round, today=today)
+    count = f"{found.rounds_at_least:,}{'' if found.next_is_refused else ' or more'}"
+    count += " of these fit" if not found.windows else " of these fit, collected today"
+    return Priced(quote=answer, more=count if found.rounds_at_least else None, epsilon0=None)
 
 
 def page(template: str, request: Request, *, status: int = 200, **values: Any) -> HTMLResponse:
@@ -319,7 +394,7 @@ async def _cohort(
     name: str,
     *,
     asked: Mapping[str, str] | None = None,
-    batch: BatchQuote | None = None,
+    priced: Priced | None = None,
     wrong: str | None = None,
     listed: _Listed = _LAST,
 ) -> HTMLResponse:
@@ -327,13 +402,13 @@ async def _cohort(
     view = await in_thread(service.store.view, name)
     entries = await in_thread(latest_entries, service.store, name, limit=ENTRIES_DRAWN)
     points, today = [history_point(entry.content()) for entry in entries], datetime.now(UTC).date()
-    older = await in_thread(
-        latest_entries, service.store, name, limit=ENTRIES_LISTED, before=listed.before, kind=listed.kind
-    )
-    rows = [_row(entry.content()) for entry in older[::-1]]
+    searching = partial(matching_entries, limit=ENTRIES_LISTED, searched_max=ENTRIES_SEARCHED)
+    searching = partial(searching, before=listed.before)
+    found_entries, older = await in_thread(searching, service.store, name, listed.wanted)
+    rows = [_row(body) for body in found_entries]
     profile = await _profile(service, view)
     verified = await in_thread(_verified, service.store, name, bearer_of(request))
-    continuation = await _continuation(service, view, drawn_until(points, today), today)
+    continuation, is_computed = await _continuation(service, view, drawn_until(points, today), today)
     limit: dict[str, Any] = {
         "budget": view.cohort.epsilon_budget,
         "budget_word": "compared with" if statement.windows_only else "budget",
@@ -347,7 +422,10 @@ async def _cohort(
         verified=verified,
         papers=sorted(service.dispatch.papers),
         spending=spending_picture(points, continuation=continuation, today=today, **limit),
-        late=continuation.late if continuation is not None else None,
+        assumes=ASSUMES.get(statement.policy, ()),
+        first=row_of(
+            statement, continuation.late if continuation is not None else None, is_computed=is_computed
+        ),
         profile=charts.profile_chart(
             profile, epsilon=view.cohort.epsilon_budget, delta=view.cohort.delta_budget
         ),
@@ -355,16 +433,17 @@ async def _cohort(
         shown=len(rows),
         listed=listed,
         kinds=[kind.value for kind in EntryKind],
-        older=rows[-1].sequence if len(rows) == ENTRIES_LISTED and rows[-1].sequence > 2 else None,
+        randomizers=sorted({str(each.randomizer.to_mapping()["kind"]) for each in view.local}),
+        older=older,
         cohort=view.cohort,
         quotas=await in_thread(quotas_of, service.store, name) if view.cohort.parent is None else (),
         may={permission.value for permission in Permission if bearer_of(request).may(permission)},
         asked=asked or dict.fromkeys(FORM_FIELDS, ""),
-        batch=batch,
+        priced=priced,
         wrong=wrong,
         of_several=_of_several((*view.held, *(slot.round for slot in statement.slots))),
     )
-    if not profile and view.held and request.method == "GET":
+    if ((not profile and view.held) or not is_computed) and request.method == "GET":
         found.headers["Refresh"] = str(PROFILE_SECONDS_NEXT)  # browsers ask again by themselves
     return found
 
@@ -421,8 +500,10 @@ async def _profile(service: Service, view: CohortView) -> tuple[ProfilePoint, ..
         return ()
 
 
-async def _continuation(service: Service, view: CohortView, until: date, today: date) -> Continuation | None:
-    """Return how a cohort could go on as of late; None if that is not known, or is still computed."""
+async def _continuation(
+    service: Service, view: CohortView, until: date, today: date
+) -> tuple[Continuation | None, bool]:
+    """Return how a cohort could go on at its present pace, None without one; and whether that is computed."""
 
     def work(accountant: Accountant) -> Continuation | None:
         books = Books(store=service.store, accountant=accountant, keep=False)
@@ -437,9 +518,9 @@ async def _continuation(service: Service, view: CohortView, until: date, today: 
 
     key = (view.cohort.name, view.head_digest, until)
     try:
-        return await asyncio.wait_for(service.continuations.get(key, computed), PROFILE_SECONDS)
+        return await asyncio.wait_for(service.continuations.get(key, computed), PROFILE_SECONDS), True
     except TimeoutError:
-        return None
+        return None, False
 
 
 def _row(body: EntryBody) -> Row:
@@ -454,6 +535,7 @@ def _row(body: EntryBody) -> Row:
     return Row(
         sequence=body.sequence,
         at=body.recorded_at,
+        collected_on=collected_on(body),
         kind=str(body.kind).replace("_", " "),
         round_id=body.round_id,
         what=described.describe() if described else None,
@@ -484,10 +566,33 @@ def planned(asked: Mapping[str, str]) -> ShuffledRound:
 
 
 def whole(field: str, text: str) -> int:
-    """Return the number that a form's field says; raises InvalidValue."""
-    if not text.isascii() or not text.isdigit() or len(text) > 20:
-        raise InvalidValue(field=field, value=text, expected="a whole number")
-    return int(text)
+    """Return the number that a form's field says: 3000000, 3,000,000 or 3 000 000; raises InvalidValue."""
+    if _WHOLE.fullmatch(text.strip()) is None:
+        raise InvalidValue(field=field, value=text, expected="a whole number, such as 3,000,000")
+    return int(text.replace(",", "").replace(" ", ""))
+
+
+def asked_for(round_id: str, cohort: str, asked: Mapping[str, str], *, team: str | None) -> RoundRequest:
+    """Return the registration that a form asks for; raises InvalidParameter, InvalidValue."""
+    return RoundRequest(
+        round_id=round_id,
+        cohort=cohort,
+        round=planned(asked),
+        collected_on=_day("collected_on", asked.get("collected_on", "")),
+        collected_until=_day("collected_until", asked.get("collected_until", "")),
+        use_case=asked.get("use_case", "").strip() or None,
+        team=team,
+    )
+
+
+def _day(field: str, text: str) -> date | None:
+    """Return the day that a form's field says, None for nothing; raises InvalidValue."""
+    if not text.strip():
+        return None
+    try:
+        return day_from(text.strip())
+    except NotADay as error:
+        raise InvalidValue(field=field, value=text, expected=str(error)) from None
 
 
 def _with_session(request: Request, cookie: str, *, location: str, seconds: int) -> Response:

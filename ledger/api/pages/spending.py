@@ -13,6 +13,7 @@ from shuffle_ledger.ledger.api.pages.charts import Chart, plain, stepped_chart, 
 from shuffle_ledger.ledger.reports.budgets import HistoryPoint
 from shuffle_ledger.ledger.reports.collection_days import by_use_case, days_of, last_of_days
 from shuffle_ledger.ledger.reports.forecasts import ScheduleOfLate
+from shuffle_ledger.ledger.reports.summaries import day_in_words
 from shuffle_ledger.ledger.values.entries import EntryKind
 
 USE_CASES_MAX: Final = 12  # strips; the rounds of all other use cases share one more
@@ -54,7 +55,7 @@ class SpendingPicture:
 
 @dataclass(frozen=True, kw_only=True)
 class Continuation:
-    """What would be spent if the cohort went on as of late."""
+    """What would be spent at the present pace."""
 
     late: ScheduleOfLate
     course: tuple[tuple[date, float], ...]  # days, and upper bounds on epsilon spent by then
@@ -120,7 +121,7 @@ def _in_words(
         f" {upper(points[ends[last]].epsilon_spent_upper)} of {plain(budget)}"
     )
     if ahead is not None and ahead.late.ends_on is not None:
-        said += f"; going on as of late fits until {ahead.late.ends_on} at least"
+        said += f"; at the present pace enough until {day_in_words(ahead.late.ends_on)}"
     return said
 
 

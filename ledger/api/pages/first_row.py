@@ -1,0 +1,97 @@
+"""The first row about a budget: how much is used, what still fits, and until when it is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shuffle_ledger.ledger.api.pages.charts import plain, upper
+from shuffle_ledger.ledger.reports.budgets import BudgetStatement
+from shuffle_ledger.ledger.reports.forecasts import FittingRounds, ScheduleOfLate
+from shuffle_ledger.ledger.reports.summaries import (
+    BudgetState,
+    fits_in_words,
+    pace_detail,
+    pace_in_words,
+    state_in_words,
+    used_percent,
+)
+from shuffle_ledger.ledger.values.requests import CohortStatus
+
+_CLOSED = ("overspent", "frozen")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstRow:
+    """The answers that people look for first, in words."""
+
+    state: BudgetState
+    used: str  # in percent; or `unknown`
+    spent: float  # epsilon, at most
+    budget: float
+    detail: str  # the same in epsilon, and which budget it is
+    fits: tuple[str, ...]  # by randomizer; empty: not known
+    pace: str
+    pace_detail: str
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether nothing is admitted any more."""
+        return self.state in _CLOSED
+
+
+def first_row(
+    *,
+    status: CohortStatus,
+    spent: float,
+    budget: float,
+    detail: str,
+    fits: Sequence[FittingRounds],
+    late: ScheduleOfLate | None,
+    is_computed: bool,
+) -> FirstRow:
+    """Return the row of one budget.
+
+    Args:
+        status: of its chain.
+        spent: upper bound on the epsilon that is spent of it.
+        budget: its epsilon.
+        detail: which budget it is, at which delta.
+        fits: how many more rounds of the kinds in use fit, in the order of their frequency.
+        late: the present pace, if one is recognized.
+        is_computed: whether the pace was looked for.
+    """
+    is_closed = status in _CLOSED
+    return FirstRow(
+        state=state_in_words(status, spent, budget, fits),
+        used="unknown" if status == "frozen" else used_percent(spent, budget),
+        spent=spent,
+        budget=budget,
+        detail=f"ε {upper(spent)} of {plain(budget)}, {detail}",
+        fits=("nothing",) if is_closed else fits_in_words(fits),
+        pace=_pace(late, is_closed=is_closed, is_computed=is_computed),
+        pace_detail="" if late is None or is_closed else pace_detail(late),
+    )
+
+
+def _pace(late: ScheduleOfLate | None, *, is_closed: bool, is_computed: bool) -> str:
+    if is_closed:
+        return "no round is admitted any more"
+    if not is_computed:
+        return "being computed"
+    return pace_in_words(late) or "no regular rounds"
+
+
+def row_of(statement: BudgetStatement, late: ScheduleOfLate | None, *, is_computed: bool) -> FirstRow:
+    """Return the row of a cohort's promise that has the least left."""
+    which = next((one for one in statement.promises if one.budget == statement.budget), None)
+    period = "" if which is None or which.first is None else f", {which.first} to {which.last}"
+    return first_row(
+        status=statement.status,
+        spent=statement.epsilon_spent_upper,
+        budget=statement.epsilon_budget,
+        detail=f"at δ {plain(statement.delta_budget)}{period}",
+        fits=statement.fits,
+        late=late,
+        is_computed=is_computed,
+    )
