@@ -22,6 +22,7 @@ from shuffle_ledger.ledger.reports.budgets import history
 from shuffle_ledger.ledger.reports.collection_days import last_of_days
 from shuffle_ledger.ledger.reports.glimpses import CURVE_POINTS, TAIL_ENTRIES, glimpses, refused_since
 from shuffle_ledger.ledger.reports.listing import cohort_heads
+from shuffle_ledger.ledger.reports.summaries import day_in_words
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import privacy_losses
@@ -79,12 +80,12 @@ def test_a_card_of_a_cohort_with_windows_says_what_fits_into_them(server: Server
         assert server.register(f"w {number}", cohort="windowed", collected_on=day).status_code == 201
     said = server.ask("POST", "/v1/cohorts/windowed/forecast", json={}).json()
     kind, card = said["kinds"][0], _login(server).get("/").text.split("<h2>windowed")[1]
+    ends = day_in_words(date.fromisoformat(said["of_late"]["ends_on"]))
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>|\s+", " ", card))
     assert kind["rounds_at_least"] == kind["windows"][0]["rounds_today"] > 0
-    assert f"still fit at least {kind['rounds_at_least']:,} of krr(" in text
-    assert "reports, collected today" in text
+    assert f"Still fits {kind['rounds_at_least']:,} or more of krr(k=2)" in text
     assert said["of_late"]["every"] == "week"
-    assert f"every week: fits until {said['of_late']['ends_on']} at least" in text
+    assert f"At the present pace enough until {ends} every week one of krr(k=2)" in text
 
 
 @pytest.mark.slow
@@ -104,11 +105,11 @@ def test_a_card_says_what_the_api_says(server: Server) -> None:
     phones, secret = page.split('<a class="card cohort"')[1:]
     texts = [re.sub(r"<[^>]+>|\s+", " ", card) for card in (phones, secret)]
     texts = [re.sub(r"\s+", " ", text) for text in texts]
-    at_least = "" if kind["next_is_refused"] else "at least "
-    assert f"still fit {at_least}{kind['rounds_at_least']:,} of krr(" in texts[0]
-    assert f"every week: fits until {late['ends_on']} at least" in texts[0]
-    assert "refused in 30 days 1 " in texts[0]
-    assert "not computed" in texts[1]
+    ends = day_in_words(date.fromisoformat(late["ends_on"]))
+    assert f"Still fits {kind['rounds_at_least']:,} or more of krr(k=2)" in texts[0]
+    assert f"At the present pace enough until {ends} every week one of krr(k=2)" in texts[0]
+    assert "4 rounds held · 1 refused in 30 days" in texts[0]
+    assert "being computed" in texts[1]
     line = re.search(r'class="line" points="([^"]+)"', phones)
     assert line
     heights = [float(point.split(",")[1]) for point in line.group(1).split()]
@@ -157,7 +158,7 @@ def test_a_cohorts_picture_is_over_days_of_collection(server: Server) -> None:
     assert server.register("too much", collected_on=f"{days[0]}", use_case="w", **TOO_MUCH).status_code == 409
     late = server.ask("POST", "/v1/cohorts/phones/forecast", json={}).json()["of_late"]
     text = _login(server).get("/cohorts/phones").text
-    assert f"fits until <b>{late['ends_on']}</b> at least" in text
+    assert f"enough until {day_in_words(date.fromisoformat(late['ends_on']))}" in text
     assert re.findall(r"<b>(\w+)</b> <small>([^<]+)<", text) == [
         ("emoji", "4 admitted"),
         ("w", "0 admitted, 1 refused"),

@@ -22,21 +22,25 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
-from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.accounting import Accountant, ShuffledRound
 from shuffle_ledger.ledger.access import revoke
 from shuffle_ledger.ledger.api.auth.sessions import COOKIE, SESSION_SECONDS, Sessions
 from shuffle_ledger.ledger.api.dependencies import Dispatch
 from shuffle_ledger.ledger.api.pages import routes
 from shuffle_ledger.ledger.api.pages.routes import POLICY
 from shuffle_ledger.ledger.checkpoints.making import sign_standing
+from shuffle_ledger.ledger.decisions.admission import admit_at_once
+from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.recovery.reconciliation import reconcile
+from shuffle_ledger.ledger.reports.listing import EntryFilter, matching_entries
 from shuffle_ledger.ledger.storage.anchor import Anchor
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import Pending
+from shuffle_ledger.ledger.values.requests import Pending, RoundRequest
 from shuffle_ledger.ledger.values.signing import SigningKey
 from tests.api.conftest import OTHERS_COOKIES, ROUND, Server
 from tests.api.test_rounds import TOO_MUCH
 
+ROUND_KIND = ShuffledRound.from_mapping(ROUND)
 WAIT_SECONDS_MAX = 60.0
 ATTACK = "<script>alert(1)</script>"
 FORM = {"randomizer": "krr(k=2, epsilon0=1)", "reports": "500"}
@@ -295,16 +299,16 @@ def test_a_broken_promise_is_said_before_any_number(server: Server) -> None:
     settled = server.ask("POST", "/v1/rounds/a/settle", bearer="registrar", json={"reports": 2})
     assert settled.json()["overspent"] is True
     page = person.get("/cohorts/phones").text
-    assert page.index("The promise was broken") < page.index("remaining")
-    assert re.search(r'class="big">0<', page)
+    assert page.index("The promise was broken") < page.index(">Used<")
+    assert "no round is admitted any more" in page
     assert "overspent" in person.get("/").text
     standing = server.store.standing()
     later = tuple(replace(head, sequence=head.sequence + 5) for head in standing.heads)
     kept = sign_standing(replace(standing, heads=later), SigningKey.generate())
     reconcile(server.store, kept, reason="an old backup", actor="tester", nothing_later=True)
     page = person.get("/cohorts/secret").text
-    assert page.index("The spending is unknown") < page.index("remaining")
-    assert re.search(r'class="big">unknown<', page)
+    assert page.index("The spending is unknown") < page.index(">Used<")
+    assert re.search(r'class="big">unknown <', page)
 
 
 def test_no_page_says_what_is_left_of_a_ledger_behind_its_checkpoint(
@@ -487,3 +491,59 @@ def test_the_overview_comes_in_pages_and_alarms_of_all_of_them(
     assert "cohorts/secret" not in limited
     listed = server.ask("GET", "/v1/cohorts?limit=2&after=phones", bearer="limited").json()
     assert [each["name"] for each in listed] == ["tablets", "watches"]
+
+
+def test_a_history_is_filtered_by_outcome_kind_use_case_and_day(server: Server) -> None:
+    days = ("2025-01-06", "2025-01-13", "2025-01-20")
+    for number, day in enumerate(days):
+        use_case = ("emoji", "words")[number % 2]
+        assert server.register(f"a {number}", collected_on=day, use_case=use_case).status_code == 201
+    server.register("too much", collected_on=days[1], use_case="emoji", **TOO_MUCH)
+    person = _login(server)
+
+    def shown(query: str) -> list[str]:
+        page = person.get(f"/cohorts/phones?{query}")
+        assert page.status_code == 200
+        return re.findall(r'href="/rounds/([^"]+)"', page.text.split('id="history"')[1])
+
+    assert shown("") == ["too%20much", "a%202", "a%201", "a%200"]
+    assert shown("kind=&randomizer=&use_case=&first=&last=") == shown("")  # the form with nothing filled in
+    assert shown("kind=refused") == ["too%20much"]
+    assert shown("randomizer=krr&use_case=emoji") == ["a%202", "a%200"]
+    assert shown(f"first={days[1]}&last={days[1]}") == ["too%20much", "a%201"]
+    assert shown("use_case=none") == []
+
+
+def test_pages_of_a_history_have_every_entry_once(store: Store) -> None:
+    accountant = Accountant()
+    with_use_case = EntryFilter(use_case="emoji")
+    for number in range(7):
+        request = RoundRequest(
+            round_id=f"{number}", cohort="phones", round=ROUND_KIND, use_case=("emoji", "words")[number % 2]
+        )
+        assert admit_at_once(store, accountant, request, actor="tester") is not None
+    for wanted, expected in ((with_use_case, ["6", "4", "2", "0"]), (EntryFilter(), [*"6543210", None])):
+        for searched_max in (1, 3, 1000):
+            seen, before = list[str | None](), None
+            while True:
+                found, before = matching_entries(
+                    store, "phones", wanted, limit=2, searched_max=searched_max, before=before
+                )
+                assert len(found) <= 2
+                seen += [body.round_id for body in found]
+                if before is None:
+                    break
+            assert seen == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("3000000", 3_000_000), ("3,000,000", 3_000_000), ("3 000 000", 3_000_000), ("7", 7)]
+)
+def test_a_form_takes_numbers_as_people_write_them(text: str, number: int) -> None:
+    assert routes.whole("reports", text) == number
+
+
+@pytest.mark.parametrize("text", ["", "3.000.000", "3,00", "30,0000", "3, 000", "1,000 000", "-3", "3e6"])
+def test_a_form_refuses_numbers_that_may_mean_another(text: str) -> None:
+    with pytest.raises(InvalidValue, match="such as 3,000,000"):
+        routes.whole("reports", text)

@@ -87,7 +87,7 @@ def row_of(statement: BudgetStatement, late: ScheduleOfLate | None, *, is_comput
     which = next((one for one in statement.promises if one.budget == statement.budget), None)
     period = "" if which is None or which.first is None else f", {which.first} to {which.last}"
     return first_row(
-        status=statement.status,
+        status=which.status if which is not None and statement.status == "open" else statement.status,
         spent=statement.epsilon_spent_upper,
         budget=statement.epsilon_budget,
         detail=f"at δ {plain(statement.delta_budget)}{period}",
