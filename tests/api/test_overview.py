@@ -15,13 +15,14 @@ from sqlalchemy import Engine, delete, event
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound
 from shuffle_ledger.ledger.api.overview import COMPUTED_AT_ONCE, Overview
+from shuffle_ledger.ledger.api.pages import routes
 from shuffle_ledger.ledger.api.pages.charts import upper
 from shuffle_ledger.ledger.decisions import open_cohort
 from shuffle_ledger.ledger.decisions.admission import admit_at_once, register
 from shuffle_ledger.ledger.reports.budgets import history
 from shuffle_ledger.ledger.reports.collection_days import last_of_days
 from shuffle_ledger.ledger.reports.glimpses import CURVE_POINTS, TAIL_ENTRIES, glimpses, refused_since
-from shuffle_ledger.ledger.reports.listing import cohort_heads
+from shuffle_ledger.ledger.reports.listing import EntryFilter, cohort_heads, matching_entries
 from shuffle_ledger.ledger.reports.summaries import day_in_words
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
@@ -150,7 +151,10 @@ def test_a_page_of_cohorts_takes_as_many_statements_as_one(any_store: Store) -> 
 
 
 @pytest.mark.slow
-def test_a_cohorts_picture_is_over_days_of_collection(server: Server) -> None:
+def test_a_cohorts_picture_is_over_days_of_collection(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "PROFILE_SECONDS", 60.0)
     today = datetime.now(UTC).date()
     days = [today - timedelta(days=7 * number) for number in (4, 2, 3, 1)]  # not in their order
     for number, day in enumerate(days):
@@ -233,3 +237,25 @@ def test_each_day_is_told_by_an_entry_that_counts_all_rounds_until_then() -> Non
     for day, number in found.items():
         admitted = [place for place, each in enumerate(chain[:-1]) if each.collected_on <= day]
         assert number == max(admitted)  # the refusal counts nothing
+
+
+@pytest.mark.slow
+def test_pages_of_a_history_have_every_entry_once(sqlite_store: Store) -> None:
+    accountant = Accountant()
+    for number in range(7):
+        admit(sqlite_store, accountant, f"{number}", "phones", use_case=("emoji", "words")[number % 2])
+    for wanted, expected in (
+        (EntryFilter(use_case="emoji"), ["6", "4", "2", "0"]),
+        (EntryFilter(), [*"6543210", None]),
+    ):
+        for searched_max in (1, 3, 1000):
+            seen, before = list[str | None](), None
+            while True:
+                found, before = matching_entries(
+                    sqlite_store, "phones", wanted, limit=2, searched_max=searched_max, before=before
+                )
+                assert len(found) <= 2
+                seen += [body.round_id for body in found]
+                if before is None:
+                    break
+            assert seen == expected
