@@ -8,8 +8,7 @@ import pytest
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.policies import ASSUMES
-from shuffle_ledger.ledger.reports.rounds_left import FittingRounds
-from shuffle_ledger.ledger.reports.schedules_of_late import ScheduleOfLate
+from shuffle_ledger.ledger.reports.forecasts import FittingRounds, ScheduleOfLate
 from shuffle_ledger.ledger.reports.summaries import (
     fits_in_words,
     pace_detail,
