@@ -9,7 +9,6 @@ from shuffle_ledger.accounting.verification.second_method import (
     SMALLEST_DELTA,
     composed_epsilon,
     round_delta,
-    round_slack,
 )
 
 __all__ = [
@@ -18,5 +17,4 @@ __all__ = [
     "Coverage",
     "composed_epsilon",
     "round_delta",
-    "round_slack",
 ]

@@ -138,6 +138,7 @@ def test_a_table_of_cells_costs_a_little_less() -> None:
     assert 0.998 * outer < inner < outer * (1 + 1e-4)
 
 
+@pytest.mark.slow
 def test_a_second_method_finds_the_same_delta() -> None:
     accountant = Accountant()
     for sigma, reports, epsilon in ((4.0, 1000, 0.02), (4.0, 10**5, 0.001), (2.0, 1000, 0.05)):

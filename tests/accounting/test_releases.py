@@ -28,7 +28,6 @@ from shuffle_ledger.accounting import (
 from shuffle_ledger.accounting.pld.renyi_conversion import linear_curve, profile_of_renyi_bounds
 from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
 from shuffle_ledger.accounting.verification import Coverage
-from shuffle_ledger.accounting.verification.second_method import round_delta
 from tests.tiers import thorough
 
 mp.mp.dps = 40
@@ -256,32 +255,6 @@ def test_filters_charge_what_is_declared_exactly() -> None:
     assert open_ended.renyi[0] > concentrated.renyi[0]
     bound = accountant.renyi_divergence({release("declared(rho=0.01)"): 3}, order=8.0)
     assert bound.lower <= bound.upper <= 0.24 * (1 + 1e-9)
-
-
-@pytest.mark.parametrize(
-    ("written", "sampled"),
-    [
-        ("declared(rho=0.05)", {}),
-        ("declared(rho=2, relation='add-remove')", {}),
-        ("declared(renyi=[[2, 0.05], [8, 0.3], [32, 1.5]])", {}),
-        ("declared(renyi=[[3, 0.05], [8, 0.3]], relation='add-remove')", {}),
-        ("declared(rho=0.05, delta=1e-4)", {}),
-        ("declared(mu=0.7, delta=1e-4)", {}),
-        ("gaussian(sigma=2)", {"reports": 50, "sampled_from": 1000}),
-        ("discrete_gaussian(sigma=5, sensitivity=2)", {}),
-        ("central_laplace(scale=2)", {}),
-    ],
-)
-def test_releases_are_confirmed_by_the_second_method(written: str, sampled: dict[str, int]) -> None:
-    shuffled = ShuffledRound(randomizer=parse_randomizer(written), **{"reports": 1, **sampled})  # type: ignore[arg-type]
-    for delta in (1e-3, 1e-8):
-        epsilon = Accountant().certify({shuffled: 1}, delta=delta).epsilon_upper
-        if math.isinf(epsilon):
-            continue
-        second = round_delta(shuffled, epsilon * 0.98)
-        bounds = Accountant().certify_delta({shuffled: 1}, epsilon=epsilon * 0.98)
-        assert second is not None
-        assert bounds.delta_lower * 0.99 <= second <= bounds.delta_upper * 1.01
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,7 @@ from scipy.stats import binom, norm
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
-from shuffle_ledger.accounting.verification.second_method import (
-    AGREEMENT,
-    composed_epsilon,
-    round_delta,
-    round_slack,
-)
+from shuffle_ledger.accounting.verification.second_method import AGREEMENT, composed_epsilon, round_delta
 from tests.accounting.alike import alike
 
 ROUNDS = [
@@ -32,6 +27,7 @@ ROUNDS = [
     ("rappor(epsilon0=4, domain=2600)", {"reports": 67_015, "honest_fraction": 0.9}),
     ("blh(epsilon0=3)", {"reports": 10_000}),
     ("hadamard(epsilon0=3, domain=64)", {"reports": 10_000}),
+    ("generic(epsilon0=1)", {"reports": 10_000, "delta0": 1e-14, "analysis": "clone"}),
 ]
 
 
@@ -48,16 +44,13 @@ def accountant() -> Accountant:
 @pytest.mark.parametrize(("randomizer", "parameters"), ROUNDS)
 def test_rounds_are_confirmed(accountant: Accountant, randomizer: str, parameters: dict[str, object]) -> None:
     shuffled = one_round(randomizer, **parameters)
+    loss = accountant.privacy_loss(shuffled)
     for delta in (1e-3, 1e-6, 1e-8):
         epsilon = 0.9 * accountant.certify({shuffled: 1}, delta=delta).epsilon_lower
-        bounds = accountant.certify_delta({shuffled: 1}, epsilon=epsilon)
+        below, above = (pair.hockey_stick_divergence(epsilon) for pair in (loss.lower, loss.upper))
         found = round_delta(shuffled, epsilon)
-        if found is None:
-            continue  # allowed, but not everywhere: see the count below
-        assert bounds.delta_lower * (1 - AGREEMENT) <= found <= bounds.delta_upper * (1 + AGREEMENT)
-    assert (
-        round_delta(shuffled, 0.9 * accountant.certify({shuffled: 1}, delta=1e-3).epsilon_lower) is not None
-    )
+        assert found is not None
+        assert below * (1 - AGREEMENT) <= found <= above * (1 + AGREEMENT)
 
 
 @pytest.mark.slow
@@ -119,51 +112,6 @@ def test_compositions_are_confirmed(accountant: Accountant) -> None:
         )
 
 
-PAIRS_AND_MIXTURES = [
-    ("declared(epsilon=0.7, delta=1e-7)", {"reports": 10}),
-    ("binomial_sum(bits=10, p=0.3)", {"reports": 5_000}),
-    ("binomial_sum(bits=1, p=0.9)", {"reports": 50}),
-    ("binomial_sum(bits=10, p=0.3)", {"reports": 500, "sampled_from": 5_000}),
-    ("binomial_histogram(bits=3, p=0.2)", {"reports": 3_000}),
-    ("uniformity_tester(noise=3)", {"reports": 500}),
-    ("distinct_elements(p=0.1)", {"reports": 5}),
-    ("krr(k=4, epsilon0=1)", {"reports": 100, "sampled_from": 1_000, "honest_fraction": 0.9}),
-    ("generic(epsilon0=2)", {"reports": 5_000, "sampled_from": 10**6, "honest_fraction": 0.5}),
-    ("generic(epsilon0=1)", {"reports": 10_000, "delta0": 1e-14, "analysis": "clone"}),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("randomizer", "parameters"), PAIRS_AND_MIXTURES)
-def test_pairs_mixtures_and_rounds_with_a_slack_are_confirmed(
-    accountant: Accountant, randomizer: str, parameters: dict[str, object]
-) -> None:
-    kind = one_round(randomizer, **parameters)
-    loss = accountant.privacy_loss(kind)
-    for delta in (1e-3, 1e-6, 1e-8):
-        epsilon = 0.9 * min(accountant.certify({kind: 1}, delta=delta).epsilon_upper, 30.0)
-        below, above = (pair.hockey_stick_divergence(epsilon) for pair in (loss.lower, loss.upper))
-        found = round_delta(kind, epsilon)
-        assert found is not None
-        assert below * (1 - AGREEMENT) <= found <= above * (1 + AGREEMENT)
-    assert round_slack(kind) == pytest.approx(kind.slack if kind.delta0 else 0.0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("delta", [1e-12, 1e-20, 1e-40])
-def test_deep_tails_are_confirmed_and_what_is_beside_them_is_not(
-    accountant: Accountant, delta: float
-) -> None:
-    held = {one_round("krr(k=96, epsilon0=2)", reports=20_000 + 400 * i): 1 + i % 3 for i in range(6)}
-    certificate = accountant.certify(held, delta=delta)
-    pairs = [(accountant.privacy_loss(kind), count) for kind, count in held.items()]
-    above = composed_epsilon([(loss.upper, count) for loss, count in pairs], delta=delta, slack=0.0)
-    below = composed_epsilon([(loss.lower, count) for loss, count in pairs], delta=delta, slack=0.0)
-    assert above is not None
-    assert below is not None
-    assert certificate.epsilon_lower * (1 - 1e-3) <= below <= above <= certificate.epsilon_upper * (1 + 1e-3)
-
-
 def test_a_slack_is_part_of_the_second_answer(accountant: Accountant) -> None:
     held = {one_round("generic(epsilon0=1)", reports=10_000, delta0=1e-12, analysis="clone"): 3}
     certificate = accountant.certify(held, delta=1e-6)
@@ -178,12 +126,17 @@ def test_a_slack_is_part_of_the_second_answer(accountant: Accountant) -> None:
 
 
 def test_where_it_has_no_answer_it_gives_none(accountant: Accountant) -> None:
-    assert round_delta(one_round("binomial_histogram(bits=1000000, p=0.5)", reports=10**6), 0.1) is None
+    for written, fields in (
+        ("binomial_histogram(bits=1, p=0.5)", {"reports": 100}),
+        ("krr(k=4, epsilon0=1)", {"reports": 100, "sampled_from": 1_000, "honest_fraction": 0.9}),
+    ):
+        assert round_delta(one_round(written, **fields), 0.1) is None
     loss = accountant.privacy_loss(one_round("krr(k=4, epsilon0=1)", reports=100))
     certain = accountant.privacy_loss(
         one_round("krr(k=4, epsilon0=1)", reports=1, analysis="strong-adversary")
     )
     assert composed_epsilon([(certain.upper, 3)], delta=1e-6, slack=0.0) is None, "no finite epsilon holds"
+    assert composed_epsilon([(loss.upper, 3)], delta=1e-12, slack=0.0) is None, "round-off is as large"
     assert composed_epsilon([(loss.upper, 0)], delta=1e-6, slack=0.0) == 0.0
 
 
