@@ -293,7 +293,8 @@ def _write_in_steps(connection: Connection, rows: Mapping[str, list[dict[str, An
         if row["parameters"] is not None:
             connection.execute(_KIND, {"digest": row["accounted_digest"], "parameters": row["parameters"]})
         place = {name: row[name] for name in ("cohort", "accounted_digest")}
-        connection.execute(_NOTHING_HELD, place)
+        if not row["is_held"]:
+            connection.execute(_NOTHING_HELD, place)
         more = {"more": row["count"], "more_local": row["local_count"]}
         connection.execute(_CHANGE, {f"its_{name}": value for name, value in place.items()} | more)
     return True
@@ -322,7 +323,7 @@ def _rows(steps: Sequence[Step]) -> dict[str, list[dict[str, Any]]]:
         move[COUNT_OF_KIND[draft.kind]] += 1
         written.append({**(vars(draft.registers) if draft.registers else _NOT_REGISTERED), **vars(entry)})
         for change in draft.changes:
-            is_known = change.accounted in view.held or change.accounted in view.local
+            is_held = change.accounted in view.held or change.accounted in view.local
             parameters = entries.round_bytes(change.accounted)
             digest = entries.round_digest(parameters)
             changed = changes.setdefault(
@@ -332,7 +333,8 @@ def _rows(steps: Sequence[Step]) -> dict[str, list[dict[str, Any]]]:
                     "accounted_digest": digest,
                     "count": 0,
                     "local_count": 0,
-                    "parameters": None if is_known or digest in known else parameters,
+                    "parameters": None if is_held or digest in known else parameters,
+                    "is_held": is_held,  # the row is there, perhaps with counts of 0
                 },
             )
             known.add(digest)

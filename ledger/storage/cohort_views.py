@@ -45,6 +45,8 @@ from shuffle_ledger.ledger.values.requests import DECLARED, Cohort, RoundRequest
 
 KINDS_REMEMBERED_MAX = 8192
 VIEWS_REMEMBERED_MAX = 4096
+# On SQLite, where a statement more is cheap, and no other writer comes between.
+_TAKEN = select(rounds.c.round_id).where(rounds.c.round_id.in_(bindparam("ids", expanding=True)), rows.FIRST)
 _OF_COHORT = tuple(field.name for field in dataclasses.fields(Cohort) if field.name not in DECLARED)
 
 
@@ -225,10 +227,8 @@ def of_new_rounds(
     if connection.dialect.name == "postgresql":
         taken, numbers = listed[0].taken or [], listed[0].numbers
     else:
-        # One more statement for each: they are cheap here, and no other writer comes between.
-        held = select(rounds.c.round_id).where(rounds.c.round_id.in_(ids), rows.FIRST)
-        taken = connection.execute(held).scalars().all()
-        first: int = connection.execute(select(engine.next_registration("sqlite"))).scalar_one()
+        taken = connection.execute(_TAKEN, {"ids": ids}).scalars().all()
+        first = listed[0].number
         numbers = range(first, first + count)
     return Found(
         views=seen | read,
@@ -333,7 +333,8 @@ def _of_new_rounds(dialect_name: str) -> Select[Any]:
         engine.clock(dialect_name).label("at"),
     ).select_from(cohorts.join(heads, heads.c.cohort == cohorts.c.name))
     if dialect_name == "sqlite":
-        return query.where(cohorts.c.name.in_(bindparam("names", expanding=True)))
+        number = select(engine.next_registration(dialect_name)).scalar_subquery().label("number")
+        return query.add_columns(number).where(cohorts.c.name.in_(bindparam("names", expanding=True)))
     taken = select(func.array_agg(rounds.c.round_id)).where(
         rounds.c.round_id == engine.any_of("ids"), rows.FIRST
     )
