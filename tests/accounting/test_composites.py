@@ -382,7 +382,8 @@ def test_two_laplace_reports_alone_are_the_mechanisms_themselves(epsilons: tuple
         exact = middle + (alone(epsilon - second) + math.exp(-second) * alone(epsilon + second)) / 2
         assert lower <= exact * (1 + 1e-10)
         assert upper >= exact * (1 - 1e-10)
-        assert upper - lower < 2e-3 * exact
+        # The product of two grids is coarse: losses next to the largest are a percent apart.
+        assert upper - lower < 1.5e-2 * exact
 
 
 @pytest.mark.parametrize(("reports", "epsilon"), [(2, 0.3), (50, 0.2), (10**4, 0.01)])
