@@ -9,13 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.randomizers import RANDOMIZERS, Joint, LocalRandomizer, Parallel
+from shuffle_ledger.accounting.randomizers.mixed import MixedFleet
 
 _MAXIMUM_LENGTH = 1_000_000  # characters of a call
+# Every kind that can be written: of single randomizers, and mixed fleets, which no ledger takes.
+_KINDS: Mapping[str, type[LocalRandomizer]] = {**RANDOMIZERS, MixedFleet.kind: MixedFleet}
 _MAXIMUM_DEPTH = 8  # randomizers inside one another
 _FIELD = "randomizer"  # as errors name it
 _CALL = "a call such as krr(k=10, epsilon0=1.15)"  # what errors expect
 # Other names that people give epsilon0; a message asks whether it was meant.
 _EPSILON0_OTHERWISE = frozenset({"eps", "eps0", "epsilon", "epsilon_0", "e0"})
+_GROUPS = "pairs such as (20000, krr(k=10, epsilon0=1)), or objects with reports and a randomizer"
 _PAIRS = "pairs such as (0.5, krr(k=10, epsilon0=1)), or objects with a weight and a randomizer"
 
 
@@ -92,12 +96,12 @@ def _completed(written: object, epsilon0: float, depth: int) -> object:
         return [_completed(one, epsilon0, depth) for one in written]
     if not isinstance(written, Mapping):
         return written
-    kind = RANDOMIZERS.get(str(written.get("kind")))
+    kind = _KINDS.get(str(written.get("kind")))
     if kind is None:
         return {name: _completed(value, epsilon0, depth) for name, value in written.items()}
     completed = dict(written)
-    if "parts" in written:
-        completed["parts"] = _completed(written["parts"], epsilon0, depth - 1)
+    for name in {"parts", "groups"} & set(written):
+        completed[name] = _completed(written[name], epsilon0, depth - 1)
     takes = any(field.name == "epsilon0" and field.init for field in dataclasses.fields(kind))
     if takes and "epsilon0" not in written:
         completed["epsilon0"] = epsilon0
@@ -137,10 +141,10 @@ def _mapping(node: ast.Call) -> Mapping[str, object]:
     wrong = InvalidParameter(_FIELD, ast.unparse(node), _CALL)
     if not isinstance(node.func, ast.Name):
         raise wrong
-    if node.func.id not in RANDOMIZERS:
+    if node.func.id not in _KINDS:
         raise _unknown_kind(ast.unparse(node), node.func.id)
     mapping: dict[str, object] = {"kind": node.func.id}
-    listed = {"joint": "parts", "parallel": "parts", "table": "rows"}.get(node.func.id)
+    listed = {"joint": "parts", "parallel": "parts", "table": "rows", "mixed": "groups"}.get(node.func.id)
     if node.args:
         if listed is None:
             raise wrong
@@ -174,9 +178,9 @@ def _value(node: ast.expr, field: str) -> object:
 
 def _build(mapping: Mapping[str, object], depth: int) -> LocalRandomizer:
     kind = mapping.get("kind")
-    if not isinstance(kind, str) or kind not in RANDOMIZERS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise _unknown_kind(kind, kind)
-    randomizer = RANDOMIZERS[kind]
+    randomizer = _KINDS[kind]
     parameters = {str(name): value for name, value in mapping.items() if name != "kind"}
     fields = [field for field in dataclasses.fields(randomizer) if field.init]
     names = ["parts"] if randomizer is Parallel else [field.name for field in fields]
@@ -196,15 +200,17 @@ def _build(mapping: Mapping[str, object], depth: int) -> LocalRandomizer:
         return Joint(parts=_parts(parameters["parts"], depth))  # type: ignore[arg-type]  # checked there
     if randomizer is Parallel:
         return _parallel(parameters["parts"], depth)
+    if randomizer is MixedFleet:
+        parameters["groups"] = _groups(parameters["groups"], depth)
     return randomizer(**parameters)  # type: ignore[arg-type]  # each constructor checks its own values
 
 
 def _unknown_kind(written: object, kind: object) -> InvalidParameter:
     """Returns the error of a randomizer that no kind has the name of."""
-    known = ", ".join(RANDOMIZERS)
+    known = ", ".join(_KINDS)
     message = None
     if isinstance(kind, str) and kind:
-        message = f"there is no randomizer {kind!r}{_meant(kind, RANDOMIZERS)}; known are {known}"
+        message = f"there is no randomizer {kind!r}{_meant(kind, _KINDS)}; known are {known}"
     return InvalidParameter(_FIELD, written, f"one of {known}", message)
 
 
@@ -247,3 +253,17 @@ def _weighted(one: object, field: str) -> tuple[object, object]:
     if isinstance(one, list | tuple) and len(one) == 2:
         return one[0], one[1]
     raise InvalidParameter(field, one, _PAIRS)
+
+
+def _groups(written: object, depth: int) -> tuple[tuple[object, object], ...]:
+    """Returns the groups of a mixed fleet, each a number of reports and a randomizer."""
+    if not isinstance(written, list | tuple):
+        raise InvalidParameter("groups", written, _GROUPS)
+    found = []
+    for place, one in enumerate(written):
+        if isinstance(one, Mapping) and set(one) == {"reports", "randomizer"}:
+            one = one["reports"], one["randomizer"]  # noqa: PLW2901 - the JSON form of the same
+        if not isinstance(one, list | tuple) or len(one) != 2:
+            raise InvalidParameter(f"groups[{place}]", one, _GROUPS)
+        found.append((one[0], _parsed(one[1], depth - 1)))
+    return tuple(found)

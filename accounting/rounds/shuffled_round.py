@@ -17,6 +17,7 @@ from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers import Generic, LocalGaussian, LocalRandomizer
 from shuffle_ledger.accounting.randomizers.base import EXACT, DecomposedRandomizer
 from shuffle_ledger.accounting.randomizers.generic import CLONE, CLONE_IDENTICAL, TIGHT, of_any_order
+from shuffle_ledger.accounting.randomizers.mixed import MixedFleet
 from shuffle_ledger.accounting.randomizers.notation import parse_randomizer
 
 
@@ -158,6 +159,13 @@ class ShuffledRound:
         return self.sampled_from is not None and self.honest_fraction < 1
 
     def _check_honesty(self) -> None:
+        if isinstance(self.randomizer, MixedFleet):
+            if self.reports != self.randomizer.reports:
+                expected = f"{self.randomizer.reports}, the reports of all groups of the mixed fleet"
+                raise InvalidParameter("reports", self.reports, expected)
+            if self.sampled_from is not None:
+                expected = "nothing for mixed: how a sample falls on its groups is not accounted"
+                raise InvalidParameter("sampled_from", self.sampled_from, expected)
         least = self.randomizer.minimum_honest
         if least == 0 and self.honest_fraction < 1:
             expected = f"1 for {self.randomizer.kind}: {self.randomizer.silence}"

@@ -7,6 +7,7 @@ import dataclasses
 import math
 
 from shuffle_ledger.accounting.randomizers import WholeRelease
+from shuffle_ledger.accounting.randomizers.mixed import MixedFleet
 from shuffle_ledger.accounting.rounds.shuffled_round import (
     ShuffledRound,
     certain_round,
@@ -38,6 +39,8 @@ def slot_for(shuffled: ShuffledRound) -> ShuffledRound:
     shuffled = certain_round(shuffled)
     if shuffled.reports_per_user > 1:
         return _slot_of_several(shuffled)
+    if isinstance(shuffled.randomizer, MixedFleet):
+        return shuffled  # no group may be rounded alone: its number is the randomizer's
     if isinstance(shuffled.randomizer, WholeRelease) and shuffled.sampled_from is None:
         return dataclasses.replace(shuffled, reports=1)  # nothing depends on their number
     if shuffled.sampled_from is not None:

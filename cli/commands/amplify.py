@@ -15,12 +15,14 @@ from shuffle_ledger.accounting import (
     ShuffledRound,
     charged_as,
     exact_text,
+    parse_randomizer,
     published_bounds,
 )
 from shuffle_ledger.cli.commands.amplify_views import counter_facts, few_honest_facts, of_attributes
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.cli.options import (
     NO_LEDGER,
+    WHOLE,
     output_options,
     question_options,
     round_options,
@@ -44,6 +46,12 @@ from shuffle_ledger.ledger.values import (
 
 @click.command()
 @round_options
+@click.option(
+    "--dummies",
+    type=WHOLE,
+    metavar="D",
+    help="Reports that the shuffler draws from the uniform law over all reports, beside --reports.",
+)
 @click.option("--compare", is_flag=True, help="Show what published closed forms say, too; with --delta.")
 @click.option(
     "--attributes", is_flag=True, help="Of a joint: show also the bound if only one attribute differs."
@@ -53,6 +61,7 @@ from shuffle_ledger.ledger.values import (
 @output_options
 def amplify(
     described: ShuffledRound,
+    dummies: int | None,
     delta: float | None,
     epsilon: float | None,
     precision: float,
@@ -65,6 +74,8 @@ def amplify(
     """Bound the privacy loss of one shuffled round."""
     if compare and delta is None:
         raise click.UsageError("--compare needs --delta: closed forms bound epsilon at a delta")
+    if dummies is not None:
+        described = with_dummies(described, dummies)
     accountant = Accountant(precision=precision)
     certificate, of = certify(accountant, {described: 1}, delta=delta, epsilon=epsilon)
     attacked = attack_on(described, certificate, of=of)
@@ -89,6 +100,16 @@ def amplify(
     rows |= per_user_facts(described)
     rows["known attack gets"] = "no attack is known" if attacked is None else lower(attacked)
     present(document, lambda: facts(title, rows), as_json=as_json)
+
+
+def with_dummies(described: ShuffledRound, dummies: int) -> ShuffledRound:
+    """Returns the round with reports that the shuffler adds."""
+    randomizer = described.written
+    if randomizer.kind == "mixed":
+        raise click.UsageError("--dummies: of a mixed fleet they are written in it: mixed(..., dummies=D)")
+    fleet = f"mixed(({described.reports}, {randomizer.describe()}), dummies={dummies})"
+    given = described.asked_mapping() | {"randomizer": parse_randomizer(fleet)}
+    return ShuffledRound.from_mapping(given)
 
 
 def certify(

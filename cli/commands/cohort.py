@@ -90,7 +90,8 @@ from shuffle_ledger.ledger.values import (
     "--local-budget",
     type=REAL,
     metavar="E",
-    help="A limit on the sum of epsilon0 over a user's rounds. It never changes.",
+    help="A limit on the sum of epsilon0 over a user's rounds. It never changes. With local deltas the"
+    " promise is (E, sum of delta0).",
 )
 @click.option(
     "--rounds-per-user",

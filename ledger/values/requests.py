@@ -278,6 +278,9 @@ class RoundRequest:
         object.__setattr__(self, "cohort", checked_text("cohort", self.cohort))
         if not isinstance(self.round, ShuffledRound):
             raise InvalidValue(field="round", value=self.round, expected="a ShuffledRound")
+        if self.round.randomizer.kind == "mixed":
+            expected = "one randomizer for the whole round: mixed fleets are for amplify and compose"
+            raise InvalidValue(field="randomizer", value=self.round.randomizer.describe(), expected=expected)
         if self.collected_on is not None and type(self.collected_on) is not date:
             raise InvalidValue(field="collected_on", value=self.collected_on, expected="a date or nothing")
         self._check_days()
