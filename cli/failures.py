@@ -82,6 +82,18 @@ class NeedsYes(CommandLineError):
         self.warnings = refused.warnings
 
 
+class NeedsSlots(CommandLineError):
+    """The first round of a cohort is of a kind for which slots should have been declared, and `--yes` was not
+    said."""
+
+    def __init__(self, cohort: str, reason: str) -> None:
+        super().__init__(
+            f"the round was not registered: {reason}. Slots cannot be declared after the first decision."
+            f" Open another cohort with --plan FILE, which declares them; or say --yes to go on in {cohort!r}"
+            " without"
+        )
+
+
 class RefusedByGate(CommandLineError):
     """A batch that must not be released; `code` and `kind` are the gate's."""
 
@@ -196,6 +208,7 @@ def _table() -> tuple[tuple[type[Exception], ExitCode, str], ...]:
         (errors.InvalidValue, ExitCode.BAD_VALUE, "bad_value"),
         (BadValue, ExitCode.BAD_VALUE, "bad_value"),
         (NeedsYes, ExitCode.BAD_VALUE, "unaccepted_warnings"),
+        (NeedsSlots, ExitCode.BAD_VALUE, "slots_would_help"),
         (FileRefused, ExitCode.BAD_VALUE, "bad_file"),
         (errors.NotFound, ExitCode.NOT_FOUND, "not_found"),
         (errors.Conflict, ExitCode.CONFLICT, "conflict"),

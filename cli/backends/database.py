@@ -23,6 +23,7 @@ from shuffle_ledger.ledger.decisions import (
     register,
     register_and_admit,
     round_record,
+    slots_would_help,
     what_fits,
 )
 from shuffle_ledger.ledger.errors import NotFound
@@ -34,6 +35,7 @@ from shuffle_ledger.ledger.values import (
     Quote,
     RoundRecord,
     RoundRequest,
+    SlotsHelp,
 )
 
 if TYPE_CHECKING:
@@ -80,6 +82,10 @@ class DatabaseLedger(Operations, Blocking):
     def fits_instead(self, request: RoundRequest) -> Fits | None:
         """Return what would fit in place of a round; None if that is not answered here."""
         return what_fits(self.session.store, self.session.accountant, self._of_team(request))
+
+    def slots_would_help(self, request: RoundRequest) -> SlotsHelp | None:
+        """Return by how much slots would help a round's cohort; None if none can be declared any more."""
+        return slots_would_help(self.session.store, self.session.accountant, request)
 
     def registered(self, round_id: str) -> RoundRecord | None:
         """Return the round that an identifier is bound to, None if to nothing."""

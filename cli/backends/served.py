@@ -20,6 +20,7 @@ from shuffle_ledger.ledger.values import (
     Quote,
     RoundRecord,
     RoundRequest,
+    SlotsHelp,
 )
 
 if TYPE_CHECKING:
@@ -59,6 +60,10 @@ class ServedLedger(LedgerClient):
         now = self.quote_for_all(asked)
         least = least_open([self.cohort(name) for name in request.cohorts])
         return quote_repeated(request, record, least.status, now)
+
+    def slots_would_help(self, request: RoundRequest) -> SlotsHelp | None:
+        """Return by how much slots would help a round's cohort; None if none can be declared any more."""
+        return self.quote_for_all(request).slots_would_help
 
     def registered(self, round_id: str) -> RoundRecord | None:
         """Return the round that an identifier is bound to, None if to nothing."""

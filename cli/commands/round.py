@@ -12,8 +12,8 @@ import click
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.cli.backends.database import Ledger, open_ledger
 from shuffle_ledger.cli.commands.permit import NEW_FILE, RELEASER, write_permit
-from shuffle_ledger.cli.commands.round_views import decision_facts, quote_facts, record_facts
-from shuffle_ledger.cli.failures import BadValue, ExitCode
+from shuffle_ledger.cli.commands.round_views import decision_facts, quote_facts, record_facts, slots_help_text
+from shuffle_ledger.cli.failures import BadValue, ExitCode, NeedsSlots
 from shuffle_ledger.cli.files.output_files import checked_place
 from shuffle_ledger.cli.options import (
     FILE,
@@ -111,6 +111,9 @@ def quote_(
     "--permit", type=NEW_FILE, metavar="FILE", help="Write the permit there, if the round is admitted."
 )
 @RELEASER
+@click.option(
+    "--yes", is_flag=True, help="The first round may be one for which --plan should have declared slots."
+)
 @team_option
 @ledger_options
 @broker_option
@@ -125,6 +128,7 @@ def register_(
     use_case: str | None,
     permit: Path | None,
     releaser: str | None,
+    yes: bool,
     team: str | None,
     database_url: str | None,
     actor: str | None,
@@ -137,7 +141,8 @@ def register_(
     Exits with 0 when admitted, 3 when refused, 7 if undecided. A round of several cohorts is admitted if and
     only if each of them admits it, with one number of reports over all. Admitted permits one release of this
     round. Registering it again answers with its present state: exits with 5 once it is voided or settled, or
-    a cohort of it is frozen or overspent.
+    a cohort of it is frozen or overspent. The first round of a cohort, if it is a sample for which declared
+    slots would admit more than 1.25 times as many, needs --yes.
     """
     if releaser is not None and permit is None:
         raise click.UsageError("--releaser names the gate of the --permit, which is not given")
@@ -151,6 +156,8 @@ def register_(
         request = request_of(names, described, round_id=round_id, **more)
         if permit is not None and not ledger.permit_keys()["keys"]:
             raise BadValue("--permit", str(permit), "it left out: this ledger has no key that signs permits")
+        if not yes:
+            _refuse_without_slots(ledger, request)
         ((answer, _),) = ledger.register_some([request])
         if permit is not None and isinstance(answer, Admitted):
             issued = ledger.permit(round_id, releaser=releaser)
@@ -294,6 +301,15 @@ def _ask_if_far_fewer(round_id: str, reports: int, where: Mapping[str, Any]) -> 
             " have cost more: that is charged for ever, and nothing that is told later takes it back"
         )
         click.confirm("Is the number right? Settle it", err=True, abort=True)
+
+
+def _refuse_without_slots(ledger: Ledger, request: RoundRequest) -> None:
+    """Raise NeedsSlots for the first round of a cohort, if it is a sample that wants declared slots."""
+    if request.round.sampled_from is None and request.round.participation is None:
+        return
+    found = ledger.slots_would_help(request)
+    if found is not None and ledger.registered(request.round_id) is None:
+        raise NeedsSlots(request.cohort, slots_help_text(found))
 
 
 def _price(ledger: Ledger, request: RoundRequest, *, is_named: bool) -> Quote:

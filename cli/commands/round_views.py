@@ -14,7 +14,15 @@ from shuffle_ledger.cli.commands.budget import account_facts
 from shuffle_ledger.cli.files.round_import import ImportSummary
 from shuffle_ledger.cli.rendering.present import facts, lower, shown, upper
 from shuffle_ledger.ledger.decisions import Fits
-from shuffle_ledger.ledger.values import Decision, Member, Quote, RefusedBy, ReleaseTimes, RoundRecord
+from shuffle_ledger.ledger.values import (
+    Decision,
+    Member,
+    Quote,
+    RefusedBy,
+    ReleaseTimes,
+    RoundRecord,
+    SlotsHelp,
+)
 
 _NAMES = {
     "epsilon_requested_upper": "epsilon with it, at most",
@@ -34,7 +42,7 @@ def decision_facts(decision: Decision) -> Table:
 
 def quote_facts(quote: Quote, fits: Fits | None = None) -> Table:
     """Returns a quote as a table for people, with what would fit instead of a refused round."""
-    rows = _rows(quote, leave_out=("would_be", "delta_accounts", "audience"))
+    rows = _rows(quote, leave_out=("would_be", "delta_accounts", "audience", "slots_would_help"))
     if quote.audience and quote.would_be == "admitted":
         rows["cohort"] = f"{quote.cohort}, which has the least left of all {len(quote.audience)}"
     rows |= account_facts(quote.delta_accounts)
@@ -42,8 +50,18 @@ def quote_facts(quote: Quote, fits: Fits | None = None) -> Table:
         several = f"at least {shown(fits.rounds)} such rounds" if fits.rounds else "no such round"
         single = "" if fits.epsilon0 is None else f"; one with epsilon0 {lower(fits.epsilon0)}"
         rows["would fit instead"] = several + single
+    if quote.slots_would_help is not None:
+        rows["declared slots"] = slots_help_text(quote.slots_would_help)
     by_all = f" by all {len(quote.audience)} budgets" if quote.audience and quote.reason is None else ""
     return facts(f"The round would be {quote.would_be}{by_all}", rows)
+
+
+def slots_help_text(found: SlotsHelp) -> str:
+    """Returns by how much slots would help, with both numbers, as a clause."""
+    return (
+        f"alone, {shown(found.rounds_without)} such rounds fit; if --plan had declared them, at least"
+        f" {shown(found.rounds_with)} would"
+    )
 
 
 def record_facts(record: RoundRecord) -> Table:

@@ -17,7 +17,14 @@ from shuffle_ledger.ledger.decisions.incidents import record_incident
 from shuffle_ledger.ledger.decisions.opening import check_new_cohort, check_opening, open_cohort, open_many
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.quotas import QuotaReading, quotas_of, set_quota, with_budgets
-from shuffle_ledger.ledger.decisions.quoting import Fits, price, quote, quote_next, what_fits
+from shuffle_ledger.ledger.decisions.quoting import (
+    Fits,
+    price,
+    quote,
+    quote_next,
+    slots_would_help,
+    what_fits,
+)
 from shuffle_ledger.ledger.decisions.repeats import (
     least_open,
     present_answer,
@@ -60,6 +67,7 @@ __all__ = [
     "round_record",
     "set_quota",
     "settle",
+    "slots_would_help",
     "views_of",
     "void",
     "what_fits",

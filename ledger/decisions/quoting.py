@@ -16,10 +16,10 @@ from shuffle_ledger.ledger.decisions.windows import COLLECTION_FIELDS, views_of
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import Books
-from shuffle_ledger.ledger.policies.room import room_of
+from shuffle_ledger.ledger.policies.room import help_of_slots, room_of
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import Quote, RefusedBy, RoundRequest
+from shuffle_ledger.ledger.values.requests import Quote, RefusedBy, RoundRequest, SlotsHelp
 
 BATCH_MAX = 200
 ROUNDS_MAX = 200  # more are not counted
@@ -75,7 +75,28 @@ def quote(store: Store, accountant: Accountant, request: RoundRequest) -> Quote:
 def price(store: Store, accountant: Accountant, request: RoundRequest) -> Quote:
     """Return what the answer to a round would be now under a new identifier; raises what `quote` raises."""
     request = with_budgets(store, request, is_new=True)
-    return quote_for_all(store, accountant, views_of(store, request), request)
+    views = views_of(store, request)
+    now = quote_for_all(store, accountant, views, request)
+    return dataclasses.replace(now, slots_would_help=_help_of_slots(store, accountant, views, request))
+
+
+def slots_would_help(store: Store, accountant: Accountant, request: RoundRequest) -> SlotsHelp | None:
+    """Return by how much slots would help a round's cohort, as `Quote` says; None of a round of several.
+
+    Raises:
+        NotFound: no such cohort.
+        AccountingError, LedgerError: the numbers cannot be computed.
+    """
+    return _help_of_slots(store, accountant, store.views(request.members), request)
+
+
+def _help_of_slots(
+    store: Store, accountant: Accountant, views: Sequence[CohortView], request: RoundRequest
+) -> SlotsHelp | None:
+    if len(request.members) > 1:
+        return None
+    books = Books(store=store, accountant=accountant, keep=False)
+    return help_of_slots(books, views[0], request.round)
 
 
 def quote_for_all(
@@ -164,11 +185,16 @@ def quote_batch(
         raise InvalidValue(field="rounds", value="several cohorts", expected="rounds of one cohort")
     placed = [with_budgets(store, request, is_new=True) for request in requests]
     known: dict[str, CohortView] = {}
-    first, quotes = store.view(requests[0].cohort), []
+    first, quotes = store.view(requests[0].cohort), list[Quote]()
     for request in placed:
         if not set(request.cohorts) <= known.keys():
             known = {view.cohort.name: view for view in views_of(store, request)} | known
-        answer, after = quote_next(store, accountant, [known[name] for name in request.cohorts], request)
+        views = [known[name] for name in request.cohorts]
+        answer, after = quote_next(store, accountant, views, request)
+        if not quotes:
+            answer = dataclasses.replace(
+                answer, slots_would_help=_help_of_slots(store, accountant, views, request)
+            )
         known |= {view.cohort.name: view for view in after}
         quotes.append(answer)
     admitted = sum(answer.would_be == "admitted" for answer in quotes)

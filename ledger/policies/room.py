@@ -9,12 +9,17 @@ from typing import Final
 from shuffle_ledger.accounting import ShuffledRound, fits
 from shuffle_ledger.ledger.machine import ROUNDS_MAX, Standing
 from shuffle_ledger.ledger.policies.base import Books, slot_of
-from shuffle_ledger.ledger.policies.policy import BudgetPolicy
+from shuffle_ledger.ledger.policies.policy import BudgetPolicy, slots_share
 from shuffle_ledger.ledger.policies.registry import policy_of
 from shuffle_ledger.ledger.storage.rows import CohortView
+from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE
 from shuffle_ledger.ledger.values.local_budget import local_bounds
+from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, SlotsHelp
 
 SEARCH: Final = "search"  # the word of a limit where nothing else ended the search
+SLOTS_HELP_FROM: Final = 1.25  # times as many rounds as without slots, from which they are worth declaring
+SLOTS_COUNTED_MAX: Final = 20_000  # slots; more are not counted
+SLOTS_COUNTED_PARTS: Final = 20  # the count may be smaller than the largest by this part of it
 _LIMITS: Final = {
     "collection_over": "The days of the period have passed.",
     SEARCH: f"The search stops at {ROUNDS_MAX:,}.",
@@ -83,6 +88,48 @@ def dearest(view: CohortView, policy: BudgetPolicy, kind: ShuffledRound) -> Shuf
         return slot_of(kind)
     slots = [slot.round for slot in policy.slots(view) if slot.round == kind or fits(kind, slot.round)]
     return max(slots, key=lambda slot: local_bounds([(slot, 1)]), default=slot_of(kind))
+
+
+def help_of_slots(books: Books, view: CohortView, kind: ShuffledRound) -> SlotsHelp | None:
+    """Returns by how much slots would help rounds of one kind, if they were declared when a cohort is opened.
+
+    Args:
+        books: where privacy losses come from.
+        view: the cohort now.
+        kind: the round, as declared or as it is accounted.
+
+    Returns:
+        None unless slots admit more than 1.25 times as many; of a cohort in which something was decided, or
+        that slots cannot be declared for or are declared for already, or of which windows refuse rounds too.
+
+    Raises:
+        AccountingError, LedgerError: the numbers cannot be computed.
+    """
+    cohort = view.cohort
+    is_new = view.head_sequence == FIRST_SEQUENCE and cohort.parent is None and cohort.status == "open"
+    is_plain = cohort.policy == POLICY_ADAPTIVE and not cohort.windows and cohort.rounds_per_user is None
+    policy = policy_of(books.store, view)
+    if not (is_new and is_plain) or policy.slots_declared:
+        return None
+    without = room_of(books, view, [kind]).turns
+    most = policy.room(books, view, kind).local
+    with_slots, limit = int(SLOTS_HELP_FROM * without) + 1, min(most, SLOTS_COUNTED_MAX)
+    delta, epsilon = cohort.delta_budget * slots_share(cohort.policy), cohort.epsilon_budget
+
+    def hold(count: int) -> bool:
+        if count > limit:
+            return False
+        return books.certify({slot_of(kind): count}, delta=delta, budget=epsilon).epsilon_upper <= epsilon
+
+    if not hold(with_slots):
+        return None
+    beyond = 2 * with_slots
+    while hold(beyond):
+        with_slots, beyond = beyond, 2 * beyond
+    while beyond - with_slots > max(1, with_slots // SLOTS_COUNTED_PARTS):
+        middle = (with_slots + beyond) // 2
+        with_slots, beyond = (middle, beyond) if hold(middle) else (with_slots, middle)
+    return SlotsHelp(rounds_without=without, rounds_with=with_slots)
 
 
 def _word(policy: BudgetPolicy, view: CohortView, kinds: Sequence[ShuffledRound], found: Standing) -> str:

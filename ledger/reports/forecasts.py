@@ -25,14 +25,14 @@ from shuffle_ledger.ledger.decisions.windows import empty_view, views_of, views_
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies.base import changed
 from shuffle_ledger.ledger.policies.registry import Books, policy_of
-from shuffle_ledger.ledger.policies.room import SEARCH, Room, dearest, is_over, room_of
+from shuffle_ledger.ledger.policies.room import SEARCH, Room, dearest, help_of_slots, is_over, room_of
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
 from shuffle_ledger.ledger.reports.glimpses import glimpses
 from shuffle_ledger.ledger.reports.schedules import EVERY, Every, Schedule, ScheduleDays
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
-from shuffle_ledger.ledger.values.requests import CohortStatus
+from shuffle_ledger.ledger.values.requests import CohortStatus, SlotsHelp
 from shuffle_ledger.ledger.values.texts import checked_text
 from shuffle_ledger.ledger.values.windows import Period, Window, periods_of
 
@@ -138,6 +138,7 @@ class KindForecast:
     # For as many as `fit`, else as the schedule has. None: not asked; or a schedule of a cohort with windows.
     largest: LargestEpsilon0 | None
     windows: tuple[WindowForecast, ...] = ()  # how many each window admits by itself
+    slots_would_help: SlotsHelp | None = None  # of a new cohort: with slots it would admit far more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -551,6 +552,7 @@ def _of_kind(
         reaches_until=days.reaches(room.turns),
         largest=_largest(books, view, kind, rounds) if rounds else None,
         windows=_of_windows(books, view, kind),
+        slots_would_help=help_of_slots(books, view, kind),
     )
 
 

@@ -489,6 +489,14 @@ class Voided:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SlotsHelp:
+    """How many rounds of one kind alone a new budget takes, without slots and with declared ones."""
+
+    rounds_without: int  # one more is refused
+    rounds_with: int  # so many slots certainly fit beside the filters; perhaps more do
+
+
+@dataclass(frozen=True, kw_only=True)
 class Quote:
     """The answer that a round would get now; nothing is stored or promised."""
 
@@ -506,6 +514,7 @@ class Quote:
     delta_accounts: AccountsReading | None = None  # likewise; None: the cohort has no accounts of delta
     audience: tuple[str, ...] = ()  # of several budgets, windows included: all; `cohort` has these numbers
     refused_by: tuple[RefusedBy, ...] = ()  # of a round of several cohorts: those that would not admit it
+    slots_would_help: SlotsHelp | None = None  # of a new cohort: slots would admit far more
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ import pytest
 from tests.cli.conftest import Run
 
 PLAN = 'randomizer,reports,count\n"krr(k=2, epsilon0=0.5)",5000,3\n"krr(k=2, epsilon0=1)",20000,2\n'
+SAMPLE = ("--randomizer", "krr(k=4, epsilon0=4)", "--reports", "100", "--sampled-from", "10000")
 BUDGET = ("--epsilon", "1", "--delta", "1e-6")
 
 
@@ -114,3 +115,25 @@ def test_an_opening_says_the_part_of_delta_for_approximate_rounds(run: Run) -> N
         assert answer.code == 2, answer
         assert "approximate" in answer.stderr
     assert run("audit", "verify").code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("directory")
+def test_the_first_small_sample_of_strong_reports_wants_slots_or_yes(run: Run) -> None:
+    """Slots cannot be declared after the first decision, so the question comes before it."""
+    opened(run)
+    quoted = run("round", "quote", "phones", *SAMPLE, "--json").json["slots_would_help"]
+    assert quoted["rounds_with"] > 1.25 * quoted["rounds_without"] > 0
+    for words in (("round", "quote"), ("forecast",)):
+        said = run(*words, "phones", *SAMPLE).stdout
+        assert "declared slots" in said
+        assert "--plan" in said
+    register = ("round", "register", "phones", *SAMPLE, "--id")
+    refused = run(*register, "a", "--json")
+    assert (refused.code, refused.json["error"]["kind"]) == (2, "slots_would_help")
+    assert f"{quoted['rounds_without']:,} such rounds fit" in refused.stderr
+    assert "--plan FILE" in refused.stderr
+    assert run("round", "show", "a").code == 4, "nothing was registered"
+    assert run(*register, "a", "--yes").code == 0
+    assert run(*register, "a").code == 0, "it is registered"
+    assert run(*register, "b").code == 0, "it is too late for slots"

@@ -16,13 +16,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound
-from shuffle_ledger.ledger.decisions import open_cohort, register, register_and_admit, settle
+from shuffle_ledger.ledger.decisions import open_cohort, price, register, register_and_admit, settle
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.reports import Forecast, ForecastWanted, forecast
-from shuffle_ledger.ledger.reports.forecasts import FIT_MAX, PROMISE, schedule_course
+from shuffle_ledger.ledger.reports.forecasts import FIT_MAX, PROMISE, fitting, schedule_course
+from shuffle_ledger.ledger.reports.schedules import Every, ScheduleDays
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
+from shuffle_ledger.ledger.values.windows import Window
 
 pytestmark = pytest.mark.policies
 
@@ -30,6 +32,8 @@ TODAY = date(2025, 1, 31)
 COUNT_MAX = 60  # rounds that a test registers
 PRECISION = 1e-2  # of privacy losses, where numbers need not be closer
 NAMES = (f"round-{number}" for number in itertools.count())
+TURNS_MAX = 25  # of a schedule, that a test registers
+SAMPLE = ShuffledRound(randomizer="krr(k=4, epsilon0=4)", reports=100, sampled_from=10_000)  # type: ignore[arg-type]
 SMALL, LARGE = (ShuffledRound(randomizer="krr(k=4, epsilon0=1)", reports=n) for n in (9_000, 20_000))  # type: ignore[arg-type]
 RANDOMIZERS = st.sampled_from(
     ["krr(k=10, epsilon0={})", "generic(epsilon0={})", "blh(epsilon0={}, domain=64)", "laplace(epsilon0={})"]
@@ -136,6 +140,81 @@ def test_what_a_forecast_says_is_then_admitted(
             if found.next_is_refused and count == found.rounds_at_least:
                 assert not admits(copy, accountant, kind)
     assert found.next_is_refused or found.rounds_at_least > COUNT_MAX
+
+
+WINDOWS = st.lists(
+    st.sampled_from(
+        [
+            Window(unit="day", epsilon=0.05, delta=1e-7),
+            Window(unit="week", epsilon=0.08, delta=1e-7),
+            Window(unit="month", epsilon=0.1, delta=1e-7),
+            Window(unit="day", sliding=3, epsilon=0.07, delta=1e-7),
+            Window(unit="week", epsilon=9.0, delta=1e-7, local_budget=5.0),
+        ]
+    ),
+    max_size=2,
+    unique_by=lambda window: window.kind,
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    windows=WINDOWS,
+    kinds=st.lists(st.sampled_from([SMALL, LARGE]), min_size=1, max_size=3),
+    before=st.lists(st.tuples(st.sampled_from([SMALL, LARGE]), st.integers(0, 20)), max_size=3),
+    every=st.sampled_from(["day", "week"]),
+    epsilon=st.sampled_from([0.1, 0.2]),
+)
+def test_a_schedule_ends_where_deciding_it_day_by_day_ends(
+    tmp_path_factory: pytest.TempPathFactory,
+    sqlite_template: Path,
+    accountant: Accountant,
+    windows: list[Window],
+    kinds: list[ShuffledRound],
+    before: list[tuple[ShuffledRound, int]],
+    every: Every,
+    epsilon: float,
+) -> None:
+    """Periods begin anew meanwhile, and some have rounds already."""
+    folder = tmp_path_factory.mktemp("schedule")
+    shutil.copy(sqlite_template, folder / "ledger.db")
+    with Store.connect(f"sqlite:///{folder / 'ledger.db'}") as store:
+        opened(store, "adaptive", epsilon, windows=windows)
+        today = store.view("watches").now.date()
+        for kind, days in before:
+            admits(store, accountant, kind, collected_on=today + timedelta(days=days))
+        dates = ScheduleDays(every=every, first=today, until=None)
+        books = Books(store=store, accountant=accountant, keep=False)
+        found = fitting(books, store.view("watches"), kinds, dates, most=TURNS_MAX)
+        turns = 0
+        while turns < TURNS_MAX and all(
+            admits(store, accountant, kind, collected_on=dates.last_of(turns + 1)) for kind in kinds
+        ):
+            turns += 1
+    assert found.turns == turns
+    assert found.is_largest == (turns < TURNS_MAX)
+
+
+@pytest.mark.slow
+def test_declared_slots_admit_as_many_as_was_said(store: Store, accountant: Accountant) -> None:
+    opened(store, "adaptive", 1.0, delta=1e-6)
+    found = asked(store, accountant, round=SAMPLE).kinds[0]
+    said = found.slots_would_help
+    assert said is not None
+    assert said.rounds_without == found.rounds_at_least
+    assert said.rounds_with > 1.25 * said.rounds_without
+    quoted = price(store, accountant, RoundRequest(round_id="r", cohort="watches", round=SAMPLE))
+    assert quoted.slots_would_help == said
+    plan = {SAMPLE: said.rounds_with}
+    opened(store, "adaptive", 1.0, delta=1e-6, name="planned", plan=plan, accountant=accountant)
+    wanted = ForecastWanted(round=SAMPLE)
+    (planned,) = forecast(store, accountant, "planned", wanted, today=TODAY).kinds
+    assert planned.rounds_at_least == said.rounds_with
+    assert planned.slots_would_help is None
+    assert asked(store, accountant, round=SMALL).kinds[0].slots_would_help is None
+    assert admits(store, accountant, SMALL)
+    assert asked(store, accountant, round=SAMPLE).kinds[0].slots_would_help is None, "nothing can be declared"
 
 
 @pytest.mark.slow
