@@ -13,6 +13,7 @@ from shuffle_ledger.ledger.decisions import round_record
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.reports.forecasts import ForecastWanted
+from shuffle_ledger.ledger.reports.summaries import used_percent
 from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
 from shuffle_ledger.ledger.values.windows import Window
 from tests.api.conftest import Server
@@ -144,9 +145,9 @@ def test_only_its_windows_may_limit_a_cohort(server: Server, client: LedgerClien
     assert client.budget("tablets").windows_only
     reader = _login(server)
     page = reader.get("/cohorts/tablets").text
-    assert "Only its windows limit this cohort." in page
-    assert "see windows" in page
-    assert "see windows" in reader.get("/").text
+    week = client.budget("tablets")
+    assert f"{used_percent(week.epsilon_spent_upper, WEEK.epsilon)} <span" in page
+    assert "Only its windows limit this cohort" in reader.get("/").text
 
 
 def test_a_budget_over_http_shows_what_a_window_alone_was_charged(
