@@ -125,7 +125,7 @@ def test_the_statement_promises_each_week_and_nothing_of_the_life(desk: Desk) ->
     assert "was kept" not in text.replace("whether its promise was kept", "").replace(
         "says whether that was kept", ""
     )
-    assert "The budgets of its windows say what was kept." in text
+    assert "The statement of each of its periods gives the answer." in text
     assert (
         "if nothing else is registered, all are collected on the day of this statement and no other" in text
     )

@@ -298,7 +298,7 @@ def _kept(cohort: CohortStatement, digits: Digits) -> list[str]:
 def _spent_sentence(cohort: CohortStatement, digits: Digits) -> str:
     most, budget = digits.upper(cohort.spent.epsilon_upper), plain(cohort.promise.epsilon_budget)
     if cohort.promise.windows_only:
-        return "The budgets of its windows say what was kept."
+        return "The statement of each of its periods gives the answer."
     return (
         f"At most epsilon {most} of {budget} is spent, which leaves {digits.lower(cohort.epsilon_remaining)}."
     )
