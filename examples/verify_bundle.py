@@ -28,6 +28,7 @@ SHARED = {
 NOTE = "f34e2e5ee120dd2e9152adb5826ac21a461c323c80cbba96fde161a0d3c39b1c"
 LINE = re.compile(rb"([1-9][0-9]*) ([0-9a-f]{64}) ([0-9a-f]{64}) (.+)")
 TEXTS = ("certain", "slack", "local", "sliding", "late", "returned")  # numbers of units, beside the lists
+PROMISING = ("life", "period")  # kinds of budgets; quotas limit, and a record without a budget only lists
 UNSEEN = ("cohort_frozen", "cohort_overspent", "collection_over", "refused_elsewhere")  # no cost is stated
 BY_SLOTS = ("no_free_slot",)  # nor then, where there are no filters
 HOLDS = """Digests, chains and heads hold, and every charge, total, outcome and status follows.
@@ -46,6 +47,8 @@ def canonical(value):
 
 def units(value, unit, rounded):
     """Returns a floating-point number, as the shortest decimal number that is read as it, in units."""
+    if value == {"$float": "inf"}:
+        return 2**320 - 1  # the largest limit
     return rounded(Fraction(repr(float.fromhex(value["$float"]))) * unit)
 
 
@@ -81,15 +84,15 @@ class Budget:
         self.bounds = len(reserves) + (len(filters["renyi"]) if filters else 0)  # variances and divergences
         self.counts = [each["count"] for each in slots["kinds"]] if slots else []
         self.slots_epsilon = units(slots["epsilon_upper"], 10**30, math.ceil) if slots else None
-        self.per_user, self.promises = self.rules.get("rounds_per_user"), self.rules["kind"] != "quota"
+        self.per_user, self.promises = self.rules.get("rounds_per_user"), self.rules["kind"] in PROMISING
         counters = dict.fromkeys(("sliding", "late", "returned", "unplaced", "rounds", "incidents"), 0)
         self.total = {"amounts": [0] * (self.bounds + 3), "claims": [0] * len(self.counts), **counters}
         self.nothing = {"amounts": self.total["amounts"], "sliding": 0, "late": 0, "reserve": 0, "units": 0}
         self.nothing |= {"kind": None, "claimed": None}
         self.nothing |= dict.fromkeys(("is_corrected", "is_incident", "is_counted"), False)
         self.charges, self.open, self.is_overspent, self.is_frozen = {}, set(), False, False
-        is_unlimited = self.details.keys() & {"quota", "windows_only"}
-        kind = "quota" if is_unlimited else "period" if "period" in self.details else "life"
+        parts = [name for name in ("quota", "period") if name in self.details]
+        kind = (parts or ["record" if self.epsilon == {"$float": "inf"} else "life"])[0]
         same = (kind, self.details.get("rounds_per_user"), opening["delta_budget"])
         require(same == (self.rules["kind"], self.per_user, self.rules["delta"]), "its rules are of another")
         local = self.details.get("local_budget")
@@ -113,7 +116,9 @@ class Budget:
         return [level["epsilon"], level.get("gaussian", 0), *level.get("divergences", [])]
 
     def holds(self, total, name):
-        """Says whether slots or filters hold at a level."""
+        """Says whether slots or filters hold at a level; of no budget, nothing has to."""
+        if self.rules["kind"] == "record":
+            return True
         is_free = all(claimed <= count for claimed, count in zip(total["claims"], self.counts, strict=True))
         if self.counts and is_free and not total["unplaced"] and self.slots_epsilon <= self.level(name)[0]:
             return True

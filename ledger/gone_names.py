@@ -17,6 +17,10 @@ _INTERACTION = (
     " earlier messages; clone-identical and tight want one randomizer on all devices, and so does every named"
     " randomizer, for which generic(epsilon0=E) stands where devices differ"
 )
+_PER = (
+    "leave the budget of the life out: `cohort open NAME --per week --epsilon E --delta D` has budgets of"
+    " periods alone (over HTTP, windows without epsilon and delta)"
+)
 # A name as people write it, behind the command or the kind of body where others still have it.
 GONE: Mapping[str, str] = {
     "reserve": _RESERVE,
@@ -35,6 +39,8 @@ GONE: Mapping[str, str] = {
     "--interaction": _INTERACTION,
     "interaction": _INTERACTION,
     "policy fixed": _FIXED,
+    "cohort open --windows-only": _PER,
+    "windows_only": _PER,
     "calibrate --policy fixed": "--policy composition asks for what it answered",
     "round import --sheet": "workbooks are not read: save the sheet as CSV UTF-8",
     "SHUFFLE_LEDGER_OIDC_CLIENT_ID": _SIGN_IN,

@@ -10,6 +10,7 @@ import click
 from rich.table import Table
 
 from shuffle_ledger.cli.backends.database import Ledger, open_ledger
+from shuffle_ledger.cli.commands.budget_groups import GroupedBudgets
 from shuffle_ledger.cli.commands.plan_slots import plan_facts, quote_plan, slot_facts
 from shuffle_ledger.cli.failures import BadValue, ExitCode, NeedsYes
 from shuffle_ledger.cli.files.round_files import read_composition
@@ -37,11 +38,31 @@ from shuffle_ledger.ledger.values import (
 )
 
 
-@click.command("open")
+@click.command("open", cls=GroupedBudgets)
 @click.argument("name")
 @click.option("--population", type=WHOLE, metavar="N", required=True, help="Users in the cohort.")
-@click.option("--epsilon", type=REAL, metavar="E", required=True, help="The budget's epsilon.")
-@click.option("--delta", type=REAL, metavar="D", required=True, help="The budget's delta.")
+@click.option(
+    "--life",
+    is_flag=True,
+    expose_value=False,
+    help="A budget of the cohort's whole life; the first one needs no --life.",
+)
+@click.option(
+    "--per",
+    type=TEXT,
+    metavar="UNIT",
+    expose_value=False,
+    help="A budget for every year, quarter, month, week or day.",
+)
+@click.option(
+    "--rolling",
+    type=TEXT,
+    metavar="7d",
+    expose_value=False,
+    help="A budget for any 7 days in a row; also 4w, 12m.",
+)
+@click.option("--epsilon", type=REAL, metavar="E", help="The epsilon of the budget named before it.")
+@click.option("--delta", type=REAL, metavar="D", help="The delta of the budget named before it.")
 @click.option(
     "--policy",
     type=TEXT,
@@ -75,10 +96,9 @@ from shuffle_ledger.ledger.values import (
     "--window",
     "windows",
     type=TEXT,
-    metavar="calendar=U,epsilon=E,delta=D",
+    metavar="per=UNIT,epsilon=E,delta=D",
     multiple=True,
-    help="A budget for every day, week, month, quarter or year, beside that of the cohort's life; or, with"
-    " rolling=K,bucket=day in place of calendar, for any K days in a row. It never changes.",
+    help="The same as --per UNIT --epsilon E --delta D; or rolling=7d in place of per. It never changes.",
 )
 @click.option(
     "--ceiling",
@@ -90,8 +110,8 @@ from shuffle_ledger.ledger.values import (
     "--local-budget",
     type=REAL,
     metavar="E",
-    help="A limit on the sum of epsilon0 over a user's rounds. It never changes. With local deltas the"
-    " promise is (E, sum of delta0).",
+    help="A limit on the sum of epsilon0 over a user's rounds, in the budget named before it. It never"
+    " changes. With local deltas the promise is (E, sum of delta0).",
 )
 @click.option(
     "--rounds-per-user",
@@ -99,12 +119,6 @@ from shuffle_ledger.ledger.values import (
     metavar="K",
     help="No device takes part in more than K rounds, whatever its data are: only K are counted. Policy"
     " adaptive only; it never changes.",
-)
-@click.option(
-    "--windows-only",
-    is_flag=True,
-    help="Only the windows refuse rounds and promise anything; reports compare epsilon and delta with what"
-    " the cohort's whole life has cost. It never changes.",
 )
 @yes_option
 @ledger_options
@@ -122,7 +136,11 @@ def open_(
     as_json: bool,
     **content: Any,
 ) -> None:
-    """Open the cohort NAME with a budget. The same name with the same content changes nothing.
+    """Open the cohort NAME with budgets: of its life, of periods, or of both.
+
+    --life, --per and --rolling each begin a budget; --epsilon, --delta and --local-budget belong to the last
+    of them: --per year --epsilon 1 --delta 1e-9. Years and weeks are those of the calendar, in UTC. The same
+    name with the same content changes nothing.
 
     An epsilon above 10, a delta of at least 1 divided by the population, and fewer than 100 users need --yes.
     """
@@ -249,9 +267,7 @@ def cohort_facts(found: Cohort, slots: Sequence[SlotReading] = ()) -> Table:
         f"Cohort {found.name}",
         {
             "population": found.population,
-            "epsilon budget": found.epsilon_budget,
-            "delta budget": found.delta_budget,
-            **({"limited by": "its windows only: this budget refuses nothing"} if found.windows_only else {}),
+            "budget of its life": _life_text(found),
             "policy": found.policy,
             "holds if": "\n".join(ASSUMES[found.policy]),
             "status": found.status,
@@ -263,6 +279,12 @@ def cohort_facts(found: Cohort, slots: Sequence[SlotReading] = ()) -> Table:
             **slot_facts(slots),
         },
     )
+
+
+def _life_text(found: Cohort) -> str:
+    if not found.has_life:
+        return "none: each period has its own budget"
+    return f"epsilon {shown(found.epsilon_budget)} at delta {shown(found.delta_budget)}"
 
 
 def window_text(window: Window) -> str:
@@ -298,12 +320,14 @@ def cohort_table(cohorts: list[Cohort]) -> Table:
     """Returns the table of all cohorts for people."""
     table = Table(box=None, pad_edge=False)
     table.add_column("cohort", overflow="fold")
-    for name in ("population", "epsilon budget", "delta budget"):
-        table.add_column(name, justify="right")
-    for name in ("policy", "status", "labels"):
+    table.add_column("population", justify="right")
+    for name in ("budgets", "policy", "status", "labels"):
         table.add_column(name, overflow="fold")
     for found in cohorts:
         labels = ", ".join(f"{name}={value}" for name, value in found.labels.items())
-        numbers = (shown(found.population), shown(found.epsilon_budget), shown(found.delta_budget))
-        table.add_row(found.name, *numbers, found.policy, found.status, labels)
+        budgets = [f"life: {_life_text(found)}"] if found.has_life else []
+        budgets += [f"{window.kind}: {window_text(window)}" for window in found.windows]
+        table.add_row(
+            found.name, shown(found.population), "\n".join(budgets), found.policy, found.status, labels
+        )
     return table

@@ -17,8 +17,11 @@ from shuffle_ledger.ledger.decisions import request_of
 from shuffle_ledger.ledger.values import (
     POLICY_ADAPTIVE,
     Cohort,
+    Opening,
     RoundRequest,
+    Window,
     checked_new_name,
+    cohort_from_opening,
     named_in,
 )
 
@@ -31,7 +34,14 @@ _REGISTRATION_FIELDS = {
     "audience": AUDIENCE,
 }
 _UNNAMED = "audience"  # in place of a cohort's name, until the names of an audience are there
-_COHORT_FIELDS = {"cohort": TEXT, "population": WHOLE, "epsilon": REAL, "delta": REAL, "policy": TEXT}
+_COHORT_FIELDS = {
+    "cohort": TEXT,
+    "population": WHOLE,
+    "epsilon": REAL,
+    "delta": REAL,
+    "policy": TEXT,
+    "per": TEXT,
+}
 
 T = TypeVar("T")
 
@@ -147,13 +157,17 @@ def _request(described: RoundRequest, names: Sequence[str]) -> RoundRequest:
 
 def _cohort_line(record: Record) -> CohortLine:
     fields = record.fields
-    cohort = Cohort(
-        name=checked_new_name("cohort", fields["cohort"]),
-        population=fields["population"],
-        epsilon_budget=fields["epsilon"],
-        delta_budget=fields["delta"],
-        policy=fields.get("policy", POLICY_ADAPTIVE),
-    )
+    opening: Opening = {
+        "name": checked_new_name("cohort", fields["cohort"]),
+        "population": fields["population"],
+        "policy": fields.get("policy", POLICY_ADAPTIVE),
+    }
+    if "per" in fields:
+        window = {"per": fields["per"], "epsilon": fields["epsilon"], "delta": fields["delta"]}
+        opening["windows"] = [Window.from_mapping(window)]
+    else:
+        opening |= {"epsilon": fields["epsilon"], "delta": fields["delta"]}
+    cohort = cohort_from_opening(**opening)
     return CohortLine(line=record.line, cohort=cohort)
 
 

@@ -276,7 +276,8 @@ def _is_missing(ledger: Ledger, wanted: Cohort) -> bool:
         found = ledger.cohort(wanted.name)
     except NotFound:
         return True
-    if any(getattr(found, name) != getattr(wanted, name) for name in _DECLARED):
+    stated = (*_DECLARED, "windows") if wanted.windows else _DECLARED
+    if any(getattr(found, name) != getattr(wanted, name) for name in stated):
         raise other_cohort(found, wanted, declared=False)
     return False
 

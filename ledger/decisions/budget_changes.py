@@ -82,7 +82,9 @@ def change_budget(
 
 
 def check_quota(parent: Cohort, epsilon: float) -> None:
-    """Raise InvalidValue if no quota of a cohort may be set to an epsilon now."""
+    """Raise InvalidValue or Conflict if no quota of a cohort may be set to an epsilon now."""
+    if not parent.has_life:
+        raise Conflict(f"cohort {parent.name!r} has no budget of its life, of which a quota would be a part")
     if epsilon > parent.epsilon_budget:
         expected = f"at most {exact_text(parent.epsilon_budget)}, the cohort's own budget"
         raise InvalidValue(field="epsilon", value=epsilon, expected=expected)
@@ -95,10 +97,10 @@ def _check(store: Store, cohort: Cohort, *, epsilon: float, delta: float | None)
             f"{cohort.name!r} is a period of a window of cohort {cohort.period.cohort!r}: what a window"
             " allows is fixed when the cohort is opened"
         )
-    if cohort.windows_only:
+    if not cohort.has_life:
         raise Conflict(
-            f"cohort {cohort.name!r} was opened with windows only: its own budget refuses and promises"
-            " nothing, so it never changes"
+            f"cohort {cohort.name!r} has no budget of its life, and what a period allows is fixed when the"
+            " cohort is opened"
         )
     if delta is not None and delta != cohort.delta_budget:
         expected = f"{exact_text(cohort.delta_budget)}, for delta never changes"

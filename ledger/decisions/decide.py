@@ -100,7 +100,7 @@ def _refused_unseen(view: CohortView, request: RoundRequest) -> _Refusal | None:
 
 def _refused_slot(policy: BudgetPolicy, view: CohortView, described: ShuffledRound) -> _Refusal | None:
     """Return why slots alone refuse a round whatever else it costs, if they do."""
-    if policy.filters is not None:
+    if not policy.has_slots_alone:
         return None
     if policy.accounted(view, described) is not None:
         return None

@@ -140,8 +140,8 @@ def _policy(
     if approximate_share is not None and cohort.policy == POLICY_PLAN:
         expected = f"none for policy {cohort.policy}: only filters set a part of delta aside"
         raise InvalidValue(field="approximate_share", value=approximate_share, expected=expected)
-    if cohort.rounds_per_user is not None or cohort.windows_only:
-        expected = "none with rounds_per_user, whose totals are largest charges, and none with windows alone"
+    if cohort.rounds_per_user is not None or not cohort.has_life:
+        expected = "none with rounds_per_user, whose totals are largest charges, and none without --life"
         raise InvalidValue(field="plan", value=len(plan), expected=expected)
     if accountant is None:
         raise InvalidValue(field="accountant", value=None, expected="an accountant that composes the plan")

@@ -100,7 +100,7 @@ def with_members(store: Store, stored: StoredRound, outcome: Outcome) -> Outcome
         return outcome
     entries = store.entries_about([stored.round_id], cohorts)
     decided = [entry.content() for entry in entries if entry.kind == EntryKind.ADMITTED]
-    return replace(outcome, audience=members(decided))
+    return _with_least(outcome, members(decided))
 
 
 def record_of(store: Store, stored: StoredRound) -> RoundRecord:
@@ -188,8 +188,23 @@ def joint_outcome(bodies: Sequence[EntryBody], accounted: ShuffledRound | None =
     """
     outcome = outcome_in(bodies[0], accounted)
     if len(bodies) > 1 and isinstance(outcome, Admitted):
-        return replace(outcome, audience=members(bodies))
+        return _with_least(outcome, members(bodies))
     return outcome
+
+
+def _with_least(outcome: Admitted, audience: tuple[Member, ...]) -> Admitted:
+    """Return an outcome with what it left of each budget; of a cohort without a budget of its life, its own
+    numbers are those of the budget that has the least left."""
+    if math.isfinite(outcome.epsilon_remaining):
+        return replace(outcome, audience=audience)
+    least = min(audience, key=lambda member: member.epsilon_remaining)
+    return replace(
+        outcome,
+        audience=audience,
+        epsilon_spent_upper=least.epsilon_spent_upper,
+        epsilon_spent_lower=0.0,
+        epsilon_remaining=least.epsilon_remaining,
+    )
 
 
 def members(bodies: Sequence[EntryBody]) -> tuple[Member, ...]:
@@ -205,6 +220,7 @@ def members(bodies: Sequence[EntryBody]) -> tuple[Member, ...]:
             overspent=bool(body.details.get("overspent", False)),
         )
         for body in bodies
+        if math.isfinite(body.epsilon_budget)  # else there is no budget of the cohort's life
     )
 
 

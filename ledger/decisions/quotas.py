@@ -68,6 +68,7 @@ def set_quota(
         NotFound: no such cohort.
         InvalidValue: a team, reason or epsilon that cannot be one, or more than the cohort's budget; or the
             cohort is itself a part of one.
+        Conflict: the cohort has no budget of its life.
         TryAgain, Unavailable: as `change_budget`.
     """
     actor = checked_text("actor", actor)

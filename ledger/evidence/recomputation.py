@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -75,7 +76,7 @@ class Recomputation:
             return
         self.last = body
         self.within = self.within and body.spent.epsilon_upper <= step.promised
-        if self._numbers == "none":
+        if self._numbers == "none" or math.isinf(body.epsilon_budget):
             return
         self._compute_charges(step, trail)
         if kind in ALTERS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -48,7 +49,11 @@ class Promise:
     ceiling: float | None = None  # what the budget may be raised to, for any reason
     local_budget: float | None = None  # the limit on the sum of epsilon0
     rounds_per_user: int | None = None  # that one user takes part in at most, as is attested
-    windows_only: bool = False  # of each window alone something is promised
+
+    @property
+    def has_life(self) -> bool:
+        """Whether anything is promised of the cohort's whole life, and not of its periods alone."""
+        return math.isfinite(self.epsilon_budget)
 
     @property
     def epsilon_guaranteed(self) -> float:

@@ -224,9 +224,16 @@ def _cohort_statement(
         raise Damaged(f"cohort {cohort.name!r}: nothing can be stated about its chain; {where}")
     chains[cohort.name] = replay.joint
     held, delta = dict(+replay.held), body.delta_budget
+    has_life, spent = replay.joint.has_life, body.spent
+    if not has_life:  # what a round costs alone is stated at the delta of a period
+        delta = min(window.delta for window in replay.joint.windows)
     kinds = list(dict.fromkeys([*reading.kinds(), *held]))
     alone = _alone(store, accountant, kinds, delta, lambda n, of: tell(f"{cohort.name}: rounds alone", n, of))
-    profile = _profile(store, accountant, held, delta, lambda n, of: tell(f"{cohort.name}: profile", n, of))
+    profile: tuple[StatedProfilePoint, ...] = ()
+    if has_life:
+        profile = _profile(
+            store, accountant, held, delta, lambda n, of: tell(f"{cohort.name}: profile", n, of)
+        )
     local_epsilon_upper, local_delta_upper = local_bounds(replay.local.items())
     return CohortStatement(
         cohort=cohort.name,
@@ -234,7 +241,7 @@ def _cohort_statement(
         chain_problems=tuple(_spelled(replay.problems)),
         promise=_promise(opened, body, [*replay.local, *+replay.held]),
         status="frozen" if replay.frozen else "overspent" if replay.overspent else "open",
-        spent=EpsilonBounds(epsilon_upper=body.spent.epsilon_upper, epsilon_lower=body.spent.epsilon_lower),
+        spent=EpsilonBounds(epsilon_upper=spent.epsilon_upper, epsilon_lower=spent.epsilon_lower),
         epsilon_remaining=body.epsilon_remaining,
         discretization=body.spent.discretization,
         truncation=body.spent.truncation,
@@ -244,7 +251,9 @@ def _cohort_statement(
         filters=replay.trail.readings(),
         delta_accounts=replay.trail.delta_accounts(),
         numerical_policies=tuple(reading.numerical_policies),
-        composition=_at(profile, delta),
+        composition=_at(profile, delta)
+        if profile
+        else EpsilonBounds(epsilon_upper=spent.epsilon_upper, epsilon_lower=spent.epsilon_lower),
         local_epsilon_upper=local_epsilon_upper,
         local_delta_upper=local_delta_upper,
         interaction=interaction_of(replay.local, replay.held),
@@ -332,7 +341,7 @@ def _compare_kept(replay: Replay, kept: list[Head], digests: Mapping[int, str]) 
 def _verdict(replay: Replay, reading: Reading) -> Verdict:
     if replay.problems or reading.lost:
         return "unknown"
-    if replay.joint.windows_only:
+    if not replay.joint.has_life:
         return "no_promise"
     return "broken" if reading.overspends or replay.overspent else "kept"
 
@@ -351,7 +360,6 @@ def _promise(opened: EntryBody, body: EntryBody, kinds: Iterable[ShuffledRound])
         ceiling=declared["ceiling"],
         local_budget=declared["local_budget"],
         rounds_per_user=declared["rounds_per_user"],
-        windows_only=declared["windows_only"],
         epsilon_budget=body.epsilon_budget,
         delta_budget=body.delta_budget,
         policy=policy,

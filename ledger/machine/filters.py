@@ -234,7 +234,7 @@ def standing(rules: Rules, limits: Limits, total: Total, level: Level) -> Standi
         certain=certain,
         slack=slack,
         filters=(*fixed, int(sliding)),
-        slots=int(slots_count(rules, level) and free and not total.unplaced),
+        slots=int(rules.is_record or (slots_count(rules, level) and free and not total.unplaced)),
     )
 
 

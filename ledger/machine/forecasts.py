@@ -46,7 +46,9 @@ def room(state: State, *costs: Cost) -> Standing:
     certain, slack, *fixed = (_takes(state, *each) for each in others)
     sliding = _within(_sliding(state, wholes)) if filters.sliding_counts(limits, level) else 0
     is_late = total.late > filters.headroom(limits.sliding or 0)
-    placed = _within(_placed(state, costs)) if filters.standing(rules, limits, total, level).slots else 0
+    placed = ROUNDS_MAX if rules.is_record else 0
+    if rules.slots and filters.standing(rules, limits, total, level).slots:
+        placed = _within(_placed(state, costs))
     return Standing(
         local=_takes_summed(*local),
         certain=certain,

@@ -36,6 +36,7 @@ class BudgetKind(StrEnum):
     LIFE = "life"  # of a cohort
     PERIOD = "period"  # of a cohort's window
     QUOTA = "quota"  # of a team in a cohort; promises nothing
+    RECORD = "record"  # of a cohort without a budget of its life: limits nothing, and promises nothing
 
 
 class PostingKind(StrEnum):
@@ -232,7 +233,7 @@ class Rules:
     Attributes:
         name: of the budget.
         cohort: whose.
-        kind: life, period or quota.
+        kind: life, period or quota; or record, which has neither filters nor slots.
         delta: of the budget, in `DELTA_UNIT`.
         shares: parts of it: for the Gaussian filter, each order, certain loss and slack, if there are
             filters; then for slots, if there are any. Together at most `delta`.
@@ -264,15 +265,22 @@ class Rules:
             raise InvalidStep(f"shares {self.shares}", f"{needed} shares, together at most {self.delta}")
         if self.reserves and (self.reserves[0] != 0 or list(self.reserves) != sorted(set(self.reserves))):
             raise InvalidStep(f"reserves {self.reserves}", "variances that rise from 0")
-        if not self.reserves and (self.orders or not self.slots):
-            raise InvalidStep("a budget without reserves", "slots, and no Renyi orders")
+        if not self.reserves and (self.orders or bool(self.slots) is self.is_record):
+            raise InvalidStep("a budget without reserves", "no Renyi orders, and slots unless it is a record")
+        if self.is_record and (self.reserves or self.rounds_per_user is not None):
+            raise InvalidStep("a record with limits", "no filters, and no rounds_per_user")
         if self.rounds_per_user is not None and (self.rounds_per_user < 1 or self.slots):
             raise InvalidStep("rounds_per_user", "a whole number from 1 on, in a budget without slots")
 
     @property
     def promises(self) -> bool:
         """Returns whether the budget promises anything to users."""
-        return self.kind is not BudgetKind.QUOTA
+        return self.kind not in (BudgetKind.QUOTA, BudgetKind.RECORD)
+
+    @property
+    def is_record(self) -> bool:
+        """Returns whether it is no budget: it takes every round while its history is whole."""
+        return self.kind is BudgetKind.RECORD
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,6 @@ from shuffle_ledger.ledger.machine import (
     Level,
     Limits,
     Posting,
-    PostingKind,
     Refusal,
     Request,
     Round,
@@ -78,7 +77,6 @@ SLOTS_SHARE = 0.75
 # How the machine's reasons to refuse a round are read.
 NO_FILTER, NO_LOCAL = "filters", "local epsilon"
 SLOTS = "slots"  # the name of their reading
-_ENDLESS = machine.UNBOUNDED - 1  # the largest limit
 _NAME = "budget"  # of rules that no chain has yet; budgets of one kind share them
 _NAMED_RULES_MAX = 8192
 
@@ -128,19 +126,16 @@ class BudgetPolicy:
             InvalidParameter: filters cannot share the budget's delta.
         """
         filters = None
-        if cohort.policy == POLICY_ADAPTIVE:
+        if cohort.policy == POLICY_ADAPTIVE and cohort.has_life:
             left = cohort.delta_budget * (1 - SLOTS_SHARE if slots else 1.0)
             filters = FilterSet.for_budget(
                 epsilon=cohort.epsilon_budget, delta=left, approximate_share=approximate_share
             )
-        is_quota = cohort.quota is not None or cohort.windows_only
-        if cohort.windows_only and filters is not None:
-            limits = _boundless(filters, cohort.epsilon_budget)
-        else:
-            promised = cohort.epsilon_budget if cohort.ceiling is None or is_quota else cohort.ceiling
-            refuse, promise = level(filters, cohort.epsilon_budget), level(filters, promised)
-            is_summed = cohort.rounds_per_user is None
-            limits = _limits(filters, _least(refuse, promise), promise, is_summed=is_summed)
+        is_quota = cohort.quota is not None
+        promised = cohort.epsilon_budget if cohort.ceiling is None or is_quota else cohort.ceiling
+        refuse, promise = level(filters, cohort.epsilon_budget), level(filters, promised)
+        is_summed = cohort.rounds_per_user is None
+        limits = _limits(filters, _least(refuse, promise), promise, is_summed=is_summed)
         if cohort.local_budget is not None:
             limits = dataclasses.replace(limits, local=epsilon_units(cohort.local_budget))
         return cls(
@@ -148,7 +143,7 @@ class BudgetPolicy:
             slots_declared=slots,
             slots_epsilon=slots_epsilon,
             delta=cohort.delta_budget,
-            kind=BudgetKind.QUOTA if is_quota else BudgetKind.PERIOD if cohort.period else BudgetKind.LIFE,
+            kind=_kind_of(cohort),
             rounds_per_user=cohort.rounds_per_user,
             approximate_share=approximate_share,
             limits=limits,
@@ -166,7 +161,8 @@ class BudgetPolicy:
         slots = tuple(
             (ShuffledRound.from_mapping(one["round"]), int(one["count"])) for one in given.get("kinds", ())
         )
-        if (name == POLICY_ADAPTIVE) != ("filters" in rules) or (name == POLICY_PLAN and not slots):
+        has_filters = name == POLICY_ADAPTIVE and rules["kind"] != BudgetKind.RECORD
+        if has_filters != ("filters" in rules) or (name == POLICY_PLAN and not slots):
             raise Damaged(f"the rules of the first entry are not those of policy {name}")
         return cls(
             filters=FilterSet.from_mapping(rules["filters"]) if "filters" in rules else None,
@@ -234,8 +230,20 @@ class BudgetPolicy:
         return machine.new_state(self.machine_rules, self.limits)
 
     @property
+    def is_record(self) -> bool:
+        """Returns whether these are no budget's rules, but those of a cohort that has none of its life."""
+        return self.kind is BudgetKind.RECORD
+
+    @property
+    def has_slots_alone(self) -> bool:
+        """Returns whether rounds are admitted by declared slots, and by nothing else."""
+        return self.filters is None and not self.is_record
+
+    @property
     def decided_by(self) -> str:
         """Returns the sentence of statements about the number that decides."""
+        if self.is_record:
+            return f"the budgets of periods; {assumes(POLICY_ADAPTIVE)}"
         if self.filters is None:
             return f"the composition of the whole plan, made before its first round; {assumes(POLICY_PLAN)}"
         slots = " or the declared slots," if self.slots_declared else ""
@@ -363,7 +371,7 @@ class BudgetPolicy:
     def accounted(self, view: CohortView, described: ShuffledRound) -> ShuffledRound | None:
         """Returns what a round is accounted as: its own slot or, of slots alone, the declared kind that it
         claims; None if no declared kind has a free slot for it."""
-        if self.filters is not None:
+        if not self.has_slots_alone:
             return slot_of(described)
         state, kinds = self.state(view), self.fitting(described)
         free = (one for one in kinds if state.total.claims[one] < state.rules.slots[one])
@@ -401,13 +409,15 @@ class BudgetPolicy:
 
     def is_quick(self, books: Books, accounted: ShuffledRound) -> bool:
         """Returns whether `cost` answers from memory, so that a decision may be awaited."""
-        return self.filters is not None and books.accountant.remembers_charge(accounted, self.filters)
+        if self.filters is None:
+            return self.is_record
+        return books.accountant.remembers_charge(accounted, self.filters)
 
     def prepare(self, books: Books, accounted: ShuffledRound) -> bool:
         """Computes what `is_quick` misses, where the privacy loss is stored; returns whether that is
         enough."""
         if self.filters is None:
-            return False
+            return self.is_record
         books.charge(accounted, self.filters)
         return True
 
@@ -519,7 +529,7 @@ class BudgetPolicy:
 
     def room(self, books: Books, view: CohortView, *kinds: ShuffledRound) -> Standing:
         """Returns how many more turns each limit and filter takes: one round of each kind, in this order."""
-        return room_for(self.state(view), *(self.cost(books, kind) for kind in kinds))
+        return machine.room(self.state(view), *(self.cost(books, kind) for kind in kinds))
 
     def spending(self, state: State, *, rounds: int) -> Spending:
         """Returns the smallest epsilon at which a filter, or the slots, hold, as spending."""
@@ -538,7 +548,7 @@ class BudgetPolicy:
 
     def epsilon_of(self, state: State, cost: Cost, rounds: int, *, epsilon: float) -> float:
         """Returns the same of a cost, for a state whose `refuse_at` is `epsilon`."""
-        if room_for(state, cost).promised < rounds:
+        if machine.room(state, cost).promised < rounds:
             return math.inf
         if self.filters is None:
             return self.slots_epsilon[0]
@@ -556,7 +566,7 @@ class BudgetPolicy:
         """Returns what a restated round is accounted as: itself or, of slots alone, the kind in which it
         stands and has room."""
         kind = posting.charge.kind if posting.charge else None
-        if self.filters is not None:
+        if not self.has_slots_alone:
             return slot_of(truth) if before is None else told(before, truth)
         if kind is None or posting.total.claims[kind] > self.machine_rules.slots[kind]:
             return slot_of(truth)
@@ -590,6 +600,8 @@ class BudgetPolicy:
         self, books: Books, view: CohortView, state: State, changes: Mapping[ShuffledRound, int]
     ) -> Spending:
         rounds = view.spent.rounds + sum(changes.values())
+        if self.is_record:
+            return spending_of_record(rounds)
         if self.filters is not None:
             return self.spending(state, rounds=rounds)
         if not changes:
@@ -636,39 +648,8 @@ def decided_together(states: Mapping[str, State], costs: Mapping[str, Cost]) -> 
     if not states:
         return {}
     audience = tuple({state.rules.cohort: None for state in states.values()})
-    postings = machine.decide(states, Request(audience=audience), costs).postings
-    found = {posting.budget: posting for posting in postings}
-    endless = [name for name, state in states.items() if refuses_nothing(state)]
-    if not endless:
-        return found
-    for name in endless:  # its local limit alone counts
-        reasons = tuple(one for one in found[name].reasons if one == NO_LOCAL)
-        found[name] = dataclasses.replace(found[name], reasons=reasons)
-    is_admitted = not any(posting.reasons for posting in found.values())
-    return {name: _ended(states[name], posting, is_admitted=is_admitted) for name, posting in found.items()}
-
-
-def _ended(state: State, posting: Posting, *, is_admitted: bool) -> Posting:
-    """Returns a posting as the decision about all budgets ends it."""
-    if posting.charge is None or not is_admitted:
-        return dataclasses.replace(posting, kind=PostingKind.REFUSED, total=state.total)
-    total = machine.added(state.rules, state.total, posting.charge)
-    return dataclasses.replace(posting, kind=PostingKind.ADMITTED, total=total)
-
-
-def refuses_nothing(state: State) -> bool:
-    """Returns whether only the windows of a budget's cohort refuse rounds."""
-    return state.limits.refuse.gaussian == _ENDLESS and not state.is_frozen
-
-
-def room_for(state: State, *costs: Cost) -> Standing:
-    """Returns how many more turns of rounds of some costs each limit and filter takes."""
-    found = machine.room(state, *costs)
-    if not refuses_nothing(state):
-        return found
-    most = machine.ROUNDS_MAX
-    filters = (most,) * len(found.filters)
-    return dataclasses.replace(found, certain=most, slack=most, filters=filters, slots=0)
+    answer = machine.decide(states, Request(audience=audience), costs)
+    return {posting.budget: posting for posting in answer.postings}
 
 
 def restated(state: State, round_: Round, described: Described, cause: Cause, cost: Cost | None) -> Posting:
@@ -741,6 +722,14 @@ def spending_of(readings: tuple[FilterReading, ...], *, rounds: int, delta: floa
     )
 
 
+def spending_of_record(rounds: int) -> Spending:
+    """Returns what is said to be spent where there is no budget: of any round, no number."""
+    nothing = Spending.nothing(1.0)
+    if rounds == 0:
+        return nothing
+    return dataclasses.replace(nothing, rounds=rounds, epsilon_upper=math.inf, method="no budget of the life")
+
+
 def method_of(reading: FilterReading) -> str:
     """Returns how the spending is said to be read."""
     return f"{reading.name} filter at delta {upper_text(reading.delta)}"
@@ -764,14 +753,12 @@ def _limits(filters: FilterSet | None, refuse: Level, promise: Level, *, is_summ
     )
 
 
-def _boundless(filters: FilterSet, epsilon: float) -> Limits:
-    """Returns the limits of a budget that refuses nothing: only its cohort's windows do. What it reads still
-    rests on its accounts of delta."""
-    endless = Level(
-        epsilon=epsilon_units(epsilon), gaussian=_ENDLESS, divergences=(_ENDLESS,) * len(filters.renyi)
-    )
-    certain, slack = (units_below(one, DELTA_UNIT) for one in filters.accounts.limits(epsilon))
-    return Limits(refuse=endless, promise=endless, certain=certain, slack=slack)
+def _kind_of(cohort: Cohort) -> BudgetKind:
+    if cohort.quota is not None:
+        return BudgetKind.QUOTA
+    if cohort.period is not None:
+        return BudgetKind.PERIOD
+    return BudgetKind.LIFE if cohort.has_life else BudgetKind.RECORD
 
 
 def _least(one: Level, other: Level) -> Level:

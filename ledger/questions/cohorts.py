@@ -44,9 +44,10 @@ COHORTS_MAX = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class WindowBudget(Body):
-    """A budget for every `calendar` unit, or for every run of `rolling` buckets. Days are those of UTC."""
+    """A budget `per` unit of the calendar, or for every run of `rolling` buckets. Days are those of UTC."""
 
-    calendar: Annotated[Literal[UNITS] | None, Field(description="The unit; weeks begin on Monday.")] = None  # type: ignore[valid-type]  # the ledger's own list
+    per: Annotated[Literal[UNITS] | None, Field(description="The unit; weeks begin on Monday.")] = None  # type: ignore[valid-type]  # the ledger's own list
+    calendar: Annotated[Literal[UNITS] | None, Field(description="The same as `per`.")] = None  # type: ignore[valid-type]  # the ledger's own list
     rolling: Annotated[int, Field(strict=True, ge=2, le=SLIDING_MAX), BeforeValidator(whole)] | None = None
     bucket: Literal[BUCKETS] | None = None  # type: ignore[valid-type]  # the ledger's own list
     epsilon: Epsilon
@@ -69,8 +70,11 @@ class OpenCohort(Body):
 
     name: NewName
     population: Count
-    epsilon: Epsilon
-    delta: Delta
+    epsilon: Annotated[
+        Epsilon | None,
+        Field(description="Of the cohort's life; left out with delta, only budgets of windows limit it."),
+    ] = None
+    delta: Delta | None = None
     policy: Literal[POLICIES] = POLICY_ADAPTIVE  # type: ignore[valid-type]  # the ledger's own list
 
     plan: Annotated[tuple[PlannedRound, ...], Field(min_length=1, max_length=PLAN_MAX)] | None = None
@@ -111,13 +115,6 @@ class OpenCohort(Body):
             " adaptive then counts only so many. It never changes."
         ),
     ] = None
-    windows_only: Annotated[
-        Flag,
-        Field(
-            description="Whether the windows alone refuse rounds and promise anything: reports compare"
-            " epsilon and delta with what the cohort's whole life has cost. It never changes."
-        ),
-    ] = False
     accept_warnings: Annotated[
         Flag,
         Field(

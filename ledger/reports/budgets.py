@@ -111,7 +111,6 @@ class BudgetStatement:
     local_epsilon_upper: float  # what a user may lose if the shuffler is compromised
     local_delta_upper: float
     local_budget: float | None = None  # the limit on local_epsilon_upper, if the cohort has one
-    windows_only: bool = False  # the budget above refuses and promises nothing: only windows do
     rounds_admitted: int  # ever; settled and voided ones included
     rounds_refused: int
     rounds_settled: int
@@ -191,7 +190,7 @@ def budget(
     store.check_anchor()  # now: the connection may have been opened for this
     day = on or view.now.date()
     periods = views_on(store, view, day)
-    binding = [*([] if view.cohort.windows_only else [view]), *periods]
+    binding = [*([view] if view.cohort.has_life else []), *periods]
     least = min(binding, key=_remaining)
     head = store.entry(name, view.head_sequence).content()
     kinds = store.count_entries(name)
@@ -232,7 +231,6 @@ def budget(
         local_epsilon_upper=local_epsilon_upper,
         local_delta_upper=local_delta_upper,
         local_budget=cohort.local_budget,
-        windows_only=cohort.windows_only,
         rounds_admitted=kinds.get(EntryKind.ADMITTED, 0),
         rounds_refused=kinds.get(EntryKind.REFUSED, 0),
         rounds_settled=kinds.get(EntryKind.SETTLED, 0),
@@ -263,7 +261,7 @@ def unknown_readings(filters: Iterable[FilterReading]) -> tuple[FilterReading, .
 
 def promises_on(store: Store, view: CohortView, day: date) -> tuple[PromiseReading, ...]:
     """Return what is used and left of all promises that a round collected on a day is charged to."""
-    own = [view] if view.cohort.quota is None and not view.cohort.windows_only else []
+    own = [view] if view.cohort.quota is None and view.cohort.has_life else []
     return tuple(map(_promise, (*own, *views_on(store, view, day))))
 
 

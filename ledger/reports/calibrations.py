@@ -139,6 +139,10 @@ def calibrate_for(
         for each in views_today(store, view)
     ]
 
+    target = view.cohort
+    if not target.has_life:
+        target = min((each.cohort for each, _ in in_periods), key=lambda each: each.epsilon_budget)
+
     def decides_for_all(described: ShuffledRound) -> float:
         fits_in = all(
             each.cohort.status == "open" and decide(described) <= each.cohort.epsilon_budget
@@ -150,13 +154,13 @@ def calibrate_for(
         return calibrate_by(
             decides_for_all if in_periods else decides,
             described,
-            epsilon=view.cohort.epsilon_budget,
-            delta=view.cohort.delta_budget,
+            epsilon=target.epsilon_budget,
+            delta=target.delta_budget,
             rounds=rounds,
             policy=view.cohort.policy,
             accountant=accountant,
             width=width,
-            spent=0.0 if policy.filters is None or view.cohort.windows_only else view.spent.epsilon_upper,
+            spent=0.0 if policy.filters is None else view.spent.epsilon_upper,
         )
     except InvalidParameter as error:
         if error.field != "epsilon":

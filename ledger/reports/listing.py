@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -46,8 +47,12 @@ class CohortHead:
 
     status: CohortStatus
     body: EntryBody
-    windows_only: bool  # its own budget refuses and promises nothing
     opened_at: datetime
+
+    @property
+    def has_life(self) -> bool:
+        """Whether the cohort has a budget of its life."""
+        return math.isfinite(self.body.epsilon_budget)
 
 
 def shown_cohort(store: Store, name: str) -> ShownCohort:
@@ -221,12 +226,11 @@ class CohortUse:
 
 
 def cohort_uses(store: Store, *, only: Collection[str]) -> dict[str, CohortUse]:
-    """Return the used parts of some cohorts' budgets, without those that only windows limit: the periods of
-    windows are chains, too. Raises Damaged.
+    """Return the used parts of some cohorts' budgets, without those of no budget: the periods of windows
+    are chains, too. Raises Damaged.
     """
     query = select(heads.c.cohort, heads.c.status, entries.c.body).join_from(heads, entries, _LAST)
-    query = query.join(cohorts, cohorts.c.name == heads.c.cohort)
-    query = query.where(heads.c.cohort.in_(only), cohorts.c.windows_only.is_(None))
+    query = query.where(heads.c.cohort.in_(only), heads.c.epsilon_budget < math.inf)
     with engine.reading_once(store.engine) as connection:
         return {row.cohort: _use(row.cohort, row.status, row.body) for row in connection.execute(query)}
 
@@ -246,8 +250,7 @@ def _use(cohort: str, status: str, body: bytes) -> CohortUse:
 
 def cohort_heads(store: Store, *, only: Collection[str] | None = None) -> list[CohortHead]:
     """Return the last entry of every cohort, or of those named, in the order of their names."""
-    windows_only = cohorts.c.windows_only.is_not(None).label("windows_only")
-    more = (heads.c.status, windows_only, cohorts.c.opened_at)
+    more = (heads.c.status, cohorts.c.opened_at)
     query = select(*ENTRY_COLUMNS, *more).join_from(heads, entries, _LAST)
     query = query.join(cohorts, cohorts.c.name == heads.c.cohort)
     if only is not None:
@@ -257,7 +260,6 @@ def cohort_heads(store: Store, *, only: Collection[str] | None = None) -> list[C
             CohortHead(
                 status=row.status,
                 body=EntryBody.from_bytes(row.body),
-                windows_only=bool(row.windows_only),
                 opened_at=row.opened_at,
             )
             for row in connection.execute(query)

@@ -100,9 +100,8 @@ cohorts = Table(
     Column("ceiling", LargeBinary),  # canonical bytes of a number: the most that epsilon may be raised to
     Column("local_budget", LargeBinary),  # canonical bytes of a number, for the sum of epsilon0
     Column("rounds_per_user", LargeBinary),  # canonical bytes of a number: a user takes part in no more
-    Column("windows_only", LargeBinary),  # canonical bytes of true; none: its own budget refuses, too
     CheckConstraint("population >= 1", name="population"),
-    CheckConstraint("delta_budget > 0 AND delta_budget < 1", name="delta_budget"),
+    CheckConstraint("delta_budget > 0 AND delta_budget <= 1", name="delta_budget"),
     Index(
         "ix_cohorts_quota",
         "name",
@@ -244,7 +243,7 @@ heads = Table(
     Column("sequence", BigInteger, nullable=False),
     Column("digest", DIGEST, nullable=False),
     Column("status", String(20), nullable=False),
-    Column("epsilon_budget", Double, nullable=False),
+    Column("epsilon_budget", Double, nullable=False),  # infinite: no budget of its life
     # Number of entries of each kind, so that they need not be counted.
     *(
         Column(count, BigInteger, nullable=False, server_default=text("0"))

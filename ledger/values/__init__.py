@@ -64,7 +64,7 @@ from shuffle_ledger.ledger.values.requests import (
 from shuffle_ledger.ledger.values.signing import SigningKey, read_public_key
 from shuffle_ledger.ledger.values.strict_json import NotStrictJson, read_json
 from shuffle_ledger.ledger.values.unusual_cohorts import opening_warnings
-from shuffle_ledger.ledger.values.windows import Period, Window
+from shuffle_ledger.ledger.values.windows import ROLLING_EXPECTED, Period, Window, rolling_of
 
 __all__ = [
     "DAY_EXPECTED",
@@ -72,6 +72,7 @@ __all__ = [
     "POLICIES",
     "POLICY_ADAPTIVE",
     "POLICY_PLAN",
+    "ROLLING_EXPECTED",
     "Admitted",
     "Checkpoint",
     "Cohort",
@@ -124,4 +125,5 @@ __all__ = [
     "read_json",
     "read_public_key",
     "record_document",
+    "rolling_of",
 ]

@@ -58,8 +58,8 @@ def _as_bound(given: RoundRequest, stored: RoundRequest) -> RoundRequest:
 def _of_cohort(cohort: Cohort, declared: bool) -> dict[str, Any]:  # noqa: FBT001 - private, of two callers
     stated = {
         "population": cohort.population,
-        "epsilon": cohort.epsilon_budget,
-        "delta": cohort.delta_budget,
+        "epsilon": cohort.epsilon_budget if cohort.has_life else None,
+        "delta": cohort.delta_budget if cohort.has_life else None,
         "policy": cohort.policy,
     }
     more = {
@@ -68,7 +68,6 @@ def _of_cohort(cohort: Cohort, declared: bool) -> dict[str, Any]:  # noqa: FBT00
         "ceiling": cohort.ceiling,
         "local_budget": cohort.local_budget,
         "rounds_per_user": cohort.rounds_per_user,
-        "windows_only": cohort.windows_only,
     }
     return {**stated, **(more if declared else {})}
 

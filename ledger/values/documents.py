@@ -25,6 +25,7 @@ from shuffle_ledger.accounting import AccountingError, ShuffledRound
 from shuffle_ledger.ledger.errors import InvalidValue, LedgerError
 from shuffle_ledger.ledger.values.requests import (
     Admitted,
+    Cohort,
     Corrected,
     Incident,
     Pending,
@@ -111,7 +112,10 @@ def _fields_of(value: object) -> dict[str, object] | None:
     """Return a value's fields by name if its document is made of these, else None."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type | ShuffledRound | Window):
         return None
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    found = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Cohort) and not value.has_life:
+        found["delta_budget"] = None  # there is none, and epsilon is infinite
+    return found
 
 
 def number(value: float) -> float | None:

@@ -38,9 +38,7 @@ VOID_ATTESTATION = (
     "The actor attests that nothing computed from the reports of this round was released or kept."
 )
 # What entries and rows have of a cohort only where there is some.
-DECLARED = (
-    *("labels", "windows", "period", "quota", "ceiling", "local_budget", "rounds_per_user", "windows_only"),
-)
+DECLARED = (*("labels", "windows", "period", "quota", "ceiling", "local_budget", "rounds_per_user"),)
 _REQUEST_VERSION = 1
 _REQUEST_DOMAIN = "shuffle-ledger/round-request/1"
 
@@ -73,14 +71,13 @@ class Declared(Protocol):
     def ceiling(self) -> float | None:
         """What its budget may be raised to."""
 
-    @property
-    def windows_only(self) -> bool:
-        """Whether its own budget refuses and promises nothing."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Cohort:
-    """A fixed group of users with one privacy budget."""
+    """A fixed group of users with a privacy budget of its life, with budgets of periods, or with both.
+
+    Without a budget of its life, epsilon is infinite and delta 1, which every release is within.
+    """
 
     name: str
     population: int  # users; no round may have more reports
@@ -98,14 +95,16 @@ class Cohort:
     ceiling: float | None = None  # the most that epsilon may be raised to; never changes
     local_budget: float | None = None  # of the sum of epsilon0 over a user's rounds; never changes
     rounds_per_user: int | None = None  # that one user takes part in at most, as is attested; never changes
-    windows_only: bool = False  # only its windows refuse and promise; never changes
 
     def __post_init__(self) -> None:
         """Raise InvalidValue for anything that is not a possible cohort."""
         object.__setattr__(self, "name", checked_text("name", self.name))
         object.__setattr__(self, "population", _whole("population", self.population, POPULATION_MAX))
-        object.__setattr__(self, "epsilon_budget", _real("epsilon", self.epsilon_budget, math.inf))
-        object.__setattr__(self, "delta_budget", _real("delta", self.delta_budget, 1.0))
+        if self.has_life:
+            object.__setattr__(self, "epsilon_budget", _real("epsilon", self.epsilon_budget, math.inf))
+            object.__setattr__(self, "delta_budget", _real("delta", self.delta_budget, 1.0))
+        else:
+            object.__setattr__(self, "delta_budget", 1.0)
         if self.policy not in POLICIES:
             expected, gone = "one of: " + ", ".join(POLICIES), gone_sentence(f"policy {self.policy}")
             raise InvalidValue(field="policy", value=self.policy, expected=expected, message=gone)
@@ -113,7 +112,8 @@ class Cohort:
         object.__setattr__(self, "windows", checked_windows(self.windows, cohort=self.name))
         if self.ceiling is not None:
             object.__setattr__(self, "ceiling", _real("ceiling", self.ceiling, math.inf))
-            self._check_ceiling(self.ceiling)
+            if self.has_life:
+                self._check_ceiling(self.ceiling)
         if self.local_budget is not None:
             object.__setattr__(self, "local_budget", _real("local_budget", self.local_budget, math.inf))
         if self.rounds_per_user is not None:
@@ -121,24 +121,33 @@ class Cohort:
             if self.policy != POLICY_ADAPTIVE:
                 expected = f"none for policy {self.policy}: only filters count the rounds of one user"
                 raise InvalidValue(field="rounds_per_user", value=self.rounds_per_user, expected=expected)
-        if self.windows_only:
-            self._check_windows_only()
+        if not self.has_life:
+            self._check_without_life()
 
-    def _check_windows_only(self) -> None:
-        field = "windows_only"
-        if type(self.windows_only) is not bool:
-            raise InvalidValue(field=field, value=self.windows_only, expected="true or false")
-        if not self.windows:
-            expected = "false for a cohort without windows: nothing would limit its rounds"
-            raise InvalidValue(field=field, value=True, expected=expected)
-        if self.policy != POLICY_ADAPTIVE or self.ceiling is not None:
-            expected = "false with a plan or a ceiling, which limit the rounds of the cohort's whole life"
-            raise InvalidValue(field=field, value=True, expected=expected)
+    def _check_without_life(self) -> None:
+        if not self.windows or self.period is not None or self.quota is not None:
+            expected = "a number, or budgets of periods in its place (--per): nothing would limit its rounds"
+            raise InvalidValue(field="epsilon", value=None, expected=expected)
+        of_life = {
+            "policy": None if self.policy == POLICY_ADAPTIVE else self.policy,
+            "ceiling": self.ceiling,
+            "local_budget": self.local_budget,
+            "rounds_per_user": self.rounds_per_user,
+        }
+        for name, value in of_life.items():
+            if value is not None:
+                expected = "none without a budget of the cohort's life (--life)"
+                raise InvalidValue(field=name, value=value, expected=expected)
 
     def _check_ceiling(self, ceiling: float) -> None:
         if ceiling < self.epsilon_budget:
             expected = f"at least epsilon, {exact_text(self.epsilon_budget)}"
             raise InvalidValue(field="ceiling", value=ceiling, expected=expected)
+
+    @property
+    def has_life(self) -> bool:
+        """Whether it has a budget of its life; else only budgets of periods limit and promise anything."""
+        return self.epsilon_budget != math.inf
 
     @property
     def parent(self) -> str | None:
@@ -172,22 +181,20 @@ class Opening(TypedDict, total=False):
     own budget and those of all periods that it is collected in allow it. With a `ceiling`, epsilon is raised
     no further than that, and the promise is that of the ceiling. With a
     `local_budget`, no user's rounds have a larger sum of epsilon0. With `rounds_per_user`, devices take part
-    in no more admitted rounds: filters count no more of them, and incidents beside them. With `windows_only`,
-    the cohort's own budget refuses and promises nothing: reports compare with it what its whole life has
-    cost.
+    in no more admitted rounds: filters count no more of them, and incidents beside them. Without
+    epsilon and delta there is no budget of the cohort's life, and windows alone refuse and promise.
     """
 
     name: Required[str]
     population: Required[int]
-    epsilon: Required[float]
-    delta: Required[float]
+    epsilon: float | None
+    delta: float | None
     policy: Required[str]
     labels: Mapping[str, str] | None
     windows: Sequence[Window]
     ceiling: float | None
     local_budget: float | None
     rounds_per_user: int | None
-    windows_only: bool
 
 
 def cohort_from_opening(**opening: Unpack[Opening]) -> Cohort:
@@ -203,24 +210,31 @@ def cohort_from_opening(**opening: Unpack[Opening]) -> Cohort:
     declared: dict[str, Any] = {
         name: value for name, value in opening.items() if name not in ("epsilon", "delta")
     }
+    epsilon, delta = opening.get("epsilon"), opening.get("delta")
+    if (epsilon is None) != (delta is None):
+        missing = "epsilon" if epsilon is None else "delta"
+        expected = "a number: a budget has both epsilon and delta"
+        raise InvalidValue(field=missing, value=None, expected=expected)
+    budget: dict[str, Any] = {"epsilon_budget": math.inf, "delta_budget": 1.0}
+    if epsilon is not None:
+        if epsilon == math.inf:
+            raise InvalidValue(field="epsilon", value=epsilon, expected="a finite number above 0")
+        budget = {"epsilon_budget": epsilon, "delta_budget": delta}
     declared |= {"labels": opening.get("labels") or {}, "windows": tuple(opening.get("windows", ()))}
-    try:
-        return Cohort(epsilon_budget=opening["epsilon"], delta_budget=opening["delta"], **declared)
-    except KeyError as missing:
-        raise TypeError(f"a cohort is opened with {missing.args[0]}") from missing
+    return Cohort(**budget, **declared)
 
 
 def promised_epsilon(declared: Declared, budget: float) -> float:
     """Return the epsilon that must hold, or a promise is broken.
 
     Of a cohort with a ceiling that is the ceiling, at whatever budget rounds are refused; of a quota and of a
-    cohort whose windows alone promise something, infinity.
+    cohort without a budget of its life, infinity.
 
     Args:
         declared: the cohort.
         budget: the epsilon in force.
     """
-    if declared.quota is not None or declared.windows_only:
+    if declared.quota is not None:
         return math.inf
     return budget if declared.ceiling is None else declared.ceiling
 
@@ -235,7 +249,6 @@ def declared_from(details: Mapping[str, Any]) -> dict[str, Any]:
         "ceiling": details.get("ceiling"),
         "local_budget": details.get("local_budget"),
         "rounds_per_user": details.get("rounds_per_user"),
-        "windows_only": details.get("windows_only", False),
     }
 
 
@@ -249,7 +262,6 @@ def declared_details(cohort: Cohort) -> dict[str, Any]:
         "ceiling": cohort.ceiling,
         "local_budget": cohort.local_budget,
         "rounds_per_user": cohort.rounds_per_user,
-        "windows_only": cohort.windows_only,
     }
     return {name: each for name, each in given.items() if each}
 
@@ -641,6 +653,8 @@ def checked_new_name(field: str, value: object) -> str:
 
 def epsilon_left(epsilon_budget: float, epsilon_spent_upper: float) -> float:
     """Return what of an epsilon budget is left, never negative; at most the exact difference."""
+    if math.isinf(epsilon_budget):
+        return math.inf  # there is no budget
     left = epsilon_budget - epsilon_spent_upper
     if left <= 0.0:
         return 0.0

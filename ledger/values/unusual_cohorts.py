@@ -31,7 +31,7 @@ def _warnings(cohort: Cohort) -> Iterator[OpeningWarning]:
             " among, and no later round may have more reports"
         )
         yield OpeningWarning(field="population", message=message)
-    if not cohort.windows_only:
+    if cohort.has_life:
         promised = promised_epsilon(cohort, cohort.epsilon_budget)
         yield from _of_budget("", promised, cohort.delta_budget, users)
     for window in cohort.windows:

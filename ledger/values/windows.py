@@ -7,6 +7,7 @@ has its own budget and its own chain of entries, under the name `COHORT@PERIOD`.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -24,12 +25,13 @@ SUFFIX_LENGTH_MAX = 20  # of a period's name behind the cohort's
 _YEARS: Final = range(1970, 9000)
 _DAY: Final = timedelta(days=1)
 _EXPECTED: Final = (
-    "calendar (day, week, month, quarter or year) or rolling (a number of buckets from 2 to 31) with bucket"
-    " (day, week or month), with epsilon above 0 and delta between 0 and 1, and a local_budget above 0 if any"
+    "per (day, week, month, quarter or year; also calendar) or rolling (a number of buckets from 2 to 31)"
+    " with bucket (day, week or month), with epsilon above 0 and delta between 0 and 1, and a local_budget"
+    " above 0 if any"
 )
-_EXAMPLES: Final = (
-    "for example calendar=month,epsilon=0.5,delta=1e-9 or rolling=30,bucket=day,epsilon=0.5,delta=1e-9"
-)
+_EXAMPLES: Final = "for example per=month,epsilon=0.5,delta=1e-9 or rolling=30d,epsilon=0.5,delta=1e-9"
+ROLLING_EXPECTED: Final = "a number of days, weeks or months from 2 to 31: 7d, 4w, 12m"
+_ROLLING: Final = re.compile(r"([0-9]{1,2})([dwm])", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +84,9 @@ class Window:
 
     @classmethod
     def from_mapping(cls, mapping: object) -> Window:
-        """Return the window that a mapping spells; raises InvalidValue."""
+        """Return the window that a mapping spells, with `per` or `calendar`; raises InvalidValue."""
+        if isinstance(mapping, Mapping) and "per" in mapping and "calendar" not in mapping:
+            mapping = {("calendar" if name == "per" else name): value for name, value in mapping.items()}
         names = set(mapping) - {"epsilon", "delta", "local_budget"} if isinstance(mapping, Mapping) else set()
         if not isinstance(mapping, Mapping) or names not in ({"calendar"}, {"rolling", "bucket"}):
             raise InvalidValue(field="window", value=mapping, expected=_EXPECTED)
@@ -93,7 +97,8 @@ class Window:
 
     @classmethod
     def from_text(cls, text: str) -> Window:
-        """Return the window that `calendar=week,epsilon=E,delta=D` or `rolling=7,bucket=day,...` means.
+        """Return the window that `per=week,epsilon=E,delta=D` or `rolling=7d,...` means; `calendar=week` is
+        the same as `per=week`, and `rolling=7,bucket=day` as `rolling=7d`.
 
         Raises:
             InvalidValue: a part has no value, occurs twice, or is none of these.
@@ -104,6 +109,8 @@ class Window:
             if len(fields) != len(parts):
                 raise ValueError("a part occurs twice")
             kinds = dict.fromkeys(("epsilon", "delta", "local_budget"), float) | {"rolling": int}
+            if "bucket" not in fields and (run := rolling_of(fields.get("rolling", ""))) is not None:
+                fields["rolling"], fields["bucket"] = run
             fields |= {name: kinds[name](value) for name, value in fields.items() if name in kinds}
             return cls.from_mapping(fields)
         except (InvalidValue, ValueError) as error:
@@ -197,6 +204,13 @@ def checked_windows(windows: Iterable[Window], *, cohort: str) -> tuple[Window, 
         expected = f"at most {longest} characters for a cohort with windows: periods have longer names"
         raise InvalidValue(field="name", value=cohort, expected=expected)
     return found
+
+
+def rolling_of(text: str) -> tuple[str, str] | None:
+    """Return the number and the unit of the buckets that `7d`, `4w` or `12m` means, as texts; None if it is
+    written otherwise."""
+    found = _ROLLING.fullmatch(text)
+    return None if found is None else (found[1], next(unit for unit in BUCKETS if unit[0] == found[2]))
 
 
 def periods_of(windows: Iterable[Window], cohort: str, first: date, last: date) -> list[Period]:

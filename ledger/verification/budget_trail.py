@@ -52,6 +52,7 @@ from shuffle_ledger.ledger.policies.policy import (
     recorded,
     restated,
     slots_share,
+    spending_of_record,
 )
 from shuffle_ledger.ledger.policies.registry import policy_from
 from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, EntryBody, EntryKind, Spending
@@ -99,7 +100,6 @@ class Trail:
     _same: dict[Any, Any] = field(default_factory=dict)  # rounds of one kind share their numbers
     _stated: tuple[ShuffledRound, Cost] | None = None  # to be proven, by the last entry followed
     _limits: Limits | None = None  # likewise
-    _is_endless: bool = False  # the budget refuses nothing: its levels prove nothing
     _opens: bool = False  # the last entry followed opens the budget
 
     @classmethod
@@ -137,7 +137,7 @@ class Trail:
     @property
     def filtered(self) -> bool:
         """Whether filters decide, so that the numbers are theirs and not the composition's."""
-        return self.policy is not None and self.policy.filters is not None
+        return self.policy is not None and not self.policy.has_slots_alone
 
     @property
     def is_overspent(self) -> bool:
@@ -200,7 +200,7 @@ class Trail:
         if filters is None:
             return
         if self._limits is not None:
-            yield from _unproven_limits(filters, self._limits, is_endless=self._is_endless)
+            yield from _unproven_limits(filters, self._limits)
             if self._opens and self._limits.sliding not in (None, self._limits.promise.gaussian):
                 yield "its sliding limit is not the variance that its promise allows"
         if self._stated is not None:
@@ -224,7 +224,7 @@ class Trail:
 
     def accounts(self, body: EntryBody, described: ShuffledRound, accounted: ShuffledRound) -> bool:
         """Return whether a decided round is accounted as this one."""
-        if self.policy is None or self.policy.filters is not None or "charge" not in body.details:
+        if self.policy is None or not self.policy.has_slots_alone or "charge" not in body.details:
             return slot_for(described) == accounted
         kind, slots = read(Charge, body.details["charge"]).claimed, self.policy.slots_declared
         return kind is not None and kind < len(slots) and slots[kind][0] == accounted
@@ -233,7 +233,7 @@ class Trail:
         details = body.details
         policy = self.policy = policy_from(str(details.get("policy")), body.to_bytes())
         self.state = machine.new_state(policy.machine_rules, policy.limits)
-        self._limits, self._is_endless = policy.limits, bool(details.get("windows_only"))
+        self._limits = policy.limits
         self.ceiling = details.get("ceiling")
         stated = policy.state_in(details)
         if stated.total != self.state.total or stated.limits != policy.limits:
@@ -242,7 +242,7 @@ class Trail:
             yield "its rules are of another delta than the budget's"
         if policy.rounds_per_user != details.get("rounds_per_user"):
             yield "its filters count another number of rounds for each user than it says"
-        if policy.kind is not _kind(details):
+        if policy.kind is not _kind(body):
             yield "its rules are for another kind of budget than it says"
         yield from _misplaced(policy, body)
         if policy.filters is not None:
@@ -425,10 +425,12 @@ def _after(state: State, posting: Posting) -> State:
     )
 
 
-def _kind(details: Mapping[str, Any]) -> BudgetKind:
-    if "quota" in details or details.get("windows_only"):
+def _kind(body: EntryBody) -> BudgetKind:
+    if "quota" in body.details:
         return BudgetKind.QUOTA
-    return BudgetKind.PERIOD if "period" in details else BudgetKind.LIFE
+    if "period" in body.details:
+        return BudgetKind.PERIOD
+    return BudgetKind.LIFE if math.isfinite(body.epsilon_budget) else BudgetKind.RECORD
 
 
 def _misplaced(policy: BudgetPolicy, body: EntryBody) -> Iterator[str]:
@@ -459,9 +461,9 @@ def _misdivided(policy: BudgetPolicy, filters: FilterSet) -> Iterator[str]:
         yield "its accounts have another share of delta than it says"
 
 
-def _unproven_limits(filters: FilterSet, limits: Limits, *, is_endless: bool) -> Iterator[str]:
+def _unproven_limits(filters: FilterSet, limits: Limits) -> Iterator[str]:
     """Yield which stated limits are larger than what the filters' shares of delta allow."""
-    for one in () if is_endless else (limits.refuse, limits.promise):
+    for one in (limits.refuse, limits.promise):
         if not _is_within(filters, one):
             at = exact_text(float(one.epsilon * EPSILON_UNIT))
             yield f"a limit it states is too large for epsilon {at}"
@@ -484,7 +486,7 @@ def _misaccounted(
     policy: BudgetPolicy, posting: Posting | None, body: EntryBody, truth: ShuffledRound | None
 ) -> Iterator[str]:
     """Yield how a restated round of slots alone is not accounted as the slot in which it stands."""
-    if policy.filters is not None or posting is None or truth is None:
+    if not policy.has_slots_alone or posting is None or truth is None:
         return
     accounted = ShuffledRound.from_mapping(body.details["accounted"])
     if accounted != policy.accounted_truth(posting, truth, None):
@@ -494,7 +496,7 @@ def _misaccounted(
 def _unfounded(policy: BudgetPolicy, state: State, reason: str, truth: ShuffledRound | None) -> Iterator[str]:
     """Yield how the reason of a refusal for which nothing was computed is none: that the cohort was closed
     and that another one refused are compared elsewhere, and only slots alone refuse a round unseen."""
-    if reason not in _UNSEEN and (policy.filters is not None or reason != RefusalReason.NO_FREE_SLOT):
+    if reason not in _UNSEEN and (not policy.has_slots_alone or reason != RefusalReason.NO_FREE_SLOT):
         yield _wrong_reason(reason)
     if reason == RefusalReason.NO_FREE_SLOT and truth is not None:
         kinds = policy.fitting(truth)
@@ -521,6 +523,11 @@ def _wrong_reason(reason: object) -> str:
 
 
 def _compare_with_plan(policy: BudgetPolicy, state: State, body: EntryBody) -> Iterator[str]:
+    """Yield what an entry says is spent beyond the plan, or of a budget that there is not."""
+    if policy.is_record:
+        if body.spent != spending_of_record(body.spent.rounds):
+            yield "it says what is spent of a budget that there is not"
+        return
     is_covered = not state.total.unplaced and all(
         taken <= most for taken, most in zip(state.total.claims, state.rules.slots, strict=True)
     )

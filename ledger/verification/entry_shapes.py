@@ -115,6 +115,8 @@ def _head(body: EntryBody) -> Iterator[str]:
         yield "it names a round where it is about the cohort, or none where it is about a round"
     if not _is_text(values["actor"]):
         yield "it does not name who acted"
+    if (values["epsilon_budget"], values["delta_budget"]) == (math.inf, 1.0):
+        return  # of a cohort without a budget of its life
     for name, ceiling in (("epsilon_budget", math.inf), ("delta_budget", 1.0)):
         value = values[name]
         if type(value) is not float or not 0 < value < ceiling:
@@ -298,7 +300,6 @@ _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "ceiling": _is_limit,
     "local_budget": _is_limit,
     "rounds_per_user": _is_number,
-    "windows_only": lambda value: value is True,
     "quota": lambda value: is_as_written(value, Quota.from_mapping(value).to_mapping()),
     "refused_by": _are_refusals,
     "standing": lambda value: isinstance(value, Mapping),

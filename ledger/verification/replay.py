@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -57,6 +56,7 @@ _NOT_FOLLOWING = (
 ALTERS = (EntryKind.SETTLED, EntryKind.VOIDED, EntryKind.CORRECTED, EntryKind.INCIDENT)
 # A window may give this to its periods beside a budget.
 _OF_PARTS = frozenset({"local_budget"})
+_OF_LIFE = frozenset({"ceiling", "local_budget", "rounds_per_user"})
 _CARRIES_SPENDING = (EntryKind.OPENED, EntryKind.REFUSED, EntryKind.BUDGET_CHANGED)
 
 
@@ -252,7 +252,7 @@ class Replay:
                 self.opened = body
                 self.joint.open(body)
                 self._check_ceiling(body)
-                self._check_windows_only(body)
+                self._check_life(body)
                 self._check_part(body)
             case EntryKind.ADMITTED | EntryKind.REFUSED:
                 candidate = self._apply_decision(body)
@@ -279,24 +279,24 @@ class Replay:
             candidate=candidate if refused else None,
             filtered=self.trail.filtered,
             promised=self.trail.promised_epsilon,
-            limit=math.inf if self.joint.windows_only else body.epsilon_budget,
+            limit=body.epsilon_budget,
         )
 
     def _apply_budget(self, body: EntryBody) -> None:
         self._check_ceiling(body)
-        if self.joint.period is not None or self.joint.windows_only:
-            self.blame(
-                body.sequence, "it changes the budget of a window, or one beside windows that alone count"
-            )
+        if self.joint.period is not None or not self.joint.has_life:
+            self.blame(body.sequence, "it changes the budget of a window, or one that there is not")
 
     def _check_ceiling(self, body: EntryBody) -> None:
         if self.joint.ceiling is not None and body.epsilon_budget > self.joint.ceiling:
             self.blame(body.sequence, "the budget is above the ceiling that the cohort was opened with")
 
-    def _check_windows_only(self, body: EntryBody) -> None:
+    def _check_life(self, body: EntryBody) -> None:
         is_limited = self.joint.windows and body.details["policy"] == POLICY_ADAPTIVE
-        if self.joint.windows_only and (not is_limited or self.joint.ceiling is not None):
-            self.blame(body.sequence, "only windows limit its rounds, and it has none, a plan or a ceiling")
+        if not self.joint.has_life and (not is_limited or _OF_LIFE & set(body.details)):
+            self.blame(
+                body.sequence, "only windows limit its rounds, and it has none, a plan or limits of its life"
+            )
 
     def _check_part(self, body: EntryBody) -> None:
         part = {"period", "quota"} & set(body.details)

@@ -8,6 +8,7 @@ which the replay of that chain checks.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -85,7 +86,6 @@ class JointRounds:
     quota: Quota | None = None
     ceiling: float | None = None  # the most that epsilon may be raised to
     local_budget: float | None = None  # of the sum of epsilon0
-    windows_only: bool = False  # the chain's own budget refuses and promises nothing
     budget: tuple[float, float] = (0.0, 0.0)  # epsilon and delta at the opening
     opened_at: datetime | None = None
     # Of a period: its incidents that attest since when, whose time its cohort's opening judges.
@@ -97,11 +97,16 @@ class JointRounds:
         found = declared_from(body.details)
         self.windows, self.period, self.quota = found["windows"], found["period"], found["quota"]
         self.ceiling, self.local_budget = found["ceiling"], found["local_budget"]
-        self.windows_only, self.policy = found["windows_only"], body.details["policy"]
+        self.policy = body.details["policy"]
         is_part = self.period is not None or self.quota is not None
         self.population = 0 if is_part else body.details["population"]
         self.budget = (body.epsilon_budget, body.delta_budget)
         self.opened_at = body.recorded_at
+
+    @property
+    def has_life(self) -> bool:
+        """Whether the chain is of a budget: else only the periods of its cohort limit and promise."""
+        return self.budget[0] != math.inf
 
     def may_precede(self, sequence: int, released: ReleaseTimes, *, said: bool) -> bool:
         """Return whether a release may have come before the opening that chose the rules.

@@ -27,7 +27,7 @@ def unfounded(body: EntryBody, previous: EntryBody, filters: Mapping[str, float]
     is_computed = body.kind in (EntryKind.ADMITTED, *_CLOSINGS, *CORRECTED_OR_INCIDENT)
     if filters and (is_computed or body.kind is EntryKind.BUDGET_CHANGED) and body.spent != previous.spent:
         yield from _of_filters("what is spent", body.spent, filters)
-    elif is_computed:
+    elif is_computed and math.isfinite(body.epsilon_budget):  # else there is no budget, and no number of it
         yield from _of_compositions(body, previous)
     requested = body.details.get("requested") if body.kind is EntryKind.REFUSED else None
     if requested is not None:

@@ -421,6 +421,8 @@ class _NumberChecker:
     def _check(self, step: ReplayedEntry) -> None:
         self.checked += 1
         body = step.body
+        if math.isinf(body.epsilon_budget):
+            return  # there is no budget: what is spent of it is zero by definition
         again = self._certify(step, step.held)
         if again is not None and step.filtered:
             # The filters' bound is separate and sound, so the composition cannot need more.

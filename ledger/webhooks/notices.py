@@ -104,9 +104,7 @@ def _kinds_of(store: Store, body: EntryBody, filters: Filters) -> Iterator[Notic
         before, now = _share(_previous(store, body)), _share(body)
         reached = {NoticeKind.NEARLY_EXHAUSTED: filters.threshold_of(body.cohort), NoticeKind.EXHAUSTED: 1.0}
         crossed = [kind for kind, share in reached.items() if before < share <= now]
-        # What only its windows limit is not exhausted; its periods are chains, too.
-        if crossed and not store.cohort(body.cohort).windows_only:
-            yield from crossed
+        yield from crossed
 
 
 def _overspends(body: EntryBody) -> bool:

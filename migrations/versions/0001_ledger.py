@@ -68,7 +68,7 @@ _GUARDS = (
         "a cohort keeps what it was opened with",
         kept=(
             *("name", "population", "delta_budget", "policy", "opened_at", "labels", "windows", "period"),
-            *("quota", "ceiling", "local_budget", "rounds_per_user", "windows_only"),
+            *("quota", "ceiling", "local_budget", "rounds_per_user"),
         ),
     ),
     _Guard("rounds", "DELETE", "rounds are never removed"),
@@ -195,10 +195,9 @@ def _create_cohorts() -> None:
         sa.Column("ceiling", sa.LargeBinary),
         sa.Column("local_budget", sa.LargeBinary),
         sa.Column("rounds_per_user", sa.LargeBinary),
-        sa.Column("windows_only", sa.LargeBinary),
         sa.PrimaryKeyConstraint("name", name="pk_cohorts"),
         sa.CheckConstraint("population >= 1", name=op.f("ck_cohorts_population")),
-        sa.CheckConstraint("delta_budget > 0 AND delta_budget < 1", name=op.f("ck_cohorts_delta_budget")),
+        sa.CheckConstraint("delta_budget > 0 AND delta_budget <= 1", name=op.f("ck_cohorts_delta_budget")),
     )
     _create_index("ix_cohorts_quota", "cohorts", ["name"], where="quota IS NOT NULL")
     op.create_index("ix_cohorts_in_order", "cohorts", [_in_order("name")])

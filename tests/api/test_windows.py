@@ -137,17 +137,17 @@ def test_a_token_that_is_limited_to_a_cohort_sees_its_periods(server: Server, cl
 @pytest.mark.slow
 def test_only_its_windows_may_limit_a_cohort(server: Server, client: LedgerClient) -> None:
     opened: dict[str, Any] = {"name": "tablets", "population": 100_000, "delta": 1e-6, "policy": "adaptive"}
-    opened |= {"epsilon": 0.01, "windows_only": True}
-    with pytest.raises(InvalidValue, match="without windows"):
+    opened |= {"epsilon": None, "delta": None}
+    with pytest.raises(InvalidValue, match="nothing would limit"):
         client.open_cohort(**opened)
-    assert client.open_cohort(**opened, windows=[WEEK]).windows_only
+    assert not client.open_cohort(**opened, windows=[WEEK]).has_life
     assert isinstance(client.register(request("one")), Admitted)
-    assert client.budget("tablets").windows_only
+    assert [one.kind for one in client.budget("tablets").promises] == ["week"]
     reader = _login(server)
     page = reader.get("/cohorts/tablets").text
     week = client.budget("tablets")
     assert f"{used_percent(week.epsilon_spent_upper, WEEK.epsilon)} <span" in page
-    assert "Only its windows limit this cohort" in reader.get("/").text
+    assert "A budget of each period" in reader.get("/").text
 
 
 def test_a_budget_over_http_shows_what_a_window_alone_was_charged(

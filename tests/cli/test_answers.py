@@ -257,7 +257,6 @@ def test_a_cohort_is_opened_listed_and_shown(directory: Path, run: Run) -> None:
         "ceiling",
         "local_budget",
         "rounds_per_user",
-        "windows_only",
     }
     assert set(opened.json) == fields
     assert opened.json["policy"] == "adaptive"

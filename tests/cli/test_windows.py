@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from shuffle_ledger.ledger.values.windows import Window
 from tests.cli.conftest import Run
 
 KRR = ("--randomizer", "krr(k=10, epsilon0=2)", "--reports", "50000")
@@ -36,7 +37,7 @@ def test_a_week_is_charged_shown_and_forecast(tablets: Run) -> None:
     shown = tablets("round", "show", "one", "--json").json
     assert (shown["collected_on"], shown["windows"]) == (today.isoformat(), [week])
     budget = tablets("budget", "tablets")
-    assert "each week" in budget.stdout
+    assert "renews on" in budget.stdout
     assert "a round must fit into all of them too" in budget.stdout
     left = tablets("budget", "tablets", "--json").json["fits"][0]["rounds_at_least"]
     forecast = tablets("forecast", "tablets", *KRR)
@@ -57,7 +58,7 @@ def test_a_week_is_charged_shown_and_forecast(tablets: Run) -> None:
 def test_bad_windows_and_days_are_refused_with_what_was_expected(tablets: Run) -> None:
     bad = tablets("cohort", "open", "other", *BUDGET, "--window", "calendar=fortnight,epsilon=1,delta=1e-6")
     assert bad.code == 2
-    assert "calendar (day, week, month, quarter or year)" in " ".join(bad.stderr.split())
+    assert "per (day, week, month, quarter or year" in " ".join(bad.stderr.split())
     past = ("round", "register", "tablets", "--id", "past", *KRR, "--collected-on", "2026-01-01")
     assert tablets(*past).code == 2
     backwards = ("--collected-on", "2026-03-02", "--collected-until", "2026-03-01")
@@ -98,23 +99,64 @@ def test_a_file_of_rounds_is_charged_to_windows_and_may_be_imported_again(
 
 @pytest.mark.slow
 def test_only_its_windows_may_limit_a_cohort(phones: Run) -> None:
-    only = ("--population", "100000", "--epsilon", "0.01", "--delta", "1e-6", "--windows-only")
-    alone = phones("cohort", "open", "tablets", *only)
-    assert (alone.code, "without windows" in alone.stderr) == (2, True)
-    assert phones("cohort", "open", "tablets", *only, *WEEK).code == 0
-    assert "its windows only" in phones("cohort", "show", "tablets").stdout
+    alone = phones("cohort", "open", "tablets", "--population", "100000")
+    assert (alone.code, "nothing would limit its rounds" in alone.stderr) == (2, True)
+    gone = phones("cohort", "open", "tablets", "--population", "100000", "--windows-only", *WEEK)
+    assert (gone.code, "--per week" in gone.stderr) == (2, True)
+    per_week = ("--per", "week", "--epsilon", "0.5", "--delta", "1e-9")
+    assert phones("cohort", "open", "tablets", "--population", "100000", *per_week).code == 0
+    assert "each period has its own budget" in phones("cohort", "show", "tablets").stdout
     assert phones("round", "register", "tablets", "--id", "one", *KRR).code == 0
-    shown = phones("budget", "tablets").stdout
-    assert "windows only; compared with epsilon 0.01" in shown
-    assert "only the windows limit it" in shown
-    assert "they refuse nothing: only the windows limit the cohort" in shown
-    assert "must be within the budget" not in shown
-    assert "both must hold" not in shown
-    assert phones("budget", "tablets", "--json").json["windows_only"]
-    assert phones("cohort", "open", "tablets", *only[:-1], *WEEK).code == 5
+    found = phones("budget", "tablets", "--json").json
+    assert [(one["kind"], one["epsilon_budget"]) for one in found["promises"]] == [("week", 0.5)]
+    assert (found["epsilon_budget"], found["delta_budget"]) == (0.5, 1e-9)
     told = " ".join(phones("audit", "statement", "tablets").stdout.split())
     assert "Nothing is promised of the cohort’s whole life" in told
-    assert "by no budget where only the windows limit the cohort" in told
+    assert phones("audit", "verify").code == 0
+
+
+@pytest.mark.parametrize(
+    ("groups", "windows", "life"),
+    [
+        ("--per year --epsilon 1 --delta 1e-9", {"year": (1.0, 1e-9)}, None),
+        ("--epsilon 3 --delta 1e-8 --per=day --epsilon=0.1 --delta=1e-10", {"day": (0.1, 1e-10)}, 3.0),
+        (
+            "--rolling 7d --delta 1e-9 --epsilon 1 --life --epsilon 2 --delta 1e-9",
+            {"7 days": (1.0, 1e-9)},
+            2.0,
+        ),
+        ("--window per=month,epsilon=1,delta=1e-9", {"month": (1.0, 1e-9)}, None),
+        (
+            "--window rolling=4w,epsilon=1,delta=1e-9 --per quarter --epsilon 2 --delta 1e-9",
+            {"4 weeks": (1.0, 1e-9), "quarter": (2.0, 1e-9)},
+            None,
+        ),
+    ],
+)
+def test_budgets_are_given_in_groups_of_options(
+    phones: Run, groups: str, windows: dict[str, tuple[float, float]], life: float | None
+) -> None:
+    opened = phones("cohort", "open", "study", "--population", "100000", *groups.split(), "--json").json
+    found = {each.kind: (each.epsilon, each.delta) for each in map(Window.from_mapping, opened["windows"])}
+    assert (found, opened["epsilon_budget"]) == (windows, life)
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        ("--per year --epsilon 1", "--delta is missing behind --per year"),
+        ("--per year --delta 1e-9 --epsilon 1 --epsilon 2", "--epsilon stands twice for --per year"),
+        ("--per fortnight --epsilon 1 --delta 1e-9", "per (day, week, month, quarter or year"),
+        ("--rolling 7 --epsilon 1 --delta 1e-9", "7d, 4w, 12m"),
+        ("--life --per day --epsilon 1 --delta 1e-9", "--epsilon is missing behind --life"),
+        ("--epsilon 1", "--delta is missing"),
+        ("--epsilon 1 --delta 1e-9 --life --epsilon 1 --delta 1e-9", "a cohort has one life"),
+    ],
+)
+def test_a_group_that_is_no_budget_is_refused(phones: Run, groups: str, said: str) -> None:
+    refused = phones("cohort", "open", "study", "--population", "100000", *groups.split())
+    assert refused.code == 2
+    assert said in " ".join(refused.stderr.split())
 
 
 def test_a_round_of_more_days_and_cohorts_is_an_incident_of_each(tablets: Run) -> None:

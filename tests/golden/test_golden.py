@@ -16,7 +16,7 @@ SLOW = {
     *("http_audiences", "http_evidence", "http_quote_and_forecast", "http_refused"),
     *("http_service", "http_windows_and_quotas", "import_csv", "kinds_of_rounds", "policy_plan"),
     *("quotas", "quote_refused", "round_refused_after_others", "statement", "verification"),
-    *("verification_of_a_tampered_chain", "windows_calendar", "windows_only", "windows_rolling"),
+    *("verification_of_a_tampered_chain", "windows_calendar", "windows_rolling", "without_life"),
 }
 
 

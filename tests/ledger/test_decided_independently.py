@@ -189,7 +189,7 @@ class Desk(AnyDesk):
             quota: dict[str, Any] = {"team": "ads", "epsilon": epsilon, "reason": "so", "actor": "ada"}
             set_quota(self.store, "phones", **quota)
             self.ask(f"q{epsilon}", krr(2.0, 10_000), "phones", team="ads", collected_on=monday + 30 * DAY)
-        self.open("weeks", windows=(WEEK,), windows_only=True, epsilon=0.05)
+        self.open("weeks", windows=(WEEK,), epsilon=None, delta=None)
         for name in ("x1", "x2"):
             self.ask(name, krr(2.0, 10_000), "weeks")
         self.correct("x1", 5_000)

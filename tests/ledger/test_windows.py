@@ -536,7 +536,7 @@ def test_a_schedule_begins_on_the_first_day_that_is_taken_though_the_clock_was_s
 def test_a_schedule_of_several_kinds_fits_into_windows_as_was_said(sqlite_desk: Desk, only: bool) -> None:
     desk, other = sqlite_desk, dataclasses.replace(KRR, reports=60_000)
     sliding = Window(unit="day", sliding=3, epsilon=0.2, delta=1e-7)
-    desk.open("phones", WEEK, sliding, windows_only=only)
+    desk.open("phones", WEEK, sliding, **({"epsilon": None, "delta": None} if only else {}))
     monday = a_monday()
     for kind in (KRR, other):
         assert isinstance(desk.ask(monday, round=kind), Admitted)

@@ -84,9 +84,11 @@ class Ledgers:
             "policy": "adaptive",
             "actor": "ada",
             "windows": windows,
-            "windows_only": name == "d",
         }
-        open_cohort(store, name=name, epsilon=epsilon, delta=delta, **values)
+        budget: dict[str, Any] = (
+            {"epsilon": epsilon, "delta": delta} if name != "d" or store is self.model else {}
+        )
+        open_cohort(store, name=name, **budget, **values)
 
     def _scopes(self, audience: tuple[str, ...], first: date, last: date) -> list[str]:
         found: dict[str, Budget] = {}

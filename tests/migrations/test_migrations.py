@@ -58,7 +58,7 @@ REFUSED = {
         *("UPDATE cohorts SET labels = 'x'", "UPDATE cohorts SET windows = 'x'"),
         *("UPDATE cohorts SET period = 'x'", "UPDATE cohorts SET quota = 'x'"),
         *("UPDATE cohorts SET ceiling = 'x'", "UPDATE cohorts SET local_budget = 'x'"),
-        *("UPDATE cohorts SET rounds_per_user = 'x'", "UPDATE cohorts SET windows_only = 'x'"),
+        "UPDATE cohorts SET rounds_per_user = 'x'",
     ],
     "rounds are never removed": ["DELETE FROM rounds WHERE round_id = 'waiting'"],
     "a registered round keeps its content": [

@@ -105,17 +105,19 @@ def document_from(statement: Statement, *, rows_max: int) -> Document:
 
 
 def _pages(cohort: CohortStatement, statement: Statement, rows_max: int) -> CohortPages:
-    digits = Digits.for_budget(cohort.promise.epsilon_budget)
+    promise = cohort.promise
+    digits = Digits.for_budget(promise.epsilon_budget if promise.has_life else promise.windows[0].epsilon)
     budget = cohort.promise.epsilon_budget
     return CohortPages(
         cohort=cohort.cohort,
         verdict=cohort.verdict,
         verdict_word=VERDICT_WORDS[cohort.verdict],
         verdict_sentence=_verdict_sentence(cohort, digits),
-        used=min(1.0, cohort.spent.epsilon_upper / budget),
+        used=min(1.0, cohort.spent.epsilon_upper / budget) if cohort.promise.has_life else 0.0,
         used_text=f"at most {digits.upper(cohort.spent.epsilon_upper)} of {plain(budget)} spent"
         f" ({percent(cohort.spent.epsilon_upper, budget)})"
-        + (", which refuses nothing" if cohort.promise.windows_only else ""),
+        if cohort.promise.has_life
+        else "no budget of its whole life: each period has its own",
         chapters=tuple(_chapters(cohort, statement, digits)),
         conditions=tables.conditions(statement.conditions),
         facts=tuple(_facts(cohort, digits)),
@@ -187,7 +189,7 @@ def _promised(cohort: CohortStatement) -> list[str]:
     promise, period = cohort.promise, cohort.promise.period
     broken = "This was promised, and is not kept. " if cohort.verdict == "broken" else ""
     unit = f"Protected is {promise.privacy_unit}. The policy is “{promise.policy}”⁴. {promise.policy_assumes}"
-    if promise.windows_only:
+    if not promise.has_life:
         return [
             (
                 f"The cohort³ {cohort.cohort} has {promise.population:,} users. No budget limits what its"
@@ -297,7 +299,7 @@ def _kept(cohort: CohortStatement, digits: Digits) -> list[str]:
 
 def _spent_sentence(cohort: CohortStatement, digits: Digits) -> str:
     most, budget = digits.upper(cohort.spent.epsilon_upper), plain(cohort.promise.epsilon_budget)
-    if cohort.promise.windows_only:
+    if not cohort.promise.has_life:
         return "The statement of each of its periods gives the answer."
     return (
         f"At most epsilon {most} of {budget} is spent, which leaves {digits.lower(cohort.epsilon_remaining)}."
@@ -340,8 +342,11 @@ def _since_sentence(cohort: CohortStatement, digits: Digits) -> str:
 
 
 def _sure(cohort: CohortStatement, statement: Statement, digits: Digits) -> list[str]:
-    decides = not cohort.promise.windows_only and math.isfinite(cohort.spent.epsilon_upper)
-    decided = " The larger end decided every round." if decides else ""
+    decided = " The larger end decided every round." if math.isfinite(cohort.spent.epsilon_upper) else ""
+    interval = (
+        f"The number is a proven interval⁶, not an estimate: from {digits.lower(cohort.spent.epsilon_lower)}"
+        f" to {digits.upper(cohort.spent.epsilon_upper)}, rounding errors of the computer included.{decided} "
+    )
     signed = (
         "A signature binds the last entry’s digest⁷ to a key; compare the key with one you were"
         " given another way."
@@ -351,11 +356,8 @@ def _sure(cohort: CohortStatement, statement: Statement, digits: Digits) -> list
     )
     return [
         (
-            f"The number is a proven interval⁶, not an estimate: from"
-            f" {digits.lower(cohort.spent.epsilon_lower)} to"
-            f" {digits.upper(cohort.spent.epsilon_upper)}, rounding errors of the computer included."
-            f"{decided}"
-            " Whoever has the evidence bundle can check the record and compute"
+            (interval if cohort.promise.has_life else "")
+            + "Whoever has the evidence bundle can check the record and compute"
             " every number"
             " again on another computer: shuffle-ledger audit verify BUNDLE --public-key KEY."
         ),
@@ -372,9 +374,9 @@ def _interval_text(spent: EpsilonBounds, digits: Digits) -> str:
 
 
 def _budget_facts(promise: Promise) -> list[tuple[str, str]]:
-    name = "Compared with" if promise.windows_only else "Budget"
+    of_life = f"epsilon {plain(promise.epsilon_budget)} at delta {plain(promise.delta_budget)}"
     return [
-        (name, f"epsilon {plain(promise.epsilon_budget)} at delta {plain(promise.delta_budget)}"),
+        ("Budget", of_life if promise.has_life else "none of its whole life"),
         *_limit_facts(promise),
         ("Policy", f"{promise.policy}. {promise.policy_assumes}"),
         *((f"Each {each.described}", _budget_of(each)) for each in promise.windows),
@@ -389,27 +391,18 @@ def _limit_facts(promise: Promise) -> list[tuple[str, str]]:
     return limits
 
 
-def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
-    promise, spent, reading = cohort.promise, cohort.spent, cohort.composition
+def _life_facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
+    spent, reading = cohort.spent, cohort.composition
     causes = (cohort.discretization, cohort.truncation, cohort.round_off)
     named = zip(_CAUSES, causes, strict=True)
-    found = [
-        ("Cohort", cohort.cohort),
-        ("Users", f"{promise.population:,}"),
-        ("Privacy unit", promise.privacy_unit),
-        ("Neighbouring relation", promise.neighbours),
-        *_budget_facts(promise),
-        ("Opened", f"{moment(promise.opened_at)} by {promise.opened_by}"),
-        ("Status", cohort.status),
+    return [
         (
             "Spent",
             f"{_interval_text(spent, digits)}. What the width comes from: {_causes(named)}",
         ),
         (
             "Left",
-            "nothing is limited"
-            if promise.windows_only
-            else f"epsilon {digits.lower(cohort.epsilon_remaining)}",
+            f"epsilon {digits.lower(cohort.epsilon_remaining)}",
         ),
         (
             "Cost so far",
@@ -419,6 +412,20 @@ def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
                 " Rounds may have been chosen by what earlier ones revealed: it is no promise."
             ),
         ),
+    ]
+
+
+def _facts(cohort: CohortStatement, digits: Digits) -> list[tuple[str, str]]:
+    promise = cohort.promise
+    found = [
+        ("Cohort", cohort.cohort),
+        ("Users", f"{promise.population:,}"),
+        ("Privacy unit", promise.privacy_unit),
+        ("Neighbouring relation", promise.neighbours),
+        *_budget_facts(promise),
+        ("Opened", f"{moment(promise.opened_at)} by {promise.opened_by}"),
+        ("Status", cohort.status),
+        *(_life_facts(cohort, digits) if promise.has_life else ()),
     ]
     found += [
         (

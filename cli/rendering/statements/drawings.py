@@ -66,8 +66,7 @@ def _draw_spending(axes: Axes, cohort: CohortStatement) -> None:
     budgets = [each.epsilon_budget for each in told]
     axes.fill_between(places, lowers, uppers, step="post", color=SPENT, alpha=0.25, linewidth=0)
     axes.step(places, uppers, where="post", color=SPENT, linewidth=1.4, label="spent, at most")
-    limit = "compared with" if cohort.promise.windows_only else "budget"
-    axes.step(places, budgets, where="post", color=LIMIT, linewidth=1, linestyle=(0, (5, 3)), label=limit)
+    axes.step(places, budgets, where="post", color=LIMIT, linewidth=1, linestyle=(0, (5, 3)), label="budget")
     refused = [i for i, each in enumerate(cohort.moments) if each.kind is EntryKind.REFUSED]
     if refused:
         height = [_finite(cohort.moments[ends[days[i]]].spent.epsilon_upper) for i in refused]
@@ -104,7 +103,7 @@ def _draw_profile(axes: Axes, cohort: CohortStatement) -> None:
         marker="D",
         markersize=4,
         linestyle="none",
-        label="compared with" if promise.windows_only else "promised",
+        label="promised",
     )
     axes.set_yscale("log")
     axes.set_xlim(0, 1.1 * max([promise.epsilon_budget, *uppers]))

@@ -67,7 +67,7 @@ def _cohort(pages: CohortPages) -> dict[str, Any]:
                 "caption": caption,
                 "words": in_words(pages.statement, what),
             }
-            for what, caption in _DRAWINGS.items()
+            for what, caption in (_DRAWINGS if pages.statement.promise.has_life else {}).items()
         ],
         "tables": [_sheet(each) for each in pages.tables],
     }

@@ -60,6 +60,11 @@ def overview(cohorts: Sequence[CohortStatement], words: Mapping[Verdict, str]) -
     """Returns one line per cohort."""
     rows = []
     for each in cohorts:
+        if not each.promise.has_life:
+            rows.append(
+                (each.cohort, words[each.verdict], f"{each.promise.population:,}", *_of_periods(each))
+            )
+            continue
         digits = Digits.for_budget(each.promise.epsilon_budget)
         spent, budget = each.spent.epsilon_upper, each.promise.epsilon_budget
         counts = (f"{len(each.rounds):,}", f"{len(each.refusals):,}")
@@ -82,6 +87,11 @@ def overview(cohorts: Sequence[CohortStatement], words: Mapping[Verdict, str]) -
         rows=tuple(rows),
         alarming=any(each.verdict in ("broken", "unknown") for each in cohorts),
     )
+
+
+def _of_periods(cohort: CohortStatement) -> tuple[str, ...]:
+    """Returns what the table says of a cohort without a budget of its life: no number but counts."""
+    return ("of periods", "", "", "", f"{len(cohort.rounds):,}", f"{len(cohort.refusals):,}")
 
 
 def of_cohort(cohort: CohortStatement, digits: Digits, rows_max: int) -> Iterable[Table]:

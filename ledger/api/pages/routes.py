@@ -238,7 +238,7 @@ class Card:
         body, outlook = self.head.body, self.outlook
         return first_row(
             status=self.head.status,
-            spent=0.0 if self.head.windows_only else body.spent.epsilon_upper,
+            spent=body.spent.epsilon_upper if self.head.has_life else 0.0,
             budget=body.epsilon_budget,
             detail=f"at δ {charts.plain(body.delta_budget)}",
             fits=outlook.fits if outlook is not None else (),
@@ -411,7 +411,7 @@ async def _cohort(
     continuation, is_computed = await _continuation(service, view, drawn_until(points, today), today)
     limit: dict[str, Any] = {
         "budget": view.cohort.epsilon_budget,
-        "budget_word": "compared with" if statement.windows_only else "budget",
+        "budget_word": "budget",
     }
     found = page(
         "cohort.html.jinja",

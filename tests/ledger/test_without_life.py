@@ -1,4 +1,4 @@
-"""Cohorts that only their windows limit: the budget of their life refuses and promises nothing."""
+"""Cohorts without a budget of their life: only those of periods limit and promise anything."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.cli.rendering.statements.document import document_from
 from shuffle_ledger.ledger.api.cohort_uses import CohortUses
-from shuffle_ledger.ledger.decisions import change_budget, record_incident, void
+from shuffle_ledger.ledger.decisions import change_budget, record_incident, set_quota, void
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
@@ -23,21 +23,21 @@ from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
 from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.documents import document_of, value_of
 from shuffle_ledger.ledger.values.entries import EntryBody
 from shuffle_ledger.ledger.values.quotas import Quota
-from shuffle_ledger.ledger.values.requests import Admitted, Refused, ReleaseTimes
+from shuffle_ledger.ledger.values.requests import Admitted, Cohort, Refused, ReleaseTimes
 from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.test_adaptive import rewrite
 from tests.ledger.test_windows import DAY, KRR, WEEK, Desk, a_monday, alone
 
-# Of the life: less than one round costs, so that it would refuse all of them.
-YARDSTICK: dict[str, Any] = {"epsilon": 0.05, "delta": 1e-6}
+NO_LIFE: dict[str, Any] = {"epsilon": None, "delta": None}
 APPROXIMATE = ShuffledRound(randomizer=parse_randomizer("declared(epsilon=1, delta=1e-9)"), reports=10_000)
 
 
 def opened(found: Desk) -> Desk:
-    found.open("watches", WEEK, windows_only=True, **YARDSTICK)
+    found.open("watches", WEEK, **NO_LIFE)
     return found
 
 
@@ -60,7 +60,8 @@ def test_each_week_admits_what_it_admits_alone_however_many_weeks_there_are(each
         assert desk.admitted(monday + 7 * week * DAY, cohort="watches") == most
     view = desk.store.view("watches")
     assert (view.cohort.status, view.spent.rounds) == ("open", 3 * most)
-    assert view.spent.epsilon_upper > 3 * YARDSTICK["epsilon"]
+    assert (view.spent.epsilon_upper, view.spent.delta) == (math.inf, 1.0), "of no budget, no number"
+    assert view.details["standing"]["total"] == {}
     refused = desk.ask(monday, cohort="watches")
     assert isinstance(refused, Refused)
     assert [one.cohort for one in refused.refused_by] == [f"watches@{monday:%G-W%V}"]
@@ -95,7 +96,7 @@ def test_no_release_breaks_a_promise_that_was_not_made(desk: Desk) -> None:
     told: dict[str, Any] = {"reason": "a script", "actor": "eve", "collected_on": before}
     found = record_incident(desk.store, desk.accountant, "watches", round_id="leak", described=None, **told)
     by_chain = {member.cohort: member.overspent for member in found.audience}
-    assert by_chain == {"watches": False, f"watches@{before:%G-W%V}": True}
+    assert by_chain == {f"watches@{before:%G-W%V}": True}
     assert isinstance(desk.ask(monday + 7 * DAY, cohort="watches"), Admitted)
     assert desk.store.view("watches").spent.epsilon_upper_or_none is None
     desk.check()
@@ -105,7 +106,7 @@ def test_no_release_breaks_a_promise_that_was_not_made(desk: Desk) -> None:
 
 def test_accounts_of_delta_of_the_life_refuse_nothing(desk: Desk) -> None:
     window = Window(unit="week", epsilon=20.0, delta=1e-3)
-    desk.open("slack", window, windows_only=True, epsilon=0.5, delta=1e-9)
+    desk.open("slack", window, **NO_LIFE)
     for week in range(3):
         answer = desk.ask(a_monday() + 7 * week * DAY, cohort="slack", round=APPROXIMATE)
         assert isinstance(answer, Admitted)
@@ -133,28 +134,8 @@ def test_the_statement_promises_each_week_and_nothing_of_the_life(desk: Desk) ->
     assert not any(word in text for word in ("which leaves", "The promise of", "larger end decided"))
     assert "The promise of epsilon¹ 0.2 at delta² 1e-07 was kept" in week.verdict_sentence
     statement = budget(desk.store, desk.accountant, "watches")
-    assert statement.windows_only
     assert [one.kind for one in statement.promises] == ["week"]
     assert (statement.epsilon_budget, statement.delta_budget) == (WEEK.epsilon, WEEK.delta)
-
-
-def test_a_release_that_may_have_chosen_the_filters_has_no_bound(desk: Desk) -> None:
-    told: dict[str, Any] = {"described": KRR, "reason": "a bug", "actor": "ada"}
-    told["collected_on"] = datetime.now(UTC).date()
-    for name, released in (("later", True), ("unknown", False)):
-        desk.open(name, WEEK, windows_only=True)
-        desk.decide(desk.request(cohort=name))
-        times = ReleaseTimes(after=desk.store.now()) if released else None
-        record_incident(desk.store, desk.accountant, name, round_id=f"{name}-told", released=times, **told)
-        made = make_statement(desk.store, desk.accountant, [name], made_at=datetime.now(UTC))
-        (life,) = document_from(made, rows_max=50).cohorts
-        text = " ".join([life.used_text, *(each for one in life.chapters for each in one.paragraphs)])
-        assert ("to unbounded, rounding errors" in text and "at most unbounded of" in text) is not released
-        said = budget(desk.store, desk.accountant, name)
-        assert math.isfinite(said.epsilon_spent_upper) is released
-        assert said.status == "open"
-        assert isinstance(desk.ask(a_monday() + 7 * DAY, cohort=name), Admitted)
-    desk.check()
 
 
 def test_a_voided_round_that_was_released_all_the_same_is_not_called_unreleased(desk: Desk) -> None:
@@ -190,7 +171,7 @@ def test_nothing_fits_into_a_period_that_is_over(desk: Desk) -> None:
 
 
 def test_its_own_budget_never_changes_and_is_in_no_alarm(desk: Desk) -> None:
-    with pytest.raises(Conflict, match="windows only"):
+    with pytest.raises(Conflict, match="no budget of its life"):
         change_budget(desk.store, "watches", epsilon=2.0, reason="why", actor="ada")
     desk.ask(a_monday(), cohort="watches")
     (worst,) = CohortUses(desk.store).totals(worst_max=9, shares=()).worst
@@ -200,19 +181,41 @@ def test_its_own_budget_never_changes_and_is_in_no_alarm(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("windows", "changes", "match"),
     [
-        ((), {}, "without windows"),
-        ((WEEK,), {"ceiling": 2.0}, "a plan or a ceiling"),
-        ((WEEK,), {"policy": "plan", "plan": {KRR: 1}}, "a plan or a ceiling"),
-        ((WEEK,), {"windows_only": 1}, "true or false"),
+        ((), {}, "nothing would limit its rounds"),
+        ((WEEK,), {"ceiling": 2.0}, "without a budget of the cohort's life"),
+        ((WEEK,), {"local_budget": 2.0}, "without a budget of the cohort's life"),
+        ((WEEK,), {"rounds_per_user": 2}, "without a budget of the cohort's life"),
+        ((WEEK,), {"policy": "plan", "plan": {KRR: 1}}, "without a budget of the cohort's life"),
+        ((WEEK,), {"epsilon": 1.0}, "both epsilon and delta"),
+        ((WEEK,), {"epsilon": math.inf, "delta": 1e-6}, "finite"),
     ],
 )
 def test_something_must_limit_the_rounds(
     desk: Desk, windows: tuple[Window, ...], changes: dict[str, Any], match: str
 ) -> None:
     with pytest.raises(InvalidValue, match=match):
-        desk.open("other", *windows, **{"windows_only": True, **changes})
-    with pytest.raises(Conflict, match="windows_only"):
-        desk.open("watches", WEEK, **YARDSTICK)
+        desk.open("other", *windows, **{**NO_LIFE, **changes})
+    with pytest.raises(Conflict, match="epsilon"):
+        desk.open("watches", WEEK, epsilon=1.0, delta=1e-6)
+
+
+def test_a_quota_is_a_part_of_a_life(desk: Desk) -> None:
+    told = {"reason": "half", "actor": "ada"}
+    with pytest.raises(Conflict, match="no budget of its life"):
+        set_quota(desk.store, "watches", team="ads", epsilon=0.1, **told)
+
+
+def test_no_answer_has_a_number_of_the_life(desk: Desk) -> None:
+    monday = a_monday()
+    admitted = desk.ask(monday, cohort="watches")
+    assert isinstance(admitted, Admitted)
+    period = desk.store.view(f"watches@{monday:%G-W%V}")
+    assert [member.cohort for member in admitted.audience] == [period.cohort.name]
+    assert admitted.epsilon_spent_upper == period.spent.epsilon_upper
+    cohort = desk.store.cohort("watches")
+    document: Any = document_of(cohort)
+    assert (document["epsilon_budget"], document["delta_budget"]) == (None, None)
+    assert value_of(Cohort, document) == cohort
 
 
 def without(name: str) -> Callable[[EntryBody], EntryBody]:
@@ -222,31 +225,22 @@ def without(name: str) -> Callable[[EntryBody], EntryBody]:
     return forge
 
 
-def with_twice_the_slack(body: EntryBody) -> EntryBody:
-    """The opening, so that what is read rests on more of delta than its account has."""
-    limits = {**body.details["limits"], "slack": str(2 * int(body.details["limits"]["slack"]))}
-    return dataclasses.replace(body, details={**body.details, "limits": limits})
-
-
 def as_life(body: EntryBody) -> EntryBody:
-    """The opening as one of a cohort that promises its budget."""
+    """The opening as one of a cohort that promises a budget, and has no filter that would hold it."""
     rules = {**body.details["rules"], "kind": "life"}
     standing = {**body.details["standing"], "rules": rules_digest(rules)}
-    return without("windows_only")(
-        dataclasses.replace(body, details={**body.details, "rules": rules, "standing": standing})
-    )
+    return dataclasses.replace(body, details={**body.details, "rules": rules, "standing": standing})
 
 
 @pytest.mark.parametrize(
     ("forge", "found"),
     [
-        (without("windows_only"), "another kind of budget than it says"),
-        (as_life, "a limit it states is too large"),
-        (with_twice_the_slack, "larger than their shares of delta"),
-        (without("windows"), "it has none, a plan or a ceiling"),
+        (as_life, "details.rules is not written"),
+        (lambda body: dataclasses.replace(body, epsilon_budget=1.0), "its delta_budget is none"),
+        (without("windows"), "it has none, a plan or limits of its life"),
         (
-            lambda body: dataclasses.replace(body, details={**body.details, "windows_only": False}),
-            "details.windows_only is not written",
+            lambda body: dataclasses.replace(body, details={**body.details, "local_budget": 2.0}),
+            "it has none, a plan or limits of its life",
         ),
     ],
 )
@@ -258,9 +252,22 @@ def test_a_forged_opening_is_found(desk: Desk, forge: Callable[[EntryBody], Entr
 
 
 @pytest.mark.parametrize(
+    "change", [{"epsilon_upper": 0.1}, {"epsilon_upper": 0.0, "method": "nothing admitted"}]
+)
+def test_a_number_that_is_said_to_be_spent_of_no_budget_is_found(desk: Desk, change: dict[str, Any]) -> None:
+    desk.ask(a_monday(), cohort="watches")
+    rewrite(
+        desk.store,
+        2,
+        lambda body: dataclasses.replace(body, spent=dataclasses.replace(body.spent, **change)),
+        cohort="watches",
+    )
+    assert "a budget that there is not" in str(verify(desk.store, desk.accountant))
+
+
+@pytest.mark.parametrize(
     "added",
     [
-        {"windows": [WEEK.to_mapping()], "windows_only": True},
         {"windows": [WEEK.to_mapping()]},
         {"ceiling": 5.0},
         {"rounds_per_user": 2},
@@ -284,7 +291,7 @@ def test_a_period_that_declares_more_than_a_window_gives_it_is_found(
         assert "declares more than a part of a cohort has" in str(found)
 
 
-def test_a_refusal_by_the_yardstick_is_found(desk: Desk) -> None:
+def test_a_refusal_by_the_record_is_found(desk: Desk) -> None:
     """A forged entry that says the cohort's own budget refused a round."""
     monday, most = a_monday(), alone(desk, WEEK)
     assert desk.admitted(monday, cohort="watches") == most
