@@ -38,7 +38,7 @@ def test_a_week_is_charged_shown_and_forecast(tablets: Run) -> None:
     assert (shown["collected_on"], shown["windows"]) == (today.isoformat(), [week])
     budget = tablets("budget", "tablets")
     assert "renews on" in budget.stdout
-    assert "a round must fit into all of them too" in budget.stdout
+    assert "which must fit into all of them" in budget.stdout
     left = tablets("budget", "tablets", "--json").json["fits"][0]["rounds_at_least"]
     forecast = tablets("forecast", "tablets", *KRR)
     assert "The budget for each UTC calendar week would be used up." in forecast.stdout

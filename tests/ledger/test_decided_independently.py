@@ -320,7 +320,10 @@ def changes(body: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], int, Change
     for path in leaves(body["details"]):
         is_of_cost = path[0] == "cost" and "fits" not in path  # the accountant's
         is_text = path[-1] == "rules" or (path[0] == "reason" and body["kind"] != "refused")
-        if path[0] not in NUMBERS or is_of_cost or is_text:
+        value: Any = body["details"]
+        for each in path:
+            value = value[each]
+        if path[0] not in NUMBERS or is_of_cost or is_text or value == {}:
             continue
         for step in (1, -1):
 
@@ -376,7 +379,7 @@ def test_each_number_changed_by_one_unit_is_found(
                 missed.add((body["kind"], named(field)))
     allowed = ACCOUNTANTS | CEILINGS if cohort == "ceiling" else ACCOUNTANTS
     assert missed <= allowed, missed - allowed
-    assert len(seen) >= 80
+    assert len(seen) >= (6 if cohort == "weeks" else 80), "a record without a budget has few numbers"
 
 
 def admitted_instead(body: dict[str, Any]) -> None:

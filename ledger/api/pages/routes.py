@@ -239,7 +239,7 @@ class Card:
         return first_row(
             status=self.head.status,
             spent=body.spent.epsilon_upper if self.head.has_life else 0.0,
-            budget=body.epsilon_budget,
+            budget=body.epsilon_budget if self.head.has_life else 1.0,  # its numbers are not shown
             detail=f"at δ {charts.plain(body.delta_budget)}",
             fits=outlook.fits if outlook is not None else (),
             late=outlook.of_late if outlook is not None else None,
@@ -275,7 +275,9 @@ async def _cards(service: Service, heads: Sequence[CohortHead]) -> list[Card]:
     return [
         Card(
             head=head,
-            spark=charts.sparkline(glimpses[name].curve, budget=head.body.epsilon_budget),
+            spark=charts.sparkline(glimpses[name].curve, budget=head.body.epsilon_budget)
+            if head.has_life
+            else None,
             refused_of_late=refused.get(name, 0),
             outlook=outlooks.get(name),
             replayed_at=verified[name].replayed_at if name in verified else None,
@@ -406,13 +408,11 @@ async def _cohort(
     searching = partial(searching, before=listed.before)
     found_entries, older = await in_thread(searching, service.store, name, listed.wanted)
     rows = [_row(body) for body in found_entries]
-    profile = await _profile(service, view)
+    has_life = view.cohort.has_life  # else no number of the whole life is drawn
+    profile = await _profile(service, view) if has_life else ()
     verified = await in_thread(_verified, service.store, name, bearer_of(request))
     continuation, is_computed = await _continuation(service, view, drawn_until(points, today), today)
-    limit: dict[str, Any] = {
-        "budget": view.cohort.epsilon_budget,
-        "budget_word": "budget",
-    }
+    limit: dict[str, Any] = {"budget": view.cohort.epsilon_budget, "budget_word": "budget"}
     found = page(
         "cohort.html.jinja",
         request,
@@ -421,7 +421,9 @@ async def _cohort(
         held=view.held,
         verified=verified,
         papers=sorted(service.dispatch.papers),
-        spending=spending_picture(points, continuation=continuation, today=today, **limit),
+        spending=spending_picture(points, continuation=continuation, today=today, **limit)
+        if has_life
+        else None,
         assumes=ASSUMES.get(statement.policy, ()),
         first=row_of(
             statement, continuation.late if continuation is not None else None, is_computed=is_computed
@@ -443,7 +445,7 @@ async def _cohort(
         wrong=wrong,
         of_several=_of_several((*view.held, *(slot.round for slot in statement.slots))),
     )
-    if ((not profile and view.held) or not is_computed) and request.method == "GET":
+    if ((has_life and not profile and view.held) or not is_computed) and request.method == "GET":
         found.headers["Refresh"] = str(PROFILE_SECONDS_NEXT)  # browsers ask again by themselves
     return found
 
