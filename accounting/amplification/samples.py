@@ -22,7 +22,7 @@ from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA
 _CHORDS_FROM = 7
 # Cells further than this many deviations from the numbers that matter most are wider: by the second number of
 # deviations for each deviation more.
-_WIDER_FROM, _WIDENING = 3.0, 0.4
+_WIDER_FROM, _WIDENING = 3.0, 0.2
 # If there are at most this many numbers, each has its own cell: few reports differ much by one more.
 _FEW_NUMBERS = 40
 # `-log` of the smallest delta that is answered precisely. At small deltas larger numbers matter more, by up
