@@ -306,7 +306,7 @@ SHOW_COHORT = Operation(
 )
 SHOW_BUDGET = Operation(
     "cohorts_show_budget", "GET /v1/cohorts/{cohort}/budget", READ,
-    cohorts.ShowBudget, BudgetStatement, _NAMED,
+    cohorts.ShowBudget, BudgetStatement, (*_NAMED, InvalidValue),
     """Show each promise of a cohort: what it may spend, has spent and has left, and when it renews.
 
 The numbers beside `promises` are those of the promise that has the least left.""",

@@ -21,7 +21,7 @@ from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
 _LISTED_OUTCOMES = 1_000_000
 _LISTED_OUTCOMES_OF_MIXTURE = 200_000
 # Width of a cell of numbers of honest reports, in deviations of the number. Larger: faster, wider bounds.
-_CELL_DEVIATIONS = 0.8
+CELL_DEVIATIONS = 0.8
 # Losses of a crude bound on the profile: 0, and this many from the share of the largest loss on.
 _SKETCH_POINTS, _SKETCH_FROM = 65, 1e-9
 # If the bound falls by more than this many times the logarithm of what is negligible between two of these,
@@ -76,7 +76,7 @@ class RoundProfile:
             expected = "1: several reports of a user are charged as several rounds"
             raise InvalidParameter("reports_per_user", shuffled.reports_per_user, expected)
         self._smoothing = smoothing
-        self._cells, self._honest = honest_cells(shuffled, width=_CELL_DEVIATIONS), shuffled.honest_users
+        self._cells, self._honest = honest_cells(shuffled, width=CELL_DEVIATIONS), shuffled.honest_users
         self._crudes: dict[int, tuple[FloatArray, FloatArray]] = {}
         self._base = shuffled.randomizer.profile(
             str(shuffled.analysis),

@@ -33,7 +33,7 @@ from shuffle_ledger.ledger.operations import Operation
 from shuffle_ledger.ledger.questions.audits import OfStatement, OfVerification, VerifyChains, VerifyCohort
 from shuffle_ledger.ledger.questions.cohorts import ShowBudget
 from shuffle_ledger.ledger.questions.rounds import OfRound, RecordIncident, RegisterRound
-from shuffle_ledger.ledger.reports.budgets import BudgetStatement
+from shuffle_ledger.ledger.reports.budgets import BudgetStatement, budget
 from shuffle_ledger.ledger.values.documents import Json, document_of, json_parts
 from shuffle_ledger.ledger.values.requests import Admitted, Incident, Outcome, Pending, RoundRequest
 
@@ -94,8 +94,8 @@ async def show_budget(ask: ServedAsk, asked: ShowBudget) -> BudgetStatement:
     """Answer from memory while nothing moved, if it is about today."""
     name, service = ask.call.cohort(asked.cohort), ask.service
     if asked.on is not None:
-        found: BudgetStatement = await ask.answered(asked)
-        return found
+        store, day = service.store, asked.on
+        return await service.reading.run(lambda accountant: budget(store, accountant, name, on=day))
     return await service.reading.run(lambda accountant: service.budgets.budget(accountant, name))
 
 

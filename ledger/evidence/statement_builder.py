@@ -195,6 +195,25 @@ def _spelled(problems: Iterable[Problem]) -> Iterator[str]:
         yield f"entry {each.sequence}: {each.what}" if each.sequence else each.what
 
 
+def _read(
+    beginning: _Beginning, cohort: str, last: int, kept: list[Head], tell: Progress
+) -> tuple[Replay, Reading, EntryBody, EntryBody]:
+    """Return what a chain says up to an entry, with the bodies of that entry and of the opening; raises
+    Damaged if nothing can be stated about it."""
+    replay = Replay(store=beginning, cohort=cohort)
+    reading = Reading(replay)
+    for step in replay.steps():
+        reading.see(step)
+        tell(f"{cohort}: reading entries", step.sequence, last)
+    _compare_kept(replay, kept, beginning.digests)
+    body, opened = replay.head_body, replay.opened
+    if body is None or opened is None or not replay.readable:
+        first = next((each for each in replay.problems if each.sequence), None)
+        where = f"entry {first.sequence}: {first.what}" if first else "it has no entries"
+        raise Damaged(f"cohort {cohort!r}: nothing can be stated about its chain; {where}")
+    return replay, reading, body, opened
+
+
 def _cohort_statement(
     store: Store,
     accountant: Accountant,
@@ -211,17 +230,7 @@ def _cohort_statement(
     last = _last_sequence(store, cohort, as_of, now.sequence)
     _check_since(since, last)
     beginning = _Beginning(store, last, [*(head.sequence for head in kept), *([since] if since else [])])
-    replay = Replay(store=beginning, cohort=cohort.name)
-    reading = Reading(replay)
-    for step in replay.steps():
-        reading.see(step)
-        tell(f"{cohort.name}: reading entries", step.sequence, last)
-    _compare_kept(replay, kept, beginning.digests)
-    body, opened = replay.head_body, replay.opened
-    if body is None or opened is None or not replay.readable:
-        first = next((each for each in replay.problems if each.sequence), None)
-        where = f"entry {first.sequence}: {first.what}" if first else "it has no entries"
-        raise Damaged(f"cohort {cohort.name!r}: nothing can be stated about its chain; {where}")
+    replay, reading, body, opened = _read(beginning, cohort.name, last, kept, tell)
     chains[cohort.name] = replay.joint
     held, delta = dict(+replay.held), body.delta_budget
     has_life, spent = replay.joint.has_life, body.spent

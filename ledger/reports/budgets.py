@@ -22,6 +22,7 @@ from shuffle_ledger.accounting import (
 from shuffle_ledger.ledger.checkpoints.saved_heads import HEADS_FORMAT
 from shuffle_ledger.ledger.decisions.outcomes import collected_on
 from shuffle_ledger.ledger.decisions.windows import views_booked, views_on
+from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import Books, SlotReading
 from shuffle_ledger.ledger.reports.forecasts import FittingRounds, by_frequency, what_fits
@@ -189,7 +190,10 @@ def budget(
     view = store.view(name)
     store.check_anchor()  # now: the connection may have been opened for this
     day = on or view.now.date()
-    periods = views_on(store, view, day)
+    try:
+        periods = views_on(store, view, day)
+    except InvalidValue as error:
+        raise InvalidValue(field="on", value=day.isoformat(), expected=error.expected) from error
     binding = [*([view] if view.cohort.has_life else []), *periods]
     least = min(binding, key=_remaining)
     head = store.entry(name, view.head_sequence).content()

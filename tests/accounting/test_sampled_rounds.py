@@ -141,7 +141,7 @@ def test_cells_of_numbers_enclose_the_sum_over_every_number(
         exact += law.pmf(j) * rate * np.array(found)
     many = np.union1d(epsilons, np.linspace(0.0, largest, 400))
     for cell, smoothing, width in ((2.0, 0.5, 1.0), (0.8, 0.014, 1.0), (1e-3, 0.014, 0.02)):
-        monkeypatch.setattr(round_profile, "_CELL_DEVIATIONS", cell)
+        monkeypatch.setattr(round_profile, "CELL_DEVIATIONS", cell)
         profile = RoundProfile(shuffled, smoothing=smoothing)
         for orders in (epsilons, many):
             bounds = profile(np.expm1(orders))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -32,6 +32,21 @@ def request(name: str, **changes: Any) -> RoundRequest:
 @pytest.fixture
 def client(server: Server) -> LedgerClient:
     return LedgerClient(server.url, server.tokens["admin"], retry_seconds=5)
+
+
+def test_the_budget_of_a_day_is_answered_and_a_day_without_a_period_is_refused(
+    server: Server, client: LedgerClient
+) -> None:
+    client.open_cohort(
+        name="tablets", population=100_000, epsilon=None, delta=None, policy="adaptive", windows=[WEEK]
+    )
+    found = client.budget("tablets", on=date(2026, 11, 30))
+    assert [(each.budget, each.renews) for each in found.promises] == [
+        ("tablets@2026-W49", date(2026, 12, 7))
+    ]
+    answer = server.ask("GET", "/v1/cohorts/tablets/budget?on=1369-09-01")
+    assert answer.status_code == 409
+    assert answer.json()["detail"].startswith("on: got '1369-09-01', expected days from 1970 on")
 
 
 @pytest.mark.slow

@@ -111,8 +111,6 @@ def _check_links_to_files_outside_the_folder(site: Path) -> None:
     assert "0001-lock.html" in (site / "decisions" / "index.html").read_text("utf-8")
     # Lists that GitHub shows as such: after a line of text, and within a list.
     assert "<li>partly honest samples" in (site / "accounting.html").read_text("utf-8")
-    tree = (site / "project" / "architecture.html").read_text("utf-8")
-    assert re.search(r"<strong>accounting/</strong>[^\n]*<ul>\s*<li><code>", tree)
 
 
 def _check_what_is_made_of_code(site: Path) -> None:
