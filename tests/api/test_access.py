@@ -529,7 +529,7 @@ def test_a_release_is_not_told_to_others_under_an_identifier_that_they_take_at_t
         assert isinstance(register_and_admit(store, accountant, joint, actor="ada")[0], Refused)
         return record_incident(store, accountant, *words, **more)
 
-    monkeypatch.setattr(rounds, "decide_incident", second)
+    monkeypatch.setattr(rounds.incidents, "record_incident", second)
     body = {"round_id": "leak", "round": None, "reason": "a bug"}
     answer = server.ask("POST", "/v1/cohorts/phones/incidents", bearer="limited", json=body)
     assert answer.status_code == 409
