@@ -86,4 +86,5 @@ def _window(option: str, value: str) -> str:
     found = rolling_of(value)
     if found is None:
         raise BadValue("rolling", value, ROLLING_EXPECTED)
-    return "rolling={},bucket={}".format(*found)
+    length, bucket = found
+    return f"rolling={length},bucket={bucket}"
