@@ -31,9 +31,8 @@ from shuffle_ledger.ledger.access import (
     session_ended,
     tokens,
 )
-from shuffle_ledger.ledger.answering import rounds
 from shuffle_ledger.ledger.api.auth.middleware import OPEN_PATHS
-from shuffle_ledger.ledger.decisions import record_incident, register_and_admit, request_of
+from shuffle_ledger.ledger.decisions import incidents, record_incident, register_and_admit, request_of
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.health import verify_oldest
 from shuffle_ledger.ledger.storage import engine
@@ -529,7 +528,7 @@ def test_a_release_is_not_told_to_others_under_an_identifier_that_they_take_at_t
         assert isinstance(register_and_admit(store, accountant, joint, actor="ada")[0], Refused)
         return record_incident(store, accountant, *words, **more)
 
-    monkeypatch.setattr(rounds.incidents, "record_incident", second)
+    monkeypatch.setattr(incidents, "record_incident", second)
     body = {"round_id": "leak", "round": None, "reason": "a bug"}
     answer = server.ask("POST", "/v1/cohorts/phones/incidents", bearer="limited", json=body)
     assert answer.status_code == 409
