@@ -233,7 +233,7 @@ def yes_option(command: Command) -> Command:
 
 def dry_run_option(command: Command) -> Command:
     """Adds `--dry-run` to a command that records something; the command gets `dry_run`."""
-    return click.option("--dry-run", is_flag=True, help="Say what would be recorded, and write nothing.")(
+    return click.option("--dry-run", is_flag=True, help="Say what would be recorded, and record nothing.")(
         command
     )
 

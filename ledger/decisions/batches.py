@@ -11,6 +11,7 @@ from shuffle_ledger.ledger.decisions.quotas import with_budgets
 from shuffle_ledger.ledger.decisions.steps import Drafted, NewRoundRequest, first_step, prepared_for
 from shuffle_ledger.ledger.decisions.windows import open_periods
 from shuffle_ledger.ledger.errors import (
+    ClockOff,
     Conflict,
     Damaged,
     InvalidValue,
@@ -18,6 +19,7 @@ from shuffle_ledger.ledger.errors import (
     LostRace,
     NotFound,
     TryAgain,
+    Unavailable,
 )
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, NewRound
 from shuffle_ledger.ledger.storage.store import Store
@@ -115,7 +117,9 @@ def admit_each(
         try:
             together = _admitted_together(store, accountant, left) if len(left) > 1 else []
         except LedgerError as error:
-            return answers + [error] * len(left)
+            if isinstance(error, Unavailable) and not isinstance(error, ClockOff):
+                return answers + [error] * len(left)
+            together = []  # perhaps of one cohort, whose name is not for all callers: each is asked alone
         answers += together or [_at_once(store, accountant, *left[0])]
     return answers
 

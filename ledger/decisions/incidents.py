@@ -68,7 +68,7 @@ def record_incident(
         collected_until: the last day, if there are several.
         reaches: which cohorts the actor may write to; under an identifier of others, which may be registered
             at any moment, nothing is recorded.
-        dry_run: answer what would be recorded, and write nothing.
+        dry_run: answer what would be recorded, and record nothing.
 
     Raises:
         NotFound: no such cohort.

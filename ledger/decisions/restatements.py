@@ -220,7 +220,7 @@ def settle(
     same answer.
 
     Args:
-        dry_run: answer what would be recorded, and write nothing.
+        dry_run: answer what would be recorded, and record nothing.
 
     Raises:
         What `restated` raises.

@@ -239,7 +239,7 @@ class Body:
 class Restating(Body):
     """A question that records what turned out otherwise."""
 
-    dry_run: Annotated[Flag, Field(description="Answer what would be recorded, and write nothing.")] = False
+    dry_run: Annotated[Flag, Field(description="Answer what would be recorded, and record nothing.")] = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

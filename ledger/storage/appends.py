@@ -29,11 +29,19 @@ from shuffle_ledger.ledger.values import entries
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, LedgerEntry
 
 _DECISIONS_AND_INCIDENTS = (EntryKind.ADMITTED, EntryKind.REFUSED, EntryKind.INCIDENT)
-_CLOSINGS = (EntryKind.SETTLED, EntryKind.VOIDED)
+# What of a round's row an entry sets. A second decision or closing is another number, which a guard refuses.
+_LINKED_BY = (
+    ("its_outcome", (EntryKind.ADMITTED, EntryKind.REFUSED)),
+    ("its_incident", (EntryKind.INCIDENT,)),
+    ("its_closing", (EntryKind.SETTLED, EntryKind.VOIDED)),
+)
+_LINKS = tuple(kind for _, kinds in _LINKED_BY for kind in kinds)
 _NOT_REGISTERED = dict.fromkeys(
     ("registration", "content", "content_digest", "registered_by", "registered_at", "shared")
 )
-_TAKEN = "23505"  # PostgreSQL's word for a key that exists
+# PostgreSQL's words for a key that exists, and for a row that a guard keeps: a round was registered, decided or
+# closed by another process since it was read.
+_MEANWHILE = ("23505", "23001")
 _COUNTS = tuple(COUNT_OF_KIND.values())
 # What the statement below is given: arrays for each of these, with the types of their columns.
 _GIVEN: Mapping[str, Mapping[str, str]] = {
@@ -101,9 +109,10 @@ INSERT INTO rounds ({_ROW}, outcome_sequence) SELECT {_ROW}, sequence FROM writt
 WHERE registration IS NOT NULL ORDER BY round_id, registration""",  # noqa: S608 - our own names, as below
     "linked": """
 UPDATE rounds SET
-outcome_sequence = CASE WHEN decides THEN coalesce(outcome_sequence, sequence) ELSE outcome_sequence END,
-closing_sequence = CASE WHEN decides THEN closing_sequence ELSE coalesce(closing_sequence, sequence) END
-FROM (SELECT *, kind IN ('admitted', 'refused', 'incident') AS decides FROM written) AS written
+outcome_sequence = coalesce(CASE WHEN kind IN ('admitted', 'refused') THEN sequence END, outcome_sequence,
+CASE WHEN kind = 'incident' THEN sequence END),
+closing_sequence = coalesce(CASE WHEN kind IN ('settled', 'voided') THEN sequence END, closing_sequence)
+FROM written
 WHERE written.registration IS NULL AND kind IN ('admitted', 'refused', 'incident', 'settled', 'voided')
 AND rounds.round_id = written.round_id AND rounds.cohort = written.cohort""",
     "changes": f"SELECT changes.* FROM go, {_given('changes')}",  # noqa: S608
@@ -169,8 +178,10 @@ _LINK = (
     update(rounds)
     .where(rounds.c.round_id == bindparam("its_round_id"), rounds.c.cohort == bindparam("its_cohort"))
     .values(
-        outcome_sequence=func.coalesce(rounds.c.outcome_sequence, bindparam("its_outcome")),
-        closing_sequence=func.coalesce(rounds.c.closing_sequence, bindparam("its_closing")),
+        outcome_sequence=func.coalesce(
+            bindparam("its_outcome"), rounds.c.outcome_sequence, bindparam("its_incident")
+        ),
+        closing_sequence=func.coalesce(bindparam("its_closing"), rounds.c.closing_sequence),
     )
 )
 _KIND = sqlite.insert(accounted_rounds).on_conflict_do_nothing()
@@ -262,8 +273,8 @@ def write(connection: Connection, steps: Sequence[Step]) -> None:
         else:
             went = _write_in_steps(connection, rows)
     except IntegrityError as error:
-        if getattr(error.orig, "sqlstate", None) == _TAKEN:
-            raise LostRace("a round with the same identifier was registered meanwhile") from error
+        if getattr(error.orig, "sqlstate", None) in _MEANWHILE:
+            raise LostRace("a round with the same identifier was registered or decided meanwhile") from error
         raise
     if not went:
         seen = {step.view.cohort.name: step.view.head_sequence for step in reversed(steps)}
@@ -283,10 +294,8 @@ def _write_in_steps(connection: Connection, rows: Mapping[str, list[dict[str, An
     if registered := [row for row in rows["written"] if row["registration"] is not None]:
         connection.execute(_ROUND, [{**row, "outcome_sequence": row["sequence"]} for row in registered])
     for row in rows["written"]:
-        decides, closes = row["kind"] in _DECISIONS_AND_INCIDENTS, row["kind"] in _CLOSINGS
-        if row["registration"] is None and (decides or closes):
-            link = {"its_outcome": row["sequence"] if decides else None}
-            link["its_closing"] = row["sequence"] if closes else None
+        if row["registration"] is None and row["kind"] in _LINKS:
+            link = {name: row["sequence"] if row["kind"] in kinds else None for name, kinds in _LINKED_BY}
             place = {"its_cohort": row["cohort"], "its_round_id": row["round_id"]}
             connection.execute(_LINK, place | link)
     for row in rows["changes"]:

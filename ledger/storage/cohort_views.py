@@ -161,6 +161,9 @@ def of_round(connection: Connection, kinds: Kinds, round_id: str) -> list[Cohort
     names = RoundRequest.from_bytes(stored.content).cohorts
     if len(names) == 1:
         return [_view(connection, kinds, row, stored)]
+    # The heads before the rows, for each statement has its own snapshot: the rows show a decision made in
+    # between; after one made later, the heads have moved on, and nothing is appended.
+    views = of_all(connection, kinds, names)
     stored_in = {each.cohort: each for each in rows.round_rows(connection, stored)}
     if tuple(sorted(stored_in)) != names:
         raise Damaged(f"round {round_id!r}: it does not have a row for each of its cohorts")
@@ -169,7 +172,6 @@ def of_round(connection: Connection, kinds: Kinds, round_id: str) -> list[Cohort
         return stored_in[stored.cohort]  # by another process, since its first row was read
     if decided:
         raise Damaged(f"round {round_id!r}: it is decided in cohort {decided[0]!r}, and in others it is not")
-    views = of_all(connection, kinds, names)
     return [dataclasses.replace(view, round=stored_in[view.cohort.name]) for view in views]
 
 

@@ -336,7 +336,9 @@ class Store(RoundStore):
         return [step.entry for step in steps]
 
     def drafted(self, view: CohortView, draft: EntryDraft) -> LedgerEntry:
-        """Return the entry that `append` would write of a draft. Leaves no trace."""
+        """Return the entry that `append` would write of a draft; raises what it raises. Leaves no trace."""
+        self.check_anchor()
+        self._check_view(view)
         return appends.Step.of(view, draft).entry
 
     def append_with_rounds(
