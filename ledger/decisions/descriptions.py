@@ -12,7 +12,7 @@ from shuffle_ledger.accounting import InvalidParameter, LocalGaussian, ShuffledR
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.gone_names import gone_sentence
 from shuffle_ledger.ledger.policies.base import IN_CLEAR
-from shuffle_ledger.ledger.values.requests import RoundRecord, Settled
+from shuffle_ledger.ledger.values.requests import RoundRecord, Settled, one_randomizer
 from shuffle_ledger.ledger.values.texts import POPULATION_MAX
 
 
@@ -60,7 +60,7 @@ def described_otherwise(described: ShuffledRound, changes: Mapping[str, object])
         if "delta0" not in changes and isinstance(parse_randomizer(changes["randomizer"]), LocalGaussian):
             fields["delta0"] = 0.0  # it names its own
         fields = {name: fields[name] for name in fields if name != "analysis" or name in changes}
-    return ShuffledRound.from_mapping(fields)
+    return one_randomizer(ShuffledRound.from_mapping(fields))
 
 
 def described_now(record: RoundRecord) -> ShuffledRound:

@@ -39,8 +39,7 @@ _LINKS = tuple(kind for _, kinds in _LINKED_BY for kind in kinds)
 _NOT_REGISTERED = dict.fromkeys(
     ("registration", "content", "content_digest", "registered_by", "registered_at", "shared")
 )
-# PostgreSQL's words for a key that exists, and for a row that a guard keeps: a round was registered, decided or
-# closed by another process since it was read.
+# PostgreSQL: a key exists; a guard keeps a row. A round was registered, decided or closed since it was read.
 _MEANWHILE = ("23505", "23001")
 _COUNTS = tuple(COUNT_OF_KIND.values())
 # What the statement below is given: arrays for each of these, with the types of their columns.

@@ -266,6 +266,15 @@ def declared_details(cohort: Cohort) -> dict[str, Any]:
     return {name: each for name, each in given.items() if each}
 
 
+def one_randomizer(described: ShuffledRound) -> ShuffledRound:
+    """Return a round; raises InvalidValue if its devices run several randomizers: how many reports each group
+    has would be part of what is settled."""
+    if described.randomizer.kind == "mixed":
+        expected = "one randomizer for the whole round: mixed fleets are for amplify and compose"
+        raise InvalidValue(field="randomizer", value=described.randomizer.describe(), expected=expected)
+    return described
+
+
 @dataclass(frozen=True, kw_only=True)
 class RoundRequest:
     """A round as somebody declares it. Two requests are the same when their canonical bytes are; see also
@@ -290,9 +299,7 @@ class RoundRequest:
         object.__setattr__(self, "cohort", checked_text("cohort", self.cohort))
         if not isinstance(self.round, ShuffledRound):
             raise InvalidValue(field="round", value=self.round, expected="a ShuffledRound")
-        if self.round.randomizer.kind == "mixed":
-            expected = "one randomizer for the whole round: mixed fleets are for amplify and compose"
-            raise InvalidValue(field="randomizer", value=self.round.randomizer.describe(), expected=expected)
+        one_randomizer(self.round)
         if self.collected_on is not None and type(self.collected_on) is not date:
             raise InvalidValue(field="collected_on", value=self.collected_on, expected="a date or nothing")
         self._check_days()
