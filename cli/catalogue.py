@@ -22,7 +22,10 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
     ),
     "init": ("init:init", "Make the ledger's tables, or bring them up to date."),
     "cohort": (None, "Open, list and show cohorts."),
-    "cohort open": ("cohort:open_", "Open the cohort NAME with a budget."),
+    "cohort open": (
+        "cohort:open_",
+        "Open the cohort NAME with budgets: of its life, of periods, or of both.",
+    ),
     "cohort plan": (
         "cohort:plan_",
         (
@@ -73,7 +76,10 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
         "incident:record_",
         "Record that something of COHORT was released although nothing admitted it, and charge it.",
     ),
-    "budget": ("budget:budget", "Show what COHORT may spend, has spent, and has left."),
+    "budget": (
+        "budget:budget",
+        "Show what each budget of COHORT may spend, has spent and has left, and when it renews.",
+    ),
     "forecast": (
         "forecast:forecast",
         "Say how many more rounds of COHORT, or of --audience, fit, what limits them, and until when.",

@@ -167,19 +167,11 @@ class HistoryPoint:
 def budget(
     store: Store, accountant: Accountant, cohort_name: str, *, on: date | None = None
 ) -> BudgetStatement:
-    """Return the budgets of a cohort for a round that is collected on a day.
+    """Return the budgets of a cohort for a round that is collected on a day (in UTC; None: today).
 
-    The spending is that of the last entries: certificates do not go stale, so it is not computed again
-    (`verification.verifier` does that). If filters decide, the composition of the rounds held is computed
-    too, for comparison with the filters' readings: the difference is the price of adaptivity. The search for
-    rounds that still fit is bounded by `reports.forecasts`. Local sums run over every admitted round,
-    voided ones included: their reports may have been sent. A refused round's reports must not be collected.
-
-    Args:
-        store: the ledger.
-        accountant: composes what is held, and prices what may still fit.
-        cohort_name: of a cohort, or of a part of one.
-        on: the day of collection, in UTC; None: today.
+    The spending is that of the last entries. If filters decide, the composition of the rounds held is
+    computed too, for comparison. Local sums run over every admitted round, voided ones included: their
+    reports may have been sent.
 
     Raises:
         NotFound: no such cohort.
@@ -190,10 +182,7 @@ def budget(
     view = store.view(name)
     store.check_anchor()  # now: the connection may have been opened for this
     day = on or view.now.date()
-    try:
-        periods = views_on(store, view, day)
-    except InvalidValue as error:
-        raise InvalidValue(field="on", value=day.isoformat(), expected=error.expected) from error
+    periods = _periods_on(store, view, day)
     binding = [*([view] if view.cohort.has_life else []), *periods]
     least = min(binding, key=_remaining)
     head = store.entry(name, view.head_sequence).content()
@@ -244,6 +233,14 @@ def budget(
         head=Head(sequence=view.head_sequence, digest=view.head_digest.hex()),
     )
     return _of_lost(found) if cohort.status == "frozen" else found
+
+
+def _periods_on(store: Store, view: CohortView, day: date) -> list[CohortView]:
+    """Return the periods of a cohort's windows on a day; raises InvalidValue, about `on`."""
+    try:
+        return views_on(store, view, day)
+    except InvalidValue as error:
+        raise InvalidValue(field="on", value=day.isoformat(), expected=error.expected) from error
 
 
 def _of_lost(found: BudgetStatement) -> BudgetStatement:

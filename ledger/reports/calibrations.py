@@ -106,9 +106,7 @@ def calibrate_for(
     width: float = DEFAULT_PRECISION,
 ) -> Calibration:
     """Return the largest epsilon0, or the least noise (`p`, `bits`, `noise`), with which a cohort admits all
-    of these rounds, one after the other.
-
-    Of a cohort with windows: if all of them are collected today.
+    of these rounds, one after the other; of a cohort with windows, if all of them are collected today.
 
     Nothing is reserved: the answer holds if nothing else is registered, settled, voided or changed before,
     and no other cohort or quota that the rounds are charged to refuses.

@@ -398,8 +398,10 @@ def mentioned_cohorts(connection: Connection) -> list[str]:
 
 def _different(column: ColumnElement[str]) -> Select[Any]:
     """Return the values of a column by one look into its index for each, however many rows have it."""
-    name = select(func.min(column).label("name")).cte("names", recursive=True)
-    following = select(func.min(column)).where(column > name.c.name).scalar_subquery()
+    # True of every round, and what the index of their cohorts is limited to.
+    indexed = [text(LISTED)] if column is rounds.c.cohort else []
+    name = select(func.min(column).label("name")).where(*indexed).cte("names", recursive=True)
+    following = select(func.min(column)).where(column > name.c.name, *indexed).scalar_subquery()
     name = name.union_all(select(following).where(name.c.name.is_not(None)))
     return select(name.c.name).where(name.c.name.is_not(None))
 

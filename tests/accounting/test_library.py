@@ -46,7 +46,7 @@ def test_every_public_name_is_on_the_page() -> None:
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     named = [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])]
     assert sorted(named) == sorted(accounting.__all__)
-    assert len(PAGE.read_text().splitlines()) < 90  # one page
+    assert len(PAGE.read_text().splitlines()) <= 90  # one page
 
 
 @pytest.mark.slow

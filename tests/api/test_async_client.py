@@ -142,7 +142,7 @@ def test_the_methods_of_both_clients_say_what_they_take() -> None:
             assert inspect.getdoc(getattr(kind, name)), name
             assert "self" in inspect.signature(getattr(kind, name)).parameters, name
     client = LedgerClient("http://ledger", "sl_x")
-    assert list(inspect.signature(client.budget).parameters) == ["cohort"]
+    assert list(inspect.signature(client.budget).parameters) == ["cohort", "on"]
 
 
 def test_the_examples_of_the_documentation_run(

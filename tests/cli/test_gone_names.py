@@ -30,6 +30,7 @@ OPTIONS = {
     "round correct --also-cohort": ("round", "correct", "a", "--also-cohort", "tablets"),
     "round correct --collected-on": ("round", "correct", "a", "--collected-on", "2026-01-05"),
     "round correct --collected-until": ("round", "correct", "a", "--collected-until", "2026-01-05"),
+    "cohort open --windows-only": ("cohort", "open", "phones", "--windows-only"),
     "--interaction": ("amplify", *ROUND, "--interaction", "identical"),
     "calibrate --policy fixed": ("calibrate", *ROUND, *TARGET, "--policy", "fixed"),
     "round import --sheet": ("round", "import", "rounds.csv", "--sheet", "first"),
@@ -39,6 +40,7 @@ OPTIONS = {
 FIELDS: dict[str, tuple[type[Body], dict[str, object]]] = {
     "stratified": (RegisterRound, {"stratified": {"phones": [10, 100]}}),
     "interaction": (RegisterRound, {"interaction": "identical"}),
+    "windows_only": (OpenCohort, {"windows_only": True}),
     "also_cohorts": (CorrectRound, {"also_cohorts": ["tablets"]}),
     "CorrectRound.collected_on": (CorrectRound, {"collected_on": "2026-01-05"}),
     "CorrectRound.collected_until": (CorrectRound, {"collected_until": "2026-01-05"}),

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 import yaml
 
-from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.access import issue
 from shuffle_ledger.ledger.api.app import create_app
 from shuffle_ledger.ledger.api.dependencies import Dispatch
-from shuffle_ledger.ledger.decisions import admit, open_cohort, register, void
+from shuffle_ledger.ledger.decisions import admit, open_cohort, void
 from shuffle_ledger.ledger.errors import Conflict, Unauthorized
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage import Store, initialise
-from shuffle_ledger.ledger.values.requests import Pending, RoundRequest
+from shuffle_ledger.ledger.values.requests import Pending
 from tests.api.conftest import running
 
 PAGE = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text("utf-8")
@@ -153,10 +153,9 @@ def test_the_gate_returns_the_decision_and_raises_for_everything_else(
         void(store, Accountant(), "phones-w0", reason="the job failed", actor="x")
         with pytest.raises(Conflict):
             gate("w0")
-        # A known kind of round is decided at once, unless an earlier round is undecided.
-        earlier = ShuffledRound(randomizer=parse_randomizer("krr(k=2, epsilon0=0.5)"), reports=100)
-        register(store, RoundRequest(round_id="earlier", cohort="phones", round=earlier), actor="x")
-        exec(block("python").replace("wait_seconds=60", "wait_seconds=0"), names)  # noqa: S102 - as above
+        # A kind of round that the ledger does not know waits for a computation.
+        unknown = block("python").replace("wait_seconds=60", "wait_seconds=0")
+        exec(unknown.replace("epsilon0=0.5", "epsilon0=0.7"), names)  # noqa: S102 - as above
         with pytest.raises(names["AskAgain"]):
             names["budget_allows"]("later")
         monkeypatch.setenv("SHUFFLE_LEDGER_TOKEN", "sl_wrong")

@@ -58,7 +58,7 @@ def test_a_permitted_batch_leaves_once(ledger: Signer, tmp_path: Path) -> None:
         ({"ledger": "b" * 32}, "other_ledger"),
         ({"aud": "somebody"}, "other_releaser"),
         ({"exp": int(time.time()) - 100}, "expired"),
-        ({"nbf": int(time.time()) + 1000}, "not_yet_valid"),
+        ({"nbf": int(time.time()) + 1_000_000}, "not_yet_valid"),
         ({"count_min": 1001}, "too_few_reports"),
         ({"count_max": 999, "count_min": 5}, "too_many_reports"),
         ({"randomizer": "krr(epsilon0=2, k=10)"}, "other_randomizer"),

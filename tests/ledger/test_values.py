@@ -30,7 +30,7 @@ COHORT: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("field", "named", "values"),
     [
-        ("epsilon_budget", "epsilon", [math.nan, math.inf, -math.inf, -1.0, 0.0, -0.0, True, "1", None]),
+        ("epsilon_budget", "epsilon", [math.nan, -math.inf, -1.0, 0.0, -0.0, True, "1", None]),
         ("delta_budget", "delta", [math.nan, math.inf, 0.0, 1.0, 2, -1e-9, True, "1e-9", None]),
         ("population", "population", [0, -1, 10**12 + 1, 1.0, math.nan, True, "10", None]),
         ("policy", "policy", ["", "Fixed", "no-such-policy", None]),
@@ -43,6 +43,11 @@ def test_a_cohort_that_cannot_be_is_refused_by_field(field: str, named: str, val
             Cohort(**COHORT | {field: value})
         assert caught.value.field == named
         assert given_text(value) in str(caught.value)
+
+
+def test_a_cohort_without_a_life_wants_windows() -> None:
+    with pytest.raises(InvalidValue, match=r"epsilon: is missing, .*budgets of periods"):
+        Cohort(**COHORT | {"epsilon_budget": math.inf})
 
 
 def test_a_request_that_cannot_be_is_refused_by_field(make_request: MakeRequest) -> None:

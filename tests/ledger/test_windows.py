@@ -480,8 +480,9 @@ def test_a_batch_of_quotes_says_what_would_be_left_of_the_cohorts_own_budget(des
     batch = quote_batch(desk.store, desk.accountant, [desk.request() for _ in range(8)])
     assert (batch.cohort, batch.epsilon_spent_upper) == ("phones", 0.0)
     assert desk.admitted() == batch.rounds_admitted < 8
-    left = budget(desk.store, desk.accountant, "phones").epsilon_remaining
-    assert batch.epsilon_remaining == left > WEEK.epsilon
+    life = budget(desk.store, desk.accountant, "phones").promises[0]
+    assert life.budget == "phones"
+    assert batch.epsilon_remaining == life.epsilon_remaining > WEEK.epsilon
 
 
 @pytest.mark.slow

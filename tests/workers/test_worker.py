@@ -205,15 +205,17 @@ def test_a_poison_round_is_tried_a_bounded_number_of_times_and_seen(
     assert "MemoryError: too large" in caplog.text
 
 
-def test_without_a_broker_what_was_interrupted_is_decided_first(
+def test_without_a_broker_a_round_is_decided_when_it_is_asked_for_whatever_waits(
     store: Store, database_url: str, request_round: Callable[[str], RoundRequest]
 ) -> None:
     names = ["z", "m", "a"]
     for name in names:
         request_round(name)
     here = Settings(database_url=database_url, broker_url=None)
-    decide(store, Accountant(), here, "a")
-    assert [entry.round_id for entry in store.entries_of("phones")][1:] == names
+    for name in ("a", "z"):
+        decide(store, Accountant(), here, name)
+    assert [entry.round_id for entry in store.entries_of("phones")][1:] == ["a", "z"]
+    assert store.pending(limit=3) == ["m"]
 
 
 @pytest.mark.parametrize("broker_url", ["amqp://localhost//", "redis://localhost/0", None])
