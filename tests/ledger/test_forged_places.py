@@ -74,6 +74,7 @@ def test_a_round_that_lists_leave_out_is_named(lived: Store, accountant: Account
     assert any(LISTED in what and f"round '{name}'" in what for _, what in problems(lived, accountant))
 
 
+@pytest.mark.slow
 def test_an_entry_that_was_recorded_after_its_head_was_signed_is_named(
     told: Store, accountant: Accountant
 ) -> None:

@@ -108,6 +108,7 @@ def test_an_opening_divides_delta_and_certifies_the_slots(desk: Desk) -> None:
     desk.audit()
 
 
+@pytest.mark.slow
 def test_declared_rounds_go_on_where_every_filter_ended(desk: Desk) -> None:
     desk.open()
     assert desk.admitted(RARE, 30) == 20
@@ -129,6 +130,7 @@ def test_declared_rounds_go_on_where_every_filter_ended(desk: Desk) -> None:
     desk.audit()
 
 
+@pytest.mark.slow
 def test_an_undeclared_round_ends_the_slots_until_it_is_voided(desk: Desk) -> None:
     desk.open()
     assert isinstance(desk.ask(UNDECLARED, "undeclared"), Admitted)
@@ -168,6 +170,7 @@ def test_a_truth_moves_between_slots(desk: Desk) -> None:
     desk.audit()
 
 
+@pytest.mark.slow
 def test_windows_and_quotas_have_filters_alone(desk: Desk) -> None:
     desk.open(epsilon=0.4, windows=(Window(unit="day", epsilon=0.3, delta=1e-7),))
     set_quota(desk.store, "watches", team="ads", epsilon=0.3, reason="agreed", actor="ada")
