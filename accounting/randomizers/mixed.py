@@ -31,7 +31,7 @@ from shuffle_ledger.accounting.randomizers.frequency_oracles import (
 )
 from shuffle_ledger.accounting.randomizers.support_oracles import LocalHash
 
-_MAXIMUM_GROUPS = 16  # of one fleet: each takes about a second
+_MAXIMUM_GROUPS = 16  # of one fleet: time grows in proportion, by up to some seconds for each group
 # Largest number of reports and of dummies: the law of the number that hide together takes time in proportion
 # to the root of it.
 _MAXIMUM_REPORTS = 10**9
@@ -48,7 +48,7 @@ class Group(NamedTuple):
 
 
 class CommonLaw(NamedTuple):
-    """What a randomizer's reports have in common with others': the uniform law over all reports.
+    """The uniform law over all reports, and the probability with which a randomizer's report is of it.
 
     Attributes:
         outputs: the set of all reports. Randomizers with the same set hide each other.
@@ -151,8 +151,8 @@ class MixedFleet(LocalRandomizer):
         return LargestProfile(parts)
 
     def _others(self, place: int) -> list[Others]:
-        """Returns the reports that hide one of the group at this place: those of its own group, of groups
-        with the same set of reports, and dummies."""
+        """Returns the reports that hide a report of the group at this place: the others of that group, those
+        of groups with the same set of reports, and dummies."""
         laws = self._laws
         own, found = laws[place], [Others(self.groups[place].reports - 1, 0.0)]
         if own is None:

@@ -157,7 +157,7 @@ def restated(
 ) -> list[LedgerEntry]:
     """Record what turned out otherwise, in the chain of each budget of a registered round, in one commit.
 
-    The same again is answered with the entries that say it already. With `dry_run`, nothing is written.
+    The same again is answered with the entries that say it already. With `dry_run`, nothing is recorded.
 
     Raises:
         NotFound: no such round.

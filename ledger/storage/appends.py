@@ -114,7 +114,7 @@ closing_sequence = coalesce(CASE WHEN kind IN ('settled', 'voided') THEN sequenc
 FROM written
 WHERE written.registration IS NULL AND kind IN ('admitted', 'refused', 'incident', 'settled', 'voided')
 AND rounds.round_id = written.round_id AND rounds.cohort = written.cohort""",
-    "changes": f"SELECT changes.* FROM go, {_given('changes')}",  # noqa: S608
+    "changes": f"SELECT changes.* FROM go, {_given('changes')}",  # noqa: S608 - our own names
     "known": """
 INSERT INTO accounted_rounds (digest, parameters) SELECT accounted_digest, parameters FROM changes
 WHERE parameters IS NOT NULL ORDER BY accounted_digest ON CONFLICT DO NOTHING""",
@@ -126,7 +126,7 @@ AND held.cohort = changes.cohort AND held.accounted_digest = changes.accounted_d
     "raised": f"""
 INSERT INTO holdings AS held ({_HOLDING}) SELECT {_HOLDING} FROM changes WHERE count >= 0 AND local_count >= 0
 ON CONFLICT (cohort, accounted_digest) DO UPDATE
-SET count = held.count + excluded.count, local_count = held.local_count + excluded.local_count""",  # noqa: S608
+SET count = held.count + excluded.count, local_count = held.local_count + excluded.local_count""",  # noqa: S608 - our own names
 }
 
 
@@ -137,7 +137,7 @@ def _statement(parts: tuple[str, ...]) -> str:
     The driver analyses a text again each time if it has more than 4,096 characters: all parts have fewer.
     """
     listed = [f"{name} AS ({_PARTS[name]})" for name in parts]
-    return ", ".join([_MOVED, *listed]) + " SELECT count(*) AS went FROM go"  # noqa: S608
+    return ", ".join([_MOVED, *listed]) + " SELECT count(*) AS went FROM go"  # noqa: S608 - our own names
 
 
 def _parts(rows: Mapping[str, list[dict[str, Any]]]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Dry runs of restatements: they answer what would be recorded, word for word, and write nothing."""
+"""Dry runs of restatements: they answer what would be recorded, word for word, and record nothing."""
 
 from __future__ import annotations
 

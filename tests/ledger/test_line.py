@@ -50,9 +50,9 @@ def test_those_who_wait_together_are_decided_in_few_commits(
 
     async def ask() -> list[Any]:
         first = asyncio.ensure_future(desk.run(lambda _: begins.wait(WAIT_SECONDS_MAX), quick=True))
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # one turn of the event loop: the first caller takes the desk
         asked = [asyncio.ensure_future(line.admit_at_once(each, actor="tester")) for each in requests]
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # and all others are in line
         asked[1].cancel()  # a caller that hangs up
         begins.set()
         await first
