@@ -32,21 +32,26 @@ def thorough(*values: object) -> object:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark tests of PostgreSQL: the fast tier starts no server, and runs the same tests on SQLite.
+    """Mark tests of PostgreSQL: the fast tier starts no server, and runs the same tests on SQLite."""
+    if _uses_postgresql(item):
+        item.add_marker(pytest.mark.slow)
 
-    So does `make test` with tests of policies, whose rules are the same on each database.
-    """
+
+def _uses_postgresql(item: pytest.Item) -> bool:
     chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
     names = (*getattr(item, "fixturenames", ()), *(value for value in chosen if isinstance(value, str)))
-    if any(name in DATABASES for name in names):
-        item.add_marker(pytest.mark.slow)
-        if item.get_closest_marker("policies"):
-            item.add_marker(pytest.mark.thorough)
+    return any(name in DATABASES for name in names)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the tests for the processes of `--dist worksteal`; one process keeps the order of the files."""
+    """Order the tests for the processes of `--dist worksteal`; one process keeps the order of the files.
+
+    Tests of policies, whose rules know no database, stay on SQLite alone.
+    """
     gc.freeze()  # what the tests are made of stays: else each collection looks through all of it
+    items[:] = [
+        item for item in items if not (item.get_closest_marker("policies") and _uses_postgresql(item))
+    ]
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if processes > 1:
         items[:] = in_shares(items, processes)
