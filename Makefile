@@ -21,7 +21,7 @@ help:
 	@echo "make demo       account a year of rounds for six cohorts; tables here, pictures in demo-output/"
 	@echo "make test       every promise attacked on this machine alone, in minutes ($(WORKERS) processes)"
 	@echo "make test-fast  only the tests of about half a second or less, for every edit"
-	@echo "make test-all   everything: more cases, brokers, a browser, processes and builds too; prints the 50 slowest"
+	@echo "make test-all   everything: brokers, a browser, processes and builds too; prints the 50 slowest"
 	@echo "make check      lint, format, types, import contracts, lock"
 	@echo "make bench      measure, and print the figures (ARGUMENTS=--write: into docs/benchmarks.md)"
 	@echo "make drill      put a database back under a running deployment, twice from a dump and twice from the log, and check that nothing is spent twice"
@@ -39,7 +39,7 @@ demo: $(DEMO_READY)
 	$(BIN)/shuffle-ledger demo
 
 test: $(READY)
-	$(PYTEST) -m "not system and not thorough" $(ARGUMENTS)
+	$(PYTEST) -m "not system" $(ARGUMENTS)
 
 test-fast: $(READY)
 	$(PYTEST) -m "not slow and not system" $(ARGUMENTS)

@@ -26,11 +26,6 @@ DATABASES = (  # fixtures of PostgreSQL, and parameters of those that choose a d
 OVER_LIMIT = "processor_seconds_over_the_limit"
 
 
-def thorough(*values: object) -> object:
-    """Return a larger case of a parametrized test, which only `make test-all` runs."""
-    return pytest.param(*values, marks=(pytest.mark.slow, pytest.mark.thorough))
-
-
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark tests of PostgreSQL: the fast tier starts no server, and runs the same tests on SQLite."""
     if _uses_postgresql(item):

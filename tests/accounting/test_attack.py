@@ -24,7 +24,6 @@ from shuffle_ledger.accounting import (
 from shuffle_ledger.accounting.comparison.attacks import WitnessProfile
 from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
 from tests.accounting.alike import alike
-from tests.tiers import thorough
 
 Law = list[mp.mpf]
 
@@ -388,7 +387,7 @@ def test_bits_that_are_hardly_ever_flipped_are_attacked(written: str, epsilon0: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("written", ["krr(k=4, epsilon0=2)", thorough("laplace(epsilon0=1)")])
+@pytest.mark.parametrize("written", ["krr(k=4, epsilon0=2)"])
 def test_attacks_on_samples_look_where_the_usual_number_says(written: str) -> None:
     shuffled = alike(
         randomizer=parse_randomizer(written),

@@ -22,7 +22,6 @@ from shuffle_ledger.accounting import (
     slot_for,
 )
 from shuffle_ledger.accounting.numeric.bracketing import least_true
-from tests.tiers import thorough
 
 
 @pytest.mark.slow
@@ -77,7 +76,6 @@ def test_without_amplification_the_target_is_shared_out() -> None:
         ("binomial_sum(p=0.25)", 20, "bits", 2),
         ("binomial_histogram(p=0.5)", 20, "bits", 1),
         ("distinct_elements(security=100)", 50, "p", 2),
-        thorough({"kind": "uniformity_tester"}, 10, "noise", 1),
     ],
 )
 def test_the_least_noise_fits_and_the_next_smaller_one_does_not(

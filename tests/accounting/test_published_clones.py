@@ -14,7 +14,6 @@ from scipy import stats
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from tests.accounting.exact_sums import Pair, bisected, clones, composed, near
-from tests.tiers import thorough
 
 
 def _round(epsilon0: float, reports: int, analysis: str = "clone") -> ShuffledRound:
@@ -62,7 +61,6 @@ def _two_ary_lower(epsilon0: float, reports: int, delta: float) -> float:
 
 FIGURE_2 = [
     *((0.1, reports) for reports in (10**5, 10**6)),
-    thorough(0.1, 10**7),
     *((6.0, reports) for reports in (10**5, 10**6, 10**7)),
     *((epsilon0, 10**6) for epsilon0 in (0.01, 0.5, 2.0, 4.0, 8.0)),
 ]

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from shuffle_ledger.accounting.numeric.ramp_kernels import RampKernels
-from tests.tiers import thorough
 
 TILTS = (1e-6, 1e-3, 0.2, 1.0, 3.0, 9.0, 24.0)
 
@@ -59,7 +58,7 @@ def lower(tilt: mpmath.mpf) -> Callable[[mpmath.mpf], mpmath.mpf]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tilt", [thorough(0.2), 1.0, 3.0, 9.0, 24.0])
+@pytest.mark.parametrize("tilt", [1.0, 3.0, 9.0, 24.0])
 def test_kernels_are_on_either_side_of_the_ramp(tilt: float) -> None:
     draw = np.random.default_rng(int(10 * tilt))
     near, far = draw.uniform(-3, 6, 30), draw.uniform(-60, 60, 15)

@@ -112,51 +112,12 @@ def test_what_else_a_test_does_is_no_patch_of_a_private_name(line: str) -> None:
     assert not _private_patches(line)
 
 
-@pytest.mark.slow
-def test_every_test_with_thorough_cases_has_others() -> None:
-    """What only `make test-all` runs is more of what every `make test` attacks."""
+def test_no_test_of_rules_alone_is_for_postgresql_alone() -> None:
+    """Such a test would never run."""
     for file in sorted((ROOT / "tests").rglob("test_*.py")):
         program = file.read_text("utf-8")
-        if "thorough" in program:
-            lines = _thorough_alone(program)
-            assert not lines, f"{file}: in lines {lines} no case is left for `make test`"
         if "\npytestmark = pytest.mark.policies\n" in program:
-            assert '["postgresql"]' not in program, f"{file}: a test is on PostgreSQL only"
-
-
-@pytest.mark.parametrize(
-    ("line", "found"),
-    [
-        ("cases = [thorough(1), 2]", False),
-        ("cases = [*small, *map(thorough, large)]", False),
-        ("cases = [thorough(1), thorough(2)]", True),
-        ("cases = [*map(thorough, large)]", True),
-        ("cases = thorough(1), thorough(2)", True),
-        ("run(thorough(1))", True),
-        ("@pytest.mark.thorough\ndef test(): ...", True),
-    ],
-)
-def test_thorough_cases_without_others_are_noticed(line: str, *, found: bool) -> None:
-    assert bool(_thorough_alone(line)) is found
-
-
-def _thorough_alone(program: str) -> list[int]:
-    """The lines where thorough cases do not stand in a list beside a case of another kind."""
-    tree = ast.parse(program)
-    beside: set[ast.AST] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.List):
-            named = [[one for one in ast.walk(case) if _is_thorough(one)] for case in node.elts]
-            beside |= {one for each in named for one in each} if not all(named) else set()
-    return [
-        node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, ast.expr) and _is_thorough(node) and node not in beside
-    ]
-
-
-def _is_thorough(node: ast.AST) -> bool:
-    return getattr(node, "id", getattr(node, "attr", None)) == "thorough"
+            assert '["postgresql"]' not in program, file
 
 
 def _private_patches(program: str) -> list[int]:

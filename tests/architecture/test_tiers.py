@@ -86,10 +86,8 @@ def test_a_heavy_test_without_a_mark_is_found_and_no_other(
 
 CASES = """
 import pytest
-from tests.tiers import thorough
 
-@pytest.mark.parametrize("size", [1, thorough(2)])
-def test_sizes(size): pass
+def test_sum(): pass
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_storage(database): pass
@@ -102,8 +100,8 @@ def test_rules(database): pass
 def test_system(): pass
 """
 IN_TIERS = {
-    "test-fast": {"test_sizes[1]", "test_storage[sqlite]", "test_rules[sqlite]"},
-    "test": {"test_sizes[1]", "test_storage[sqlite]", "test_storage[postgresql]", "test_rules[sqlite]"},
+    "test-fast": {"test_sum", "test_storage[sqlite]", "test_rules[sqlite]"},
+    "test": {"test_sum", "test_storage[sqlite]", "test_storage[postgresql]", "test_rules[sqlite]"},
 }
 
 

@@ -32,7 +32,6 @@ from shuffle_ledger.ledger.values import Pending
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.cli.conftest import Run
-from tests.tiers import thorough
 
 PROGRAM = Path(sys.executable).with_name("shuffle-ledger")
 IMPORT = ("round", "import", "rounds.csv", "--cohorts", "cohorts.csv", "--json")
@@ -247,7 +246,7 @@ def interruptible() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("sent", [thorough(signal.SIGINT), signal.SIGKILL])
+@pytest.mark.parametrize("sent", [signal.SIGKILL])
 def test_a_process_stopped_again_and_again_is_finished_in_the_end(
     files: Path,
     run: Run,
@@ -392,7 +391,7 @@ def test_a_killed_import_leaves_no_process_behind(files: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("later_seconds", [0.0, thorough(0.1), 0.4])
+@pytest.mark.parametrize("later_seconds", [0.0, 0.4])
 def test_ctrl_c_reaches_no_computing_child(files: Path, later_seconds: float) -> None:
     _write_many_kinds(files)
     process = subprocess.Popen(

@@ -38,7 +38,6 @@ from shuffle_ledger.ledger.values.entries import LedgerEntry
 from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.desk import trust_any_clock
-from tests.tiers import thorough
 
 PROGRAMS, REPOSITORY = Path(__file__).parent / "programs", Path(__file__).parents[2]
 PROCESSES = 50
@@ -48,7 +47,7 @@ OFF = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
 COMMITTING = ("COMMIT", "DONE")
 # Deaths at every step take a process each.
-ON_BOTH = pytest.mark.parametrize("database_url", ["sqlite", thorough("postgresql")], indirect=True)
+ON_BOTH = pytest.mark.parametrize("database_url", ["sqlite", "postgresql"], indirect=True)
 
 MakeRequest = Callable[..., RoundRequest]
 
@@ -105,8 +104,8 @@ def scarce_url(database_url: str) -> Iterator[str]:
     ),  # in two commits, and at once; test_races.py: two on SQLite
     [
         ("postgresql", "in-two-steps", 0),
-        thorough("postgresql", "at-once", 1),
-        thorough("sqlite", "at-once", 1),
+        ("postgresql", "at-once", 1),
+        ("sqlite", "at-once", 1),
     ],
     indirect=["database_url"],
 )

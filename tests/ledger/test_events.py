@@ -23,7 +23,6 @@ from shuffle_ledger.ledger.reports.events import Event, events_after
 from shuffle_ledger.ledger.storage import positions, prepared
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
-from tests.tiers import thorough
 
 FEEDER = Path(__file__).parent / "programs" / "feeder.py"
 NAMES = ("phones", "tablets", "watches")
@@ -209,7 +208,7 @@ def test_a_standby_and_a_database_that_was_put_back_are_noticed(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("database_url", [thorough("sqlite"), "postgresql"], indirect=True)
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_a_reader_beside_a_crowd_that_is_killed_sees_every_entry_once(
     store: Store, database_url: str
 ) -> None:

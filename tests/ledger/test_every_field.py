@@ -34,7 +34,6 @@ from shuffle_ledger.ledger.values.requests import ReleaseTimes, RoundRequest
 from shuffle_ledger.ledger.values.signing import SigningKey
 from tests.conftest import sqlite_url
 from tests.ledger.test_bundles import altered, forged, leaves, lines_of, members_of
-from tests.tiers import thorough
 
 PAGE = Path(__file__).parents[2] / "docs" / "bundle-format.md"
 CHAIN = "chains/000001.txt"
@@ -86,7 +85,7 @@ def krr(epsilon0: float, reports: int) -> ShuffledRound:
 KEY = SigningKey.generate()
 
 
-@pytest.fixture(params=["adaptive", thorough("plan")])
+@pytest.fixture(params=["adaptive", "plan"])
 def lived(request: pytest.FixtureRequest, store: Store, accountant: Accountant) -> tuple[str, BundleMade]:
     """Return a policy, and the evidence of a cohort with it that has entries of every kind."""
     policy: str = request.param

@@ -33,6 +33,7 @@ from shuffle_ledger.ledger.verification.verifier import verify
 
 MakeRequest = Callable[..., RoundRequest]
 TABLES = ("cohorts", "rounds", "entries", "heads", "holdings", "accounted_rounds", "privacy_losses")
+FLIPPED_EVERY = 6  # bytes; entries begin at different ones, and each takes a replay
 
 
 @pytest.fixture
@@ -162,21 +163,21 @@ def test_the_database_refuses_entries_that_do_not_continue_the_chain(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # the bytes are the same on both
-def test_every_flipped_byte_of_every_entry_is_named(lived: Store) -> None:
+def test_a_flipped_byte_of_any_entry_is_named(lived: Store) -> None:
     entries = list(lived.entries_of("phones"))
     flips = 0
     for index, entry in enumerate(entries):
         before, after = replayed(entries[:index]), entries[index + 1 : index + 2]
         for column in ("body", "digest", "previous_digest"):
             data: bytes = getattr(entry, column)
-            for place in range(len(data)):
+            for place in range(index, len(data), FLIPPED_EVERY):
                 flipped = data[:place] + bytes([data[place] ^ (1 << place % 8)]) + data[place + 1 :]
                 flips += 1
                 found = first_named(before, [with_column(entry, column, flipped), *after])
                 assert found == entry.sequence, (entry.sequence, column, place)
         for column, value in (("kind", "voided "), ("round_id", "z"), ("cohort", "tablets")):
             assert first_named(before, [with_column(entry, column, value), *after]) == entry.sequence
-    assert flips > 5_000
+    assert flips > 5_000 / FLIPPED_EVERY
 
 
 def with_column(entry: LedgerEntry, column: str, value: object) -> LedgerEntry:

@@ -57,7 +57,6 @@ from tests.ledger.machine.games import (
     open_again,
     reveal,
 )
-from tests.tiers import thorough
 
 Patch = pytest.MonkeyPatch
 
@@ -219,10 +218,9 @@ def some_game(draw: random.Random) -> tuple[Opening, list[Kind]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [range(20), thorough(range(20, 120))])
-def test_no_analyst_beats_any_opening(seeds: range) -> None:
+def test_no_analyst_beats_any_opening() -> None:
     found = []
-    for seed in seeds:
+    for seed in range(30):
         opening, kinds = some_game(random.Random(seed))  # noqa: S311 - it need not be a secret
         found.append(reached(opening, kinds, rounds=3))
         assert found[-1] <= 1, seed

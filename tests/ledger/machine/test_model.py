@@ -34,7 +34,6 @@ from shuffle_ledger.ledger.machine import (
     room,
 )
 from tests.ledger.machine.model import Model, unrandomized
-from tests.tiers import thorough
 
 OPENED = 100
 COUNTED_MAX = 40  # rounds that are decided one by one, beside a forecast
@@ -338,9 +337,8 @@ def walk(seeds: range) -> dict[str, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [range(50), thorough(range(50, 300))])
-def test_the_machine_says_what_a_naive_model_says(seeds: range) -> None:
-    seen = walk(seeds)
+def test_the_machine_says_what_a_naive_model_says() -> None:
+    seen = walk(range(50))
     wanted = (
         "sliding alone",
         "admitted",
