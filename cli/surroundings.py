@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import codecs
+import gc
 import os
 import sys
 
 _ERRORS = "shuffle-ledger"  # how a stream writes what its encoding does not have
 _PLAIN = {"█": "#", "░": "-", "ε": "epsilon", "δ": "delta", "–": "-", "’": "'", "“": '"', "”": '"'}
+# Objects made between two searches for garbage in cycles. Modules make many that stay: Python's default, 700,
+# takes a sixth of a short command's time. A larger number keeps garbage longer.
+_GARBAGE_AFTER = 20_000
 # A notebook may set a back end that is not installed here; a settings file changes every picture.
 _MATPLOTLIB = {"MPLBACKEND": "agg", "MATPLOTLIBRC": os.devnull}
 
 
 def prepare() -> None:
-    """Makes standard output and error accept every text; chooses how Matplotlib draws, before it is loaded.
+    """Makes standard output and error accept every text; chooses how Matplotlib draws, before it is loaded;
+    lets the search for garbage wait until many objects were made.
 
     A stream that was closed before the program began is replaced by one that drops all output.
     """
+    gc.set_threshold(_GARBAGE_AFTER)
     os.environ.update(_MATPLOTLIB)
     codecs.register_error(_ERRORS, _spelled)
     for name in ("stdout", "stderr"):

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shuffle_ledger.accounting import ShuffledRound
-from shuffle_ledger.cli.backends.parallel_losses import losses_ahead
-from shuffle_ledger.cli.backends.rehearsal import rehearsed
 from shuffle_ledger.cli.backends.session import Session, open_session, settings_from
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.ledger.answering import Call, answer_to, silent
@@ -122,6 +120,8 @@ class DatabaseLedger(Operations, Blocking):
     def rehearse(self, requests: Sequence[RoundRequest], *, opening: Sequence[Cohort]) -> Iterator[Quote]:
         """Yield the decisions about new rounds, one after the other, in open cohorts and in those of
         `opening`. Writes nothing."""
+        from shuffle_ledger.cli.backends.rehearsal import rehearsed  # noqa: PLC0415 - few commands need it
+
         named = [self._of_team(request) for request in requests]
         return rehearsed(self.session.store, self.session.accountant, named, opening)
 
@@ -130,6 +130,8 @@ class DatabaseLedger(Operations, Blocking):
         call before some of them are registered."""
         if self.session.settings.broker_url is not None:  # workers decide, and compute
             return nullcontext(lambda _: None)
+        from shuffle_ledger.cli.backends.parallel_losses import losses_ahead  # noqa: PLC0415 - as above
+
         return losses_ahead(self.session, rounds, processes=processes)
 
     def health(self) -> Health:

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NoReturn, TypeVar
-
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception_type,
-    stop_after_attempt,
-    stop_after_delay,
-    wait_random_exponential,
-)
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from shuffle_ledger.ledger.errors import Damaged, LostRace, TryAgain
 from shuffle_ledger.ledger.storage.cohort_locks import RACES_IN_TURN_MAX
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, NewRound, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryBody, LedgerEntry
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
 
 RACES_MAX = 200
 RACING_SECONDS_MAX = 60.0
@@ -171,16 +165,29 @@ def _insisting(
                 turn.is_held = False
         raise LostRace(f"cohort {cohorts[0]!r} moved on although it was our turn")
 
+    try:
+        return in_turn()  # `Retrying` takes as long as a statement, and most races are won
+    except LostRace:
+        return _raced(in_turn)
+
+
+def _raced(once: Callable[[], Tried]) -> Tried:
+    """Return what `once` returns, which is called again after each lost race, a bounded number of times."""
+    from tenacity import (  # noqa: PLC0415 - most commands lose no race
+        Retrying,
+        retry_if_exception_type,
+        stop_after_attempt,
+        stop_after_delay,
+        wait_random_exponential,
+    )
+
     racing = Retrying(
         retry=retry_if_exception_type(LostRace),
         stop=stop_after_attempt(RACES_MAX) | stop_after_delay(RACING_SECONDS_MAX),
         wait=wait_random_exponential(multiplier=WAIT_FIRST_SECONDS, max=WAIT_MAX_SECONDS),
         retry_error_callback=_give_up,
     )
-    try:
-        return in_turn()  # `Retrying` takes as long as a statement, and most races are won
-    except LostRace:
-        return racing(in_turn)
+    return racing(once)
 
 
 def _give_up(state: RetryCallState) -> NoReturn:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import string
 from pathlib import Path
-from typing import Self
-
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from typing import TYPE_CHECKING, Self
 
 from shuffle_ledger.ledger.errors import BadSignature, InvalidValue
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 PUBLIC_KEY_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -29,6 +28,8 @@ class SigningKey:
     @classmethod
     def generate(cls) -> Self:
         """Return a new key, from the operating system's randomness."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415 - few commands sign
+
         return cls(Ed25519PrivateKey.generate())
 
     @classmethod
@@ -40,12 +41,9 @@ class SigningKey:
         """
         expected = "a readable file with an Ed25519 private key in PEM, not encrypted (`audit keygen`)"
         try:
-            key = serialization.load_pem_private_key(_content(path), password=None)
-        except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+            return cls(_private_key(_content(path)))
+        except (OSError, ValueError, TypeError) as error:
             raise InvalidValue(field="signing_key", value=str(path), expected=expected) from error
-        if not isinstance(key, Ed25519PrivateKey):
-            raise InvalidValue(field="signing_key", value=str(path), expected=expected)
-        return cls(key)
 
     def save(self, path: Path) -> None:
         """Write the key to a new file that only its owner may read. Nothing is ever overwritten.
@@ -53,6 +51,8 @@ class SigningKey:
         Raises:
             InvalidValue: the file exists or cannot be written.
         """
+        from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - as above
+
         encoded = self._private.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -78,6 +78,9 @@ class SigningKey:
 
 def check(public_key: bytes, signature: bytes, message: bytes) -> None:
     """Raise BadSignature unless the key's owner signed exactly this message."""
+    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - few commands check
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415 - as above
+
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)
     except (InvalidSignature, ValueError) as error:
@@ -102,7 +105,7 @@ def read_public_key(text: str) -> bytes:
         content = _content(Path(text))
         written = _from_hexadecimal(content.decode("ascii", errors="replace").strip())
         return written if written is not None else _from_pem(content)
-    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise InvalidValue(field="public_key", value=text, expected=expected) from error
 
 
@@ -112,15 +115,40 @@ def _from_hexadecimal(text: str) -> bytes | None:
 
 
 def _from_pem(content: bytes) -> bytes:
+    """Return the public half of a key in PEM; raises ValueError or TypeError as `_private_key`."""
     if b"PRIVATE KEY" in content:
-        private = serialization.load_pem_private_key(content, password=None)
-        if isinstance(private, Ed25519PrivateKey):
-            return private.public_key().public_bytes_raw()
-    else:
+        return _private_key(content).public_key().public_bytes_raw()
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - as above
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - as above
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415 - as above
+
+    try:
         public = serialization.load_pem_public_key(content)
-        if isinstance(public, Ed25519PublicKey):
-            return public.public_bytes_raw()
-    raise ValueError("a key of another algorithm")
+    except UnsupportedAlgorithm as error:
+        raise ValueError("a key of another algorithm") from error
+    if not isinstance(public, Ed25519PublicKey):
+        raise ValueError("a key of another algorithm")
+    return public.public_bytes_raw()
+
+
+def _private_key(content: bytes) -> Ed25519PrivateKey:
+    """Return the private key in PEM, not encrypted.
+
+    Raises:
+        ValueError: no key, or one of another algorithm.
+        TypeError: it is encrypted.
+    """
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - as above
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - as above
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415 - as above
+
+    try:
+        key = serialization.load_pem_private_key(content, password=None)
+    except UnsupportedAlgorithm as error:
+        raise ValueError("a key of another algorithm") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ValueError("a key of another algorithm")
+    return key
 
 
 def _content(path: Path) -> bytes:

@@ -115,11 +115,22 @@ def test_a_budget_imports_what_it_needs(phones: Run, directory: Path) -> None:
     assert phones("round", "register", "phones", "--id", "first", *ROUND).code == 0
     done = _program(directory, ["budget", "phones", "--json"])
     assert json.loads(done.stdout)["rounds_admitted"] == 1
-    assert HEAVY & done.libraries == {"numpy", "pydantic", "rich", "scipy", "sqlalchemy", "cryptography"}
+    assert HEAVY & done.libraries == {"numpy", "pydantic", "rich", "scipy", "sqlalchemy"}
     for name in ("stats", "signal", "optimize", "interpolate", "sparse"):
         assert f"scipy.{name}" not in done.modules
     for name in ("evidence", "verification", "health", "client", "api"):
         assert f"shuffle_ledger.ledger.{name}" not in done.modules
+
+
+def test_a_list_of_cohorts_waits_for_no_library_that_computes_signs_or_retries(
+    phones: Run, directory: Path
+) -> None:
+    assert phones("cohort", "show", "phones").code == 0
+    done = _program(directory, ["cohort", "list"])
+    assert done.codes == [0]
+    assert not {"cryptography", "multiprocessing.pool", "tenacity"} & done.modules
+    computing = ("fft", "linalg", "optimize", "special")
+    assert not {f"scipy.{name}" for name in computing} & done.modules
 
 
 def test_a_process_that_computes_losses_imports_nothing_of_the_ledger() -> None:
