@@ -86,11 +86,10 @@ class NeedsSlots(CommandLineError):
     """The first round of a cohort is of a kind for which slots should have been declared, and `--yes` was not
     said."""
 
-    def __init__(self, cohort: str, reason: str) -> None:
+    def __init__(self, refused: UnacceptedWarnings) -> None:
         super().__init__(
-            f"the round was not registered: {reason}. Slots cannot be declared after the first decision."
-            f" Open another cohort with --plan FILE, which declares them; or say --yes to go on in {cohort!r}"
-            " without"
+            f"{refused.reasons}. Open another cohort with --plan FILE, which declares them; or say --yes"
+            f" to go on in {refused.cohort!r} without"
         )
 
 

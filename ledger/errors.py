@@ -83,23 +83,35 @@ class BeyondBudget(LedgerError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpeningWarning:
-    """One thing that is unusual about a cohort that is to be opened."""
+class UnacceptedWarning:
+    """One thing that is unusual about a cohort that is to be opened, or a round that is to be registered."""
 
     field: str  # as requests write it
     message: str
 
 
 class UnacceptedWarnings(LedgerError):
-    """A cohort whose parameters are unusual, and the caller did not say that they are meant; nothing was
-    opened."""
+    """A cohort or a round that is unusual, and the caller did not say that it is meant; nothing was
+    written."""
 
-    def __init__(self, cohort: str, warnings: Sequence[OpeningWarning]) -> None:
-        """Compose the sentence that names every warning, and how to accept them."""
+    def __init__(
+        self, cohort: str, warnings: Sequence[UnacceptedWarning], *, round_id: str | None = None
+    ) -> None:
+        """Compose the sentence that names every warning, and how to accept them.
+
+        Args:
+            cohort: the cohort that was not opened, or that the round is of.
+            warnings: what is unusual.
+            round_id: the round that was not registered; None: the cohort was not opened.
+        """
         reasons = "; ".join(each.message for each in warnings)
-        self.reasons = f"cohort {cohort!r} was not opened: {reasons}"
+        refused = f"cohort {cohort!r} was not opened"
+        if round_id is not None:
+            refused = f"round {round_id!r} was not registered"
+        self.reasons = f"{refused}: {reasons}"
         super().__init__(f"{self.reasons}. If that is meant, ask again with accept_warnings: true")
         self.cohort = cohort
+        self.round_id = round_id
         self.warnings = tuple(warnings)
 
 

@@ -338,13 +338,15 @@ FORECAST = Operation(
 )
 REGISTER_ROUND: Operation[..., Any] = Operation(
     "rounds_register", "POST /v1/rounds", REGISTER,
-    rounds.RegisterRound.asking, Outcome | Pending, (*_CHANGED, NotCollectable),
+    rounds.RegisterRound.asking, Outcome | Pending, (*_CHANGED, NotCollectable, UnacceptedWarnings),
     """Register a round of one cohort, or of an audience, under an identifier you choose, and have it decided.
 
 `201` admitted, which permits one release of this round; `409` refused; `202` while it is undecided: ask
 at `Location`, or repeat the request. With `Prefer: wait=N` the answer waits up to N seconds for the
 outcome. A repeated request answers with the round's present state: `409` (`not_collectable`) once it is
-voided or settled, or its cohort is frozen or overspent.""",
+voided or settled, or its cohort is frozen or overspent. `409` (`unaccepted_warnings`): it is the first
+round of its cohort and a sample of a kind of which declared slots would admit more than 1.25 times as many;
+nothing is registered, and `accept_warnings` says that it is meant.""",
     status=201, waits=True,
 )
 QUOTE_FOR_ALL = Operation(

@@ -36,7 +36,9 @@ class PermitKeys:
 
     signing_key: bytes | None  # PEM; None: this ledger signs no permits
     key_id: str | None
-    published: Jwks  # of permits, retired keys included
+    published: (
+        Jwks  # of permits, retired keys included; `signing` names the key in use, None if there is none
+    )
     releasers: Jwks
     issuer: str
     ledger: str
@@ -62,7 +64,7 @@ class PermitKeys:
         return cls(
             signing_key=pem,
             key_id=key_id,
-            published={"ledger": ledger_id, "issuer": issuer, "keys": keys},
+            published={"ledger": ledger_id, "issuer": issuer, "keys": keys, "signing": key_id},
             releasers={"keys": _releasers(settings.releaser_keys) if settings.releaser_keys else []},
             issuer=issuer,
             ledger=ledger_id,

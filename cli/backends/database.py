@@ -16,12 +16,12 @@ from shuffle_ledger.ledger.decisions import (
     admit,
     admit_at_once,
     admit_together,
+    check_without_slots,
     open_many,
     quote,
     register,
     register_and_admit,
     round_record,
-    slots_would_help,
     what_fits,
 )
 from shuffle_ledger.ledger.errors import NotFound
@@ -33,7 +33,6 @@ from shuffle_ledger.ledger.values import (
     Quote,
     RoundRecord,
     RoundRequest,
-    SlotsHelp,
 )
 
 if TYPE_CHECKING:
@@ -81,10 +80,6 @@ class DatabaseLedger(Operations, Blocking):
         """Return what would fit in place of a round; None if that is not answered here."""
         return what_fits(self.session.store, self.session.accountant, self._of_team(request))
 
-    def slots_would_help(self, request: RoundRequest) -> SlotsHelp | None:
-        """Return by how much slots would help a round's cohort; None if none can be declared any more."""
-        return slots_would_help(self.session.store, self.session.accountant, request)
-
     def registered(self, round_id: str) -> RoundRecord | None:
         """Return the round that an identifier is bound to, None if to nothing."""
         try:
@@ -96,13 +91,18 @@ class DatabaseLedger(Operations, Blocking):
         """Return those of some identifiers that may be bound to rounds: the others are bound to none."""
         return self.session.store.taken(round_ids)
 
-    def register_some(self, requests: Sequence[RoundRequest]) -> list[tuple[Outcome | Pending, bool]]:
+    def register_some(
+        self, requests: Sequence[RoundRequest], *, accept_warnings: bool = True
+    ) -> list[tuple[Outcome | Pending, bool]]:
         """Register the first of some rounds and have it decided, or more of them in their order where their
         decisions need no computation, with a broker or without.
 
-        Also returns of each whether it had been decided before.
+        Also returns of each whether it had been decided before. Raises UnacceptedWarnings for one round, as
+        `check_without_slots`, unless its warnings are accepted.
         """
         session = self.session
+        if not accept_warnings:
+            check_without_slots(session.store, session.accountant, requests[0])
         together: list[Outcome] = []
         if len(requests) > 1:
             actor = session.settings.actor

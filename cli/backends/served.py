@@ -20,7 +20,6 @@ from shuffle_ledger.ledger.values import (
     Quote,
     RoundRecord,
     RoundRequest,
-    SlotsHelp,
 )
 
 if TYPE_CHECKING:
@@ -61,10 +60,6 @@ class ServedLedger(LedgerClient):
         least = least_open([self.cohort(name) for name in request.cohorts])
         return quote_repeated(request, record, least.status, now)
 
-    def slots_would_help(self, request: RoundRequest) -> SlotsHelp | None:
-        """Return by how much slots would help a round's cohort; None if none can be declared any more."""
-        return self.quote_for_all(request).slots_would_help
-
     def registered(self, round_id: str) -> RoundRecord | None:
         """Return the round that an identifier is bound to, None if to nothing."""
         try:
@@ -80,10 +75,13 @@ class ServedLedger(LedgerClient):
         """Return all of them: a server is asked about each."""
         return set(round_ids)
 
-    def register_some(self, requests: Sequence[RoundRequest]) -> list[tuple[Outcome | Pending, bool]]:
-        """Register the first round; only who looks first knows whether it had been decided before."""
+    def register_some(
+        self, requests: Sequence[RoundRequest], *, accept_warnings: bool = True
+    ) -> list[tuple[Outcome | Pending, bool]]:
+        """Register the first round, and look first whether it had been decided before."""
         known = self.registered(requests[0].round_id)
-        return [(self.register(requests[0]), known is not None and known.outcome is not None)]
+        answer = self.register(requests[0], accept_warnings=accept_warnings)
+        return [(answer, known is not None and known.outcome is not None)]
 
     def rehearse(self, requests: Sequence[RoundRequest], *, opening: Sequence[Cohort]) -> Iterator[Quote]:
         """Refuse: a server has no such answer."""

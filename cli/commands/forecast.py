@@ -13,7 +13,6 @@ from rich.text import Text
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.cli.backends.database import open_ledger
 from shuffle_ledger.cli.backends.session import settings_from
-from shuffle_ledger.cli.commands.round_views import slots_help_text
 from shuffle_ledger.cli.options import (
     DATE,
     WHOLE,
@@ -138,7 +137,7 @@ def _of_kind(found: Forecast, kind: KindForecast) -> Table:
     if kind.limited_by != SEARCH:
         rows["limit"] = kind.limit
     if kind.slots_would_help is not None:
-        rows["declared slots"] = slots_help_text(kind.slots_would_help)
+        rows["declared slots"] = kind.slots_would_help.described
     rows |= {f"  each {one.window.kind}": _window_text(one) for one in kind.windows}
     rows |= _schedule(found, kind)
     return facts(f"{kind.round.describe()}, {shown(kind.round.reports)} reports", rows)

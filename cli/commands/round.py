@@ -12,7 +12,7 @@ import click
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.cli.backends.database import Ledger, open_ledger
 from shuffle_ledger.cli.commands.permit import NEW_FILE, RELEASER, write_permit
-from shuffle_ledger.cli.commands.round_views import decision_facts, quote_facts, record_facts, slots_help_text
+from shuffle_ledger.cli.commands.round_views import decision_facts, quote_facts, record_facts
 from shuffle_ledger.cli.failures import BadValue, ExitCode, NeedsSlots
 from shuffle_ledger.cli.files.output_files import checked_place
 from shuffle_ledger.cli.options import (
@@ -38,6 +38,7 @@ from shuffle_ledger.cli.rendering.present import (
     tell_overspent,
 )
 from shuffle_ledger.ledger.decisions import request_of
+from shuffle_ledger.ledger.errors import UnacceptedWarnings
 from shuffle_ledger.ledger.values import (
     Admitted,
     Corrected,
@@ -48,6 +49,7 @@ from shuffle_ledger.ledger.values import (
     RoundRequest,
     Settled,
     Voided,
+    checked_new_name,
     decision_document,
     record_document,
 )
@@ -147,18 +149,21 @@ def register_(
     if releaser is not None and permit is None:
         raise click.UsageError("--releaser names the gate of the --permit, which is not given")
     if permit is not None:
-        checked_place(permit)  # before the round is admitted
+        checked_place(permit)  # before the round is admitted, as what follows
+    if releaser is not None:
+        checked_new_name("releaser", releaser)
     named, issued = names_given(cohort, audience), None
     more: dict[str, Any] = {**days, "use_case": use_case}
     where = {"database_url": database_url, "broker_url": broker_url, "actor": actor, "team": team}
     with open_ledger(server=server, anchored=True, **where) as ledger:
         names = [named] if audience is None else ledger.audience(named, round_id=round_id)
         request = request_of(names, described, round_id=round_id, **more)
-        if permit is not None and not ledger.permit_keys()["keys"]:
+        if permit is not None and ledger.permit_keys()["signing"] is None:
             raise BadValue("--permit", str(permit), "it left out: this ledger has no key that signs permits")
-        if not yes:
-            _refuse_without_slots(ledger, request)
-        ((answer, _),) = ledger.register_some([request])
+        try:
+            ((answer, _),) = ledger.register_some([request], accept_warnings=yes)
+        except UnacceptedWarnings as refused:
+            raise NeedsSlots(refused) from None
         if permit is not None and isinstance(answer, Admitted):
             issued = ledger.permit(round_id, releaser=releaser)
             write_permit(issued, permit)
@@ -301,15 +306,6 @@ def _ask_if_far_fewer(round_id: str, reports: int, where: Mapping[str, Any]) -> 
             " have cost more: that is charged for ever, and nothing that is told later takes it back"
         )
         click.confirm("Is the number right? Settle it", err=True, abort=True)
-
-
-def _refuse_without_slots(ledger: Ledger, request: RoundRequest) -> None:
-    """Raise NeedsSlots for the first round of a cohort, if it is a sample that wants declared slots."""
-    if request.round.sampled_from is None and request.round.participation is None:
-        return
-    found = ledger.slots_would_help(request)
-    if found is not None and ledger.registered(request.round_id) is None:
-        raise NeedsSlots(request.cohort, slots_help_text(found))
 
 
 def _price(ledger: Ledger, request: RoundRequest, *, is_named: bool) -> Quote:

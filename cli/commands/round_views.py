@@ -21,7 +21,6 @@ from shuffle_ledger.ledger.values import (
     RefusedBy,
     ReleaseTimes,
     RoundRecord,
-    SlotsHelp,
 )
 
 _NAMES = {
@@ -51,17 +50,9 @@ def quote_facts(quote: Quote, fits: Fits | None = None) -> Table:
         single = "" if fits.epsilon0 is None else f"; one with epsilon0 {lower(fits.epsilon0)}"
         rows["would fit instead"] = several + single
     if quote.slots_would_help is not None:
-        rows["declared slots"] = slots_help_text(quote.slots_would_help)
+        rows["declared slots"] = quote.slots_would_help.described
     by_all = f" by all {len(quote.audience)} budgets" if quote.audience and quote.reason is None else ""
     return facts(f"The round would be {quote.would_be}{by_all}", rows)
-
-
-def slots_help_text(found: SlotsHelp) -> str:
-    """Returns by how much slots would help, with both numbers, as a clause."""
-    return (
-        f"alone, {shown(found.rounds_without)} such rounds fit; if --plan had declared them, at least"
-        f" {shown(found.rounds_with)} would"
-    )
 
 
 def record_facts(record: RoundRecord) -> Table:

@@ -17,7 +17,7 @@ from shuffle_ledger.ledger import operations
 from shuffle_ledger.ledger.api.problems import MEDIA_TYPE, PROBLEMS, kind_of
 from shuffle_ledger.ledger.api.routes import PREFER_LENGTH_MAX
 from shuffle_ledger.ledger.decisions.quoting import Fits
-from shuffle_ledger.ledger.errors import Difference, OpeningWarning
+from shuffle_ledger.ledger.errors import Difference, UnacceptedWarning
 from shuffle_ledger.ledger.health import Health
 from shuffle_ledger.ledger.operations import OPERATIONS, Operation
 from shuffle_ledger.ledger.values.documents import field_types
@@ -117,8 +117,8 @@ _PROBLEM: Schema = {
     "description": "An error, as in RFC 9457. `field`, `value` and `expected` say which value was wrong;"
     " of type `not_collectable`, `round_id`, `state` and `cohort_status` say how the round stands; of type"
     " `conflict`, `differences` say in which fields a request differs from what is stored; of type"
-    " `unaccepted_warnings`, `warnings` say what is unusual about `cohort`; of type `beyond_budget`,"
-    " `epsilon_upper` is more than `epsilon_budget`.",
+    " `unaccepted_warnings`, `warnings` say what is unusual about `cohort`, or about its round `round_id`; of"
+    " type `beyond_budget`, `epsilon_upper` is more than `epsilon_budget`.",
     "properties": {
         "type": {"enum": [kind.uri for kind in PROBLEMS]},
         "title": {"type": "string"},
@@ -133,7 +133,7 @@ _PROBLEM: Schema = {
         "cohort_status": {"enum": list(get_args(CohortStatus))},
         "differences": {"type": "array", "items": schema_of(Difference)},
         "cohort": {"type": "string"},
-        "warnings": {"type": "array", "items": schema_of(OpeningWarning)},
+        "warnings": {"type": "array", "items": schema_of(UnacceptedWarning)},
         **{name: schema_of(float, name=name) for name in _OF_PLANS},
     },
     "required": ["type", "title", "status", "detail"],
@@ -287,8 +287,9 @@ _OPEN: Mapping[str, Schema] = {
             "ledger": {"type": "string"},
             "issuer": {"type": "string"},
             "keys": {"type": "array", "items": {"type": "object", "additionalProperties": True}},
+            "signing": {"type": ["string", "null"]},
         },
-        "required": ["ledger", "issuer", "keys"],
+        "required": ["ledger", "issuer", "keys", "signing"],
     },
     "RoundRecord": _RECORD,
     **{kind.__name__: _decision(kind) for kind in (Admitted, Pending, Settled, Voided, Corrected, Incident)},

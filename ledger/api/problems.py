@@ -203,6 +203,7 @@ def problem_of(error: Exception) -> JSONResponse:
         members = {name: document_of(getattr(error, name)) for name in _PRESENT}
     if isinstance(error, UnacceptedWarnings):
         members = {"cohort": error.cohort, "warnings": [document_of(one) for one in error.warnings]}
+        members |= {} if error.round_id is None else {"round_id": error.round_id}
     if isinstance(error, OtherContent):
         members = {"differences": [document_of(one) for one in error.differences]}
     return problem(kind, str(error), members=members)

@@ -25,6 +25,7 @@ from shuffle_ledger.ledger.api.jobs import WAIT_SECONDS, Job, Kind, Wanted
 from shuffle_ledger.ledger.api.metrics import CONTENT_TYPE
 from shuffle_ledger.ledger.api.problems import REFUSED, TOO_LARGE, problem
 from shuffle_ledger.ledger.decisions.incidents import cohort_or_parent
+from shuffle_ledger.ledger.decisions.quoting import check_without_slots, is_first_sample
 from shuffle_ledger.ledger.decisions.repeats import present_answer
 from shuffle_ledger.ledger.errors import Conflict, LedgerError, NotFound, TryAgain
 from shuffle_ledger.ledger.evidence.statement_builder import Progress
@@ -117,6 +118,8 @@ async def register(ask: ServedAsk, asked: RegisterRound) -> Response:
     request = asked.request(names, team=call.team)
     token = ask.request.state.token
     service.door.let_guess(token)
+    if not asked.accept_warnings and await in_thread(is_first_sample, call.store, request):
+        await service.pricing.run(lambda accountant: check_without_slots(call.store, accountant, request))
     try:
         answer = await service.registered(request, actor=call.actor, wait_seconds=ask.waited)
     except Conflict:

@@ -30,7 +30,7 @@ class _Served(Operations):
 
     @method
     def register(
-        self, request: RoundRequest, *, wait_seconds: float | None = None
+        self, request: RoundRequest, *, wait_seconds: float | None = None, accept_warnings: bool = False
     ) -> Steps[Outcome | Pending]:
         """Register a round and return its outcome; Pending if it is undecided after `wait_seconds`,
         by default those of the client.
@@ -41,8 +41,11 @@ class _Served(Operations):
             Conflict: the identifier is bound to other content.
             NotCollectable: the round was admitted before, and is voided or settled, or its cohort is frozen
                 or overspent (`state`, `cohort_status`).
+            UnacceptedWarnings: it is the first of its cohort and a sample of which declared slots would admit
+                far more, and `accept_warnings` was not given; nothing was registered.
         """
-        ask = Ask(operation=operations.REGISTER_ROUND, asked=RegisterRound.asking(request))
+        asked = replace(RegisterRound.asking(request), accept_warnings=accept_warnings)
+        ask = Ask(operation=operations.REGISTER_ROUND, asked=asked)
         return (yield from self._decided(ask, wait_seconds))
 
     @method

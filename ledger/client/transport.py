@@ -35,10 +35,10 @@ from shuffle_ledger.ledger.errors import (
     NotAllowed,
     NotCollectable,
     NotFound,
-    OpeningWarning,
     OtherContent,
     RoundStuck,
     TryAgain,
+    UnacceptedWarning,
     UnacceptedWarnings,
     Unauthorized,
     Unavailable,
@@ -301,10 +301,11 @@ def _with_members(kind: str, detail: str, document: Mapping[str, Any]) -> Ledger
             return NotCollectable(detail, **present)
         case "unaccepted_warnings":
             warnings = [
-                OpeningWarning(field=str(one.get("field")), message=str(one.get("message")))
+                UnacceptedWarning(field=str(one.get("field")), message=str(one.get("message")))
                 for one in _objects(document.get("warnings"))
             ]
-            return UnacceptedWarnings(str(document.get("cohort")), warnings)
+            round_id = None if document.get("round_id") is None else str(document["round_id"])
+            return UnacceptedWarnings(str(document.get("cohort")), warnings, round_id=round_id)
         case "conflict" if "differences" in document:
             differences = [
                 Difference(field=str(one.get("field")), stored=one.get("stored"), given=one.get("given"))

@@ -19,10 +19,11 @@ from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.quotas import QuotaReading, quotas_of, set_quota, with_budgets
 from shuffle_ledger.ledger.decisions.quoting import (
     Fits,
+    check_without_slots,
+    is_first_sample,
     price,
     quote,
     quote_next,
-    slots_would_help,
     what_fits,
 )
 from shuffle_ledger.ledger.decisions.repeats import (
@@ -45,7 +46,9 @@ __all__ = [
     "check_collection",
     "check_new_cohort",
     "check_opening",
+    "check_without_slots",
     "correct",
+    "is_first_sample",
     "least_open",
     "open_cohort",
     "open_many",
@@ -67,7 +70,6 @@ __all__ = [
     "round_record",
     "set_quota",
     "settle",
-    "slots_would_help",
     "views_of",
     "void",
     "what_fits",

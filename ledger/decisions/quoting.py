@@ -13,7 +13,12 @@ from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.quotas import with_budgets
 from shuffle_ledger.ledger.decisions.repeats import least_open, quote_repeated
 from shuffle_ledger.ledger.decisions.windows import COLLECTION_FIELDS, views_of
-from shuffle_ledger.ledger.errors import InvalidValue, NotFound
+from shuffle_ledger.ledger.errors import (
+    InvalidValue,
+    NotFound,
+    UnacceptedWarning,
+    UnacceptedWarnings,
+)
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.policies.room import help_of_slots, room_of
@@ -80,14 +85,36 @@ def price(store: Store, accountant: Accountant, request: RoundRequest) -> Quote:
     return dataclasses.replace(now, slots_would_help=_help_of_slots(store, accountant, views, request))
 
 
-def slots_would_help(store: Store, accountant: Accountant, request: RoundRequest) -> SlotsHelp | None:
-    """Return by how much slots would help a round's cohort, as `Quote` says; None of a round of several.
+def is_first_sample(store: Store, request: RoundRequest) -> bool:
+    """Return whether a round would be the first of its one cohort and is a sample; raises NotFound."""
+    is_sample = request.round.sampled_from is not None or request.round.participation is not None
+    if not is_sample or len(request.members) > 1:
+        return False
+    return not store.has_decided(request.cohort) and not store.taken([request.round_id])
+
+
+def check_without_slots(store: Store, accountant: Accountant, request: RoundRequest) -> None:
+    """Raise UnacceptedWarnings for the first round of a cohort, if it is a sample that wants declared slots.
+
+    Where the numbers cannot be computed nothing is raised: registering the round says why.
 
     Raises:
         NotFound: no such cohort.
-        AccountingError, LedgerError: the numbers cannot be computed.
+        InvalidValue: as `register`.
     """
-    return _help_of_slots(store, accountant, store.views(request.members), request)
+    if not is_first_sample(store, request):
+        return
+    view = store.view(request.cohort)
+    decide.check_request(request, [view.cohort])
+    try:
+        found = _help_of_slots(store, accountant, [view], request)
+    except AccountingError:
+        return
+    if found is None:
+        return
+    message = f"{found.described}. Slots cannot be declared after the first decision"
+    warning = UnacceptedWarning(field="plan", message=message)
+    raise UnacceptedWarnings(request.cohort, [warning], round_id=request.round_id)
 
 
 def _help_of_slots(

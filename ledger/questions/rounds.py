@@ -20,6 +20,7 @@ from shuffle_ledger.ledger.questions.fields import (
     Count,
     Day,
     Explained,
+    Flag,
     Limit,
     Moment,
     Name,
@@ -95,6 +96,7 @@ class QuoteForAll(OfCohorts):
         NewName | None, Field(description="Does not matter: the price is that of a new round.")
     ] = None
     use_case: Annotated[Name | None, Field(description="Does not matter.")] = None
+    accept_warnings: Annotated[Flag, Field(description="Does not matter.")] = False
 
     __pydantic_config__ = config(audience=["nz-phone"], **_KRR)
 
@@ -105,6 +107,13 @@ class RegisterRound(OfCohorts):
 
     round_id: NewName
     use_case: Name | None = None
+    accept_warnings: Annotated[
+        Flag,
+        Field(
+            description="Whether the first round of the cohort may be a sample of a kind of which declared"
+            " slots would admit more than 1.25 times as many. Left out, it is not registered."
+        ),
+    ] = False
 
     __pydantic_config__ = config(
         round_id="health-2025-W02",

@@ -77,6 +77,7 @@ class Store(RoundStore):
         self._memory = Memory()
         self._populations: dict[str, int] = {}
         self._windowed: dict[str, bool] = {}
+        self._decided: dict[str, int] = {}
         self._first_bodies: dict[str, bytes] = {}
         self._loss_digests: dict[bytes, bytes] = {}
         self._claims = threading.BoundedSemaphore(engines.POOL_SIZE // 2)
@@ -253,6 +254,15 @@ class Store(RoundStore):
             is_windowed = bool(cohort.windows) or cohort.parent is not None
             self._remember(self._windowed, cohort.name, is_windowed)
         return any(self._windowed[name] for name in names)
+
+    def has_decided(self, name: str) -> bool:
+        """Return whether a chain has more than its opening; once it has, it always has. Raises NotFound."""
+        if name not in self._decided:
+            sequence = self.view(name).head_sequence
+            if sequence == FIRST_SEQUENCE:
+                return False
+            self._remember(self._decided, name, sequence)
+        return True
 
     def holdings(self, name: str) -> list[StoredHolding]:
         """Return what a cohort holds, as stored, kinds that are charged no more included."""

@@ -514,6 +514,14 @@ class SlotsHelp:
     rounds_without: int  # one more is refused
     rounds_with: int  # so many slots certainly fit beside the filters; perhaps more do
 
+    @property
+    def described(self) -> str:
+        """By how much slots would help, with both numbers, as a clause."""
+        return (
+            f"alone, {self.rounds_without:,} such rounds fit; if --plan (over HTTP: plan) had declared them,"
+            f" at least {self.rounds_with:,} would"
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Quote:

@@ -1,4 +1,5 @@
-"""Over HTTP, unusual cohorts need `accept_warnings`; the client and the command line say so as well."""
+"""Over HTTP, unusual cohorts, and first rounds that want declared slots, need `accept_warnings`; the client
+and the command line say so as well."""
 
 from __future__ import annotations
 
@@ -7,9 +8,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from shuffle_ledger.accounting import ShuffledRound, parse_randomizer
 from shuffle_ledger.cli.main import main
 from shuffle_ledger.ledger.client import LedgerClient
 from shuffle_ledger.ledger.errors import OtherContent, UnacceptedWarnings
+from shuffle_ledger.ledger.values.requests import RoundRequest
 from tests.api.conftest import Server
 
 UNUSUAL: dict[str, Any] = {"name": "x", "population": 99, "epsilon": 10.5, "delta": 1e-6}
@@ -54,3 +57,34 @@ def test_the_command_line_says_yes_to_a_server(server: Server, monkeypatch: pyte
     assert (refused.exit_code, refused.stderr.endswith(". If that is meant, say --yes\n")) == (2, True)
     assert CliRunner().invoke(main, [*order, "--yes"]).exit_code == 0
     assert CliRunner().invoke(main, order).exit_code == 0
+
+
+SAMPLE: dict[str, Any] = {"randomizer": "krr(k=4, epsilon0=4)", "reports": 100, "sampled_from": 10000}
+
+
+@pytest.mark.slow
+def test_the_first_small_sample_wants_slots_or_a_word(server: Server) -> None:
+    """Slots cannot be declared after the first decision, so the question comes before it."""
+    cohort = {"name": "phones", "population": 100_000, "epsilon": 1, "delta": 1e-6}
+    assert server.ask("POST", "/v1/cohorts", json=cohort).status_code == 201
+    body = {**SAMPLE, "cohort": "phones", "round_id": "a"}
+    helped = server.ask("POST", "/v1/quote", json={**body, "accept_warnings": True}).json()[
+        "slots_would_help"
+    ]
+    refused = server.ask("POST", "/v1/rounds", json=body)
+    said = refused.json()
+    assert (refused.status_code, said["type"]) == (409, "urn:shuffle-ledger:problem:unaccepted_warnings")
+    assert (said["cohort"], said["round_id"]) == ("phones", "a")
+    assert [each["field"] for each in said["warnings"]] == ["plan"]
+    assert f"at least {helped['rounds_with']:,} would" in said["detail"]
+    assert server.ask("GET", "/v1/rounds/a").status_code == 404, "nothing was registered"
+    sample = ShuffledRound(
+        randomizer=parse_randomizer("krr(k=4, epsilon0=4)"), reports=100, sampled_from=10000
+    )
+    with LedgerClient(server.url, server.tokens["admin"]) as client:
+        with pytest.raises(UnacceptedWarnings) as caught:
+            client.register(RoundRequest(round_id="a", cohort="phones", round=sample))
+        assert (caught.value.cohort, caught.value.round_id) == ("phones", "a")
+    assert server.ask("POST", "/v1/rounds", json={**body, "accept_warnings": True}).status_code == 201
+    assert server.ask("POST", "/v1/rounds", json=body).status_code == 201, "it is registered"
+    assert server.ask("POST", "/v1/rounds", json={**body, "round_id": "b"}).status_code == 201, "too late"

@@ -134,6 +134,7 @@ def test_misuse_is_refused_before_anything_happens(
         ("permit", "verify", "releasers.json"),
         ("permit", "verify", "deep.json"),
         ("round", "register", "phones", "--id", "nowhere", *ROUND, "--permit", "nowhere/permit"),
+        ("round", "register", "phones", "--id", "nowhere", *ROUND, "--permit", "n", "--releaser", ".."),
     ):
         assert house(*words).code == 2, words
     assert not (directory / "gate-state.jsonl").exists()
@@ -147,5 +148,9 @@ def test_misuse_is_refused_before_anything_happens(
         monkeypatch.delenv(f"SHUFFLE_LEDGER_{name}")
     unsigned = ("round", "register", "phones", "--id", "y", *ROUND, "--permit", "y.permit")
     assert house(*unsigned).code == 2
+    monkeypatch.setenv("SHUFFLE_LEDGER_PERMIT_KEYS_RETIRED", '["permit.pem"]')
+    published = house("permit", "keys", "--json").json
+    assert (len(published["keys"]), published["signing"]) == (1, None)
+    assert house(*unsigned).code == 2, "a retired key signs nothing"
     assert house("round", "show", "y").code == 4
     assert json.loads((directory / "permit-keys.json").read_text())["keys"]
