@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from typing import Any, Literal, TypeAlias
 
 from shuffle_ledger.accounting import AccountsReading, FilterReading, ShuffledRound
@@ -21,6 +21,7 @@ STATEMENT_FORMAT = "shuffle-ledger-statement-1"
 
 # "unknown": the chain is damaged, so nothing it says can be relied on, or entries of it were lost.
 Verdict: TypeAlias = Literal["kept", "broken", "unknown", "no_promise"]
+Phase: TypeAlias = Literal["not_begun", "running", "over"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,6 +275,18 @@ class CohortStatement:
     as_of: datetime  # when the last entry was recorded
     head: Head
     head_now: Head  # the chain's, when the statement was made
+
+    def phase(self, made_at: datetime) -> Phase:
+        """Return whether the time that the promise is of is over, in days of UTC.
+
+        Args:
+            made_at: when the statement was made. One about an earlier entry says what held then.
+        """
+        period = self.promise.period
+        if period is None:
+            return "running"  # a cohort's life does not end
+        today = (made_at if self.head == self.head_now else self.as_of).astimezone(UTC).date()
+        return "not_begun" if today < period.first else "over" if today > period.last else "running"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,8 +23,8 @@ from shuffle_ledger.ledger.values import EntryKind
 INK, FAINT, SPENT, LIMIT, ALARM = "#1c2733", "#8b949e", "#234f72", "#6b7280", "#9b2c2c"
 
 
-def drawing(cohort: CohortStatement, what: Literal["spending", "profile"]) -> str:
-    """Returns one drawing of a cohort, as SVG that can stand within HTML."""
+def drawing(cohort: CohortStatement, what: Literal["spending", "profile"], *, name: str) -> str:
+    """Returns one drawing of a cohort, as SVG that can stand within HTML, where no other has this name."""
     # Salt and font are fixed, so that the same statement gives the same bytes.
     settings = {"svg.fonttype": "path", "svg.hashsalt": "shuffle-ledger", "font.family": "DejaVu Sans"}
     with mpl.rc_context({**settings, "font.size": 8}):  # type: ignore[dict-item]  # names of settings
@@ -34,7 +34,7 @@ def drawing(cohort: CohortStatement, what: Literal["spending", "profile"]) -> st
         _quiet(axes)
         written = io.BytesIO()
         figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
-    return _inline(written.getvalue().decode("utf-8"), what)
+    return _inline(written.getvalue().decode("utf-8"), name)
 
 
 def in_words(cohort: CohortStatement, what: Literal["spending", "profile"]) -> str:

@@ -1,17 +1,15 @@
-"""A statement as one HTML file that refers to nothing outside itself."""
+"""A statement as one HTML file that refers to nothing outside itself; it prints as it reads."""
 
 from __future__ import annotations
 
-import re
 from importlib.resources import files
-from typing import Literal
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
-from shuffle_ledger.cli.rendering.statements.document import DIGITS_RAISED, document_from
-from shuffle_ledger.cli.rendering.statements.drawings import drawing, in_words
-from shuffle_ledger.ledger.evidence import CohortStatement, Statement
+from shuffle_ledger.cli.rendering.statements.blocks import RAISED, Drawing
+from shuffle_ledger.cli.rendering.statements.document import document_from
+from shuffle_ledger.ledger.evidence import Statement
 
 ROWS_MAX = 2_000
 _TEMPLATE = "statement.html.jinja"
@@ -26,25 +24,23 @@ def html(statement: Statement) -> bytes:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"footnoted": _footnoted, "lines": _lines}
+    environment.filters |= {"footnoted": _footnoted, "lines": _lines, "svg": _svg}
     source = (files("shuffle_ledger.cli.rendering.statements") / _TEMPLATE).read_text("utf-8")
     document = document_from(statement, rows_max=ROWS_MAX)
-    return environment.from_string(source).render(document=document, svg=_svg).encode("utf-8")
+    return environment.from_string(source).render(document=document).encode("utf-8")
 
 
-def _svg(cohort: CohortStatement, what: Literal["spending", "profile"], number: int) -> Markup:
+def _svg(drawing: Drawing) -> Markup:
     # Our own drawing, made of paths: nothing that people named is in it, nor in its words.
-    text = drawing(cohort, what)
-    words = escape(in_words(cohort, what))
-    text = text.replace("<svg ", f'<svg role="img" aria-label="{words}" ', 1)
-    return Markup(re.sub(r'(id="|href="#|url\(#)', rf"\g<1>c{number}-", text))  # noqa: S704 - a drawing of ours
+    labelled = f'<svg role="img" aria-label="{escape(drawing.words)}" '
+    return Markup(drawing.svg.replace("<svg ", labelled, 1))  # noqa: S704 - a drawing of ours
 
 
 def _footnoted(text: str) -> Markup:
     """Returns a sentence whose raised digits lead to the terms."""
     pieces = []
     for letter in text:
-        number = DIGITS_RAISED.find(letter) + 1
+        number = RAISED.find(letter) + 1
         pieces.append(
             Markup('<sup><a href="#term-{0}">{0}</a></sup>').format(number) if number else escape(letter)
         )

@@ -37,18 +37,15 @@ class Digits:
         return lower_column(epsilon, decimals=self.decimals)
 
 
-plain = exact_text
-
-
 def one_in(probability: float) -> str:
     """Returns a small probability in words of one significant digit, rounded up: "about 1 in 4 million".
 
     Beside the exact number, words need no precision. A probability that was given as 1e-05 is a decimal
     number, which its float only comes close to.
     """
-    whole = math.floor(1 / Fraction(plain(probability)))
+    whole = math.floor(1 / Fraction(exact_text(probability)))
     if whole < 2:
-        return plain(probability)
+        return exact_text(probability)
     if whole >= _NAMED_BELOW:
         return f"less than 1 in a {_NAMES[0][1]}"
     tens = 10 ** (len(str(whole)) - 1)
@@ -74,6 +71,11 @@ def percent(part: float, whole: float) -> str:
         return "more than all"
     tenths = math.ceil(1000 * Fraction(part) / Fraction(whole))
     return f"{tenths // 10}.{tenths % 10} %"
+
+
+def share_upper(part: float, whole: float) -> float:
+    """Returns a share as a number of at most 1, rounded up to four decimals."""
+    return 1.0 if part >= whole else math.ceil(10_000 * Fraction(part) / Fraction(whole)) / 10_000
 
 
 def moment(value: datetime) -> str:
