@@ -13,7 +13,6 @@ from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.ledger.decisions import (
     open_cohort,
     quote_next,
-    refused_elsewhere,
     views_of,
     with_budgets,
 )
@@ -52,8 +51,7 @@ def _as_decided(request: RoundRequest, answer: Quote) -> Quote:
     refusing = [one.cohort for one in answer.refused_by]
     if not refusing or request.cohorts[0] in refusing:
         return answer
-    message = refused_elsewhere(request, refusing)
-    return replace(answer, reason=RefusalReason.REFUSED_ELSEWHERE, message=message)
+    return replace(answer, reason=RefusalReason.REFUSED_ELSEWHERE)
 
 
 def _is_new(request: RoundRequest, opening: Collection[str]) -> bool:

@@ -88,7 +88,7 @@ def import_facts(summary: ImportSummary) -> RenderableType:
     if summary.dry_run:
         parts.append("Nothing was written. These are the decisions that an import would make now.")
     shortlist = summary.refused[:REFUSED_SHOWN_MAX]
-    parts += [Text(f"line {one.line}: {one.round_id} refused: {one.message}") for one in shortlist]
+    parts += [Text(f"line {one.line}: {one.round_id}: {one.message}") for one in shortlist]
     if len(summary.refused) > REFUSED_SHOWN_MAX:
         more = len(summary.refused) - REFUSED_SHOWN_MAX
         parts.append(f"and {more:,} more refused: --refused-out FILE writes all, round list shows them")

@@ -12,7 +12,6 @@ from shuffle_ledger.ledger.decisions.admission import (
 from shuffle_ledger.ledger.decisions.audiences import request_of, resolve_audience
 from shuffle_ledger.ledger.decisions.batches import admit_together, prepare_together
 from shuffle_ledger.ledger.decisions.budget_changes import change_budget
-from shuffle_ledger.ledger.decisions.decide import refused_elsewhere
 from shuffle_ledger.ledger.decisions.incidents import record_incident
 from shuffle_ledger.ledger.decisions.opening import check_new_cohort, check_opening, open_cohort, open_many
 from shuffle_ledger.ledger.decisions.outcomes import round_record
@@ -62,7 +61,6 @@ __all__ = [
     "record_incident",
     "refuse_other_content",
     "refuse_uncollectable",
-    "refused_elsewhere",
     "register",
     "register_and_admit",
     "request_of",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from typing import Any, Final
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY
@@ -25,7 +25,7 @@ from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, Cohort, Round
 from shuffle_ledger.ledger.values.windows import Period, Window, periods_of
 
 CHAINS_MAX: Final = 1_000  # that one round is charged to: each of them gets an entry that lists them all
-AHEAD: Final = timedelta(days=366)  # how far in the future a collection may end
+YEARS_AHEAD: Final = 2  # a collection may end in this year or in so many later ones, whatever the windows
 BOOKED_MAX: Final = 100  # later periods that are shown
 COLLECTION_FIELDS: Final = ("collected_on", "collected_until")
 _NOT_OPENED: Final = "nobody"
@@ -45,8 +45,8 @@ def with_windows(store: Store, request: RoundRequest, *, is_new: bool = False) -
 
     Raises:
         NotFound: no such cohort.
-        InvalidValue: the collection ended before today, ends more than a year from now, or is longer than a
-            window allows.
+        InvalidValue: the collection ended before today, ends after the year after next, or is longer
+            than a window allows.
     """
     if not store.has_windows(request.members):
         return request
@@ -67,17 +67,24 @@ def with_windows(store: Store, request: RoundRequest, *, is_new: bool = False) -
 
 
 def check_collection(request: RoundRequest, today: date) -> None:
-    """Raise InvalidValue for a new round with days that ended before today, or end more than a year later."""
+    """Raises InvalidValue for a new round whose days ended before today, or end after `last_day_allowed`."""
     if request.days is None:
         return
-    last = request.days[1]
-    if not today <= last <= today + AHEAD:
-        name = COLLECTION_FIELDS[bool(request.collected_until)]
-        expected = (
-            f"a day from {today.isoformat()}, which is today, to one year later: what is collected already"
-            " and was not admitted is an incident"
-        )
-        raise InvalidValue(field=name, value=last.isoformat(), expected=expected)
+    last, latest = request.days[1], last_day_allowed(today)
+    if today <= last <= latest:
+        return
+    told = f"{last.isoformat()} is over: record it with `incident record`."
+    if last > latest:
+        told = f"{last.isoformat()} is too far ahead: the last day allowed today is {latest.isoformat()}."
+    name = COLLECTION_FIELDS[bool(request.collected_until)]
+    expected = f"a day from {today.isoformat()} to {latest.isoformat()}"
+    raise InvalidValue(field=name, value=last.isoformat(), expected=expected, message=told)
+
+
+def last_day_allowed(today: date) -> date:
+    """Returns the last day on which a collection that is registered today may end: the end of the year after
+    next, so that each period can be planned two periods ahead."""
+    return date(today.year + YEARS_AHEAD, 12, 31)
 
 
 def is_over(request: RoundRequest, today: date) -> bool:

@@ -35,7 +35,7 @@ from shuffle_ledger.ledger.values.texts import checked_text
 ROUNDS_PAGE_MAX = 1000
 SCANNED_MAX = 5_000  # rounds that one page may pass over: bounds its time where few of them are asked for
 STATES: tuple[RoundState, ...] = get_args(RoundState)
-_ELSEWHERE = "Other budgets that the round is charged to refused it; this one would have admitted it."
+_UNSEEN = "Refused by budgets of the round's audience, of which other cohorts than yours may be part."
 
 _INCIDENT = f"'{EntryKind.INCIDENT}'"  # as the index says it
 _outcome, _closing, _incident = (entries.alias(name) for name in ("outcome", "closing", "incident"))
@@ -147,9 +147,9 @@ def list_rounds(
 def without_audience(listed: ListedRound, sees: Callable[[str], bool]) -> ListedRound:
     """Return a listed round of several cohorts as one of the first of them that its reader may know of.
 
-    The message of a refusal by other budgets names these, whose cohorts the reader may not know of.
+    The message of a refusal names each budget that refused, and the reader may not know of their cohorts.
     """
-    message = _ELSEWHERE if listed.reason is RefusalReason.REFUSED_ELSEWHERE else listed.message
+    message = None if listed.message is None else _UNSEEN
     own = next(filter(sees, listed.audience))
     return dataclasses.replace(listed, cohort=own, audience=(), message=message)
 

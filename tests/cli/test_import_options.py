@@ -50,9 +50,9 @@ def test_every_refused_round_is_listed_and_written(phones: Run, directory: Path)
         refused = list(csv.DictReader(file))
     assert [int(row["line"]) for row in refused] == list(range(32 - len(refused), 32))
     assert {row["reason"] for row in refused} == {"budget_exceeded"}
-    assert f"line {refused[0]['line']}: {refused[0]['round_id']} refused: With this round" in " ".join(
-        answer.stdout.split()
-    )
+    line, name = refused[0]["line"], refused[0]["round_id"]
+    told = f"line {line}: {name}: Refused by the budget of phones: it would be"
+    assert told in " ".join(answer.stdout.split())
     assert f"and {len(refused) - 20} more refused" in answer.stdout
     assert len(refused) > 20
     missing = phones("round", "import", "rounds.csv", "--refused-out", "nowhere/refused.csv", "--json")

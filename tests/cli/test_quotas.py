@@ -30,7 +30,7 @@ def test_a_team_is_charged_shown_and_refused(tablets: Run) -> None:
     codes = [tablets(*asked, "--id", f"more-{number}").code for number in range(12)]
     assert set(codes) == {0, 3}
     quoted = tablets("round", "quote", "tablets", *KRR, "--team", "ads")
-    assert "team 'ads', of its quota in cohort 'tablets', would have spent" in " ".join(quoted.stdout.split())
+    assert "Refused by the quota of team ads in tablets: it would be" in " ".join(quoted.stdout.split())
     assert tablets("round", "quote", "tablets", *KRR, "--check").code == 0
     listed = tablets("cohort", "quota", "tablets")
     assert "share of the budget" in listed.stdout

@@ -70,7 +70,7 @@ def test_rounds_are_admitted_up_to_the_limit_and_voided_ones_still_count(desk: D
     refused = outcomes[-1]
     assert isinstance(refused, Refused)
     assert refused.reason is RefusalReason.LOCAL_BUDGET_EXCEEDED
-    assert "add up to at most 12, which is above the local budget of 10" in refused.message
+    assert "add up to 12 of 10 (10 used)" in refused.message
     void(desk.store, desk.accountant, "round-0", reason="cancelled", actor="ada")
     assert isinstance(desk.ask(krr(0.01)), Refused), "its reports may have been sent"
     found = budget(desk.store, desk.accountant, "watches")
@@ -270,11 +270,14 @@ def test_a_report_without_an_epsilon_is_refused_with_a_sentence_that_helps(
     )
     plan = {number: 1, vector: 1, common: 1} if policy == "plan" else None
     desk = Desk(store, accountant, policy=policy, plan=plan)
-    for kind, remedy in ((number, "State a delta0 in local_gaussian"), (common, "the cohort has one of 10.")):
+    for kind, remedy in (
+        (number, "State a delta0 in local_gaussian"),
+        (common, "its local budget of 10 admits"),
+    ):
         refused = desk.ask(kind)
         assert isinstance(refused, Refused)
         assert refused.reason is RefusalReason.LOCAL_BUDGET_EXCEEDED
-        assert "alone has no finite epsilon0, so no local budget admits it" in refused.message
+        assert "which alone has no finite epsilon0" in refused.message
         assert remedy in refused.message
     assert isinstance(desk.ask(vector), Admitted)
     found = budget(desk.store, desk.accountant, "watches")

@@ -87,7 +87,7 @@ def test_a_team_has_what_a_budget_of_its_quota_has_and_others_the_rest(desk: Des
     assert isinstance(refused, Refused)
     assert refused.reason is RefusalReason.REFUSED_ELSEWHERE
     assert [each.cohort for each in refused.refused_by] == [ADS]
-    assert "team 'ads'" in str(quote_of(desk, "ads").message)
+    assert "the quota of team ads" in str(quote_of(desk, "ads").message)
     assert desk.admitted("maps") == whole - most, "a team without a quota has what is left of the cohort's"
     (reading,) = quotas_of(desk.store, "phones")
     assert (reading.team, reading.budget, reading.epsilon, reading.rounds) == ("ads", ADS, 0.2, most)

@@ -28,6 +28,7 @@ from shuffle_ledger.ledger.decisions import (
     price,
     quote,
     record_incident,
+    refusals,
     register,
     register_and_admit,
     settle,
@@ -144,9 +145,9 @@ def test_the_window_refuses_alone_and_the_cohort_is_not_charged(desk: Desk) -> N
     assert isinstance(refused, Refused)
     assert refused.reason is RefusalReason.REFUSED_ELSEWHERE
     name = f"phones@{monday:%G-W%V}"
-    assert name in refused.message
-    told = quote(desk.store, desk.accountant, desk.request(monday)).message or ""
-    assert f"cohort 'phones', of its budget of the period '{name.partition('@')[2]}', would have" in told
+    label = name.partition("@")[2]
+    assert refused.message.startswith(f"Refused by the {label} budget of phones: it would be 0.2")
+    assert quote(desk.store, desk.accountant, desk.request(monday)).message == refused.message
     assert [(each.cohort, each.epsilon_budget) for each in refused.refused_by] == [(name, 0.2)]
     after = desk.store.view("phones")
     assert (after.spent, after.details["standing"]) == (before.spent, before.details["standing"])
@@ -231,7 +232,7 @@ def test_a_round_that_is_decided_after_its_days_is_refused_by_every_budget(
     for answer in answers:
         if isinstance(answer, Refused):
             assert answer.reason is RefusalReason.COLLECTION_OVER
-            assert "charged to the windows of these days only" in answer.message
+            assert "the decision came after the last day of the collection" in answer.message
             assert {each.reason for each in answer.refused_by} == {RefusalReason.COLLECTION_OVER}
             registered = RoundRequest.from_bytes(desk.store.round(answer.round_id).content)
             assert [each.cohort for each in answer.refused_by] == list(registered.cohorts)
@@ -300,7 +301,7 @@ def test_a_round_that_is_asked_for_at_midnight_is_of_the_day_that_begins(
 
     monkeypatch.setattr(admission, "open_periods", at_midnight)
     if named:
-        with pytest.raises(InvalidValue, match="which is today"):
+        with pytest.raises(InvalidValue, match="is over: record it with `incident record`"):
             register_and_admit(desk.store, desk.accountant, request, actor="ada")
         assert desk.store.count_entries("phones") == before
         return
@@ -315,7 +316,7 @@ def test_a_refusal_that_says_wrongly_that_the_days_have_passed_is_found(
 ) -> None:
     desk = sqlite_desk
     desk.open("phones", WEEK)
-    monkeypatch.setattr(decide, "is_over", lambda _request, _today: True)
+    monkeypatch.setattr(refusals, "is_over", lambda _request, _today: True)
     assert isinstance(desk.ask(), Refused)
     monkeypatch.undo()
     _is_found(desk, "phones", "its reason is collection_over, and its cohort is open")
@@ -342,10 +343,10 @@ def _shift(monkeypatch: pytest.MonkeyPatch, store: Store, by: timedelta) -> None
 @pytest.mark.parametrize(
     ("first", "last", "message"),
     [
-        (-1, None, "a day from .*, which is today"),
-        (-9, -1, "a day from .*, which is today"),
+        (-1, None, "is over: record it with `incident record`"),
+        (-9, -1, "is over: record it with `incident record`"),
         (0, 14, "in at most 2 UTC weeks"),
-        (400, None, "to one year later"),
+        (1100, None, "is too far ahead: the last day allowed today is ....-12-31"),
     ],
 )
 def test_days_that_no_round_can_have(sqlite_desk: Desk, first: int, last: int | None, message: str) -> None:

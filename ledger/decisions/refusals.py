@@ -1,0 +1,182 @@
+"""Why a budget refuses a round, and the one sentence about a refusal that answers, entries and pages show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from shuffle_ledger.accounting import (
+    AccountsReading,
+    LocalGaussian,
+    ShuffledRound,
+    exact_text,
+    lower_text,
+    upper_text,
+)
+from shuffle_ledger.ledger.decisions.windows import is_over
+from shuffle_ledger.ledger.machine import Posting
+from shuffle_ledger.ledger.policies.base import Effect
+from shuffle_ledger.ledger.policies.numbers import epsilon_above
+from shuffle_ledger.ledger.policies.policy import NO_FILTER, NO_LOCAL, BudgetPolicy
+from shuffle_ledger.ledger.storage.rows import CohortView
+from shuffle_ledger.ledger.values.requests import Cohort, RefusalReason, RoundRequest
+
+BUDGETS_NAMED_MAX: Final = 5  # in one sentence; `refused_by` of an answer lists all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """Why one budget refuses a round."""
+
+    reason: RefusalReason
+    clause: str  # says of the budget, as "it", what it is and what it would be
+    remedy: str = ""  # a sentence about what to do
+
+
+def refused_sentence(refusals: Sequence[tuple[Cohort, Refusal]]) -> str:
+    """Returns the sentence that names the budgets that refuse a round, each with what it would be and is.
+
+    Args:
+        refusals: of each budget that refuses, in order; one at least.
+
+    Guarantee: what a budget would be and what is used of it are rounded up, to 6 significant digits.
+    """
+    told = refusals[:BUDGETS_NAMED_MAX]
+    alike: dict[str, list[str]] = {}
+    for cohort, refusal in told:
+        alike.setdefault(refusal.clause, []).append(budget_words(cohort))
+    parts = [f"by {' and '.join(names)}: {clause}" for clause, names in alike.items()]
+    if len(refusals) > len(told):
+        parts.append(f"and by {len(refusals) - len(told):,} more")
+    remedies = dict.fromkeys(refusal.remedy for _, refusal in told if refusal.remedy)
+    return " ".join([f"Refused {'; '.join(parts)}.", *remedies])
+
+
+def budget_words(cohort: Cohort) -> str:
+    """Returns the name of a budget in words, as `the 2027 budget of br-desktop`."""
+    if cohort.quota is not None:
+        return f"the quota of team {cohort.quota.team} in {cohort.quota.cohort}"
+    period = cohort.period
+    if period is None:
+        return f"the {'life ' if cohort.windows else ''}budget of {cohort.name}"
+    if period.is_sliding:
+        return f"the budget of {period.cohort} from {period.first.isoformat()} to {period.last.isoformat()}"
+    return f"the {period.label} budget of {period.cohort}"
+
+
+def refusal_unseen(view: CohortView, request: RoundRequest) -> Refusal | None:
+    """Returns why a round is refused whatever it costs, if it is."""
+    if view.cohort.status != "open":
+        return _closed(view)
+    return _over(request) if is_over(request, view.now.date()) else None
+
+
+def refusal_by_slots(policy: BudgetPolicy, view: CohortView, described: ShuffledRound) -> Refusal | None:
+    """Returns why slots alone refuse a round whatever else it costs, if they do."""
+    if not policy.has_slots_alone:
+        return None
+    if policy.accounted(view, described) is not None:
+        return None
+    clause = "its plan has no free slot whose cost is known to cover this round"
+    return Refusal(reason=RefusalReason.NO_FREE_SLOT, clause=clause)
+
+
+def refusal_of(
+    policy: BudgetPolicy, view: CohortView, accounted: ShuffledRound, step: Effect
+) -> Refusal | None:
+    """Returns why a round is refused given what the machine says of it, if it is."""
+    reasons, cohort = step.posting.reasons, view.cohort
+    if not reasons:
+        return None
+    if reasons == (NO_LOCAL,):
+        return _beyond_local_budget(view, accounted, policy.state(view).total.local, step.posting)
+    if policy.filters is None:
+        return Refusal(reason=RefusalReason.BUDGET_EXCEEDED, clause=_plan_beyond_budget(policy, view))
+    if NO_FILTER not in reasons:
+        clause = _lacks_delta(policy.accounts_with(view, step.posting))
+        return Refusal(reason=RefusalReason.DELTA_ACCOUNT_EXHAUSTED, clause=clause)
+    if step.spent.epsilon_upper_or_none is None:
+        clause = f"no finite epsilon would hold at delta {exact_text(cohort.delta_budget)} ({_used_of(view)})"
+        return Refusal(reason=RefusalReason.UNBOUNDED_LOSS, clause=clause)
+    return Refusal(reason=RefusalReason.BUDGET_EXCEEDED, clause=_beyond_budget(view, step))
+
+
+def _used_of(view: CohortView) -> str:
+    budget, used = exact_text(view.cohort.epsilon_budget), upper_text(view.spent.epsilon_upper)
+    return f"{used} of {budget} used"
+
+
+def _beyond_budget(view: CohortView, step: Effect) -> str:
+    after, budget = step.spent.epsilon_upper, view.cohort.epsilon_budget
+    beyond = "" if after > budget else ", which leaves no room for round-off"
+    used = upper_text(view.spent.epsilon_upper)
+    return f"it would be {upper_text(after)} of {exact_text(budget)}{beyond} ({used} used)"
+
+
+def _plan_beyond_budget(policy: BudgetPolicy, view: CohortView) -> str:
+    promised, budget = upper_text(policy.slots_epsilon[0]), exact_text(view.cohort.epsilon_budget)
+    used = upper_text(view.spent.epsilon_upper)
+    return f"its plan promises {promised} of {budget} for all of its rounds, so it admits none ({used} used)"
+
+
+def _lacks_delta(account: AccountsReading) -> str:
+    certain, slack = upper_text(account.certain_loss_used_upper), upper_text(account.slack_used_upper)
+    certain_share, slack_share = lower_text(account.certain_loss_share), lower_text(account.slack_share)
+    return (
+        "approximate rounds might use more of its delta than is set aside for them:"
+        f" {certain} of {certain_share} for losses that are certain, {slack} of {slack_share} for local"
+        f" deltas at epsilon {exact_text(account.epsilon)} (rounds without a delta of their own add nothing"
+        " to that)"
+    )
+
+
+def _beyond_local_budget(view: CohortView, accounted: ShuffledRound, held: int, posting: Posting) -> Refusal:
+    budget = exact_text(view.cohort.local_budget or 0.0)
+    if math.isinf(accounted.randomizer.epsilon0):
+        remedy = ""
+        if isinstance(accounted.randomizer, LocalGaussian):
+            remedy = (
+                "State a delta0 in local_gaussian: the round then counts with the epsilon0 at that delta0."
+            )
+        clause = (
+            f"its local budget of {budget} admits no report of {accounted.randomizer.describe()}, which alone"
+            " has no finite epsilon0"
+        )
+        return Refusal(reason=RefusalReason.LOCAL_BUDGET_EXCEEDED, clause=clause, remedy=remedy)
+    used = upper_text(epsilon_above(held))
+    after = upper_text(epsilon_above(held + (posting.charge.local if posting.charge else 0)))
+    clause = f"the epsilon0 of a user's rounds would add up to {after} of {budget} ({used} used)"
+    return Refusal(reason=RefusalReason.LOCAL_BUDGET_EXCEEDED, clause=clause)
+
+
+def _over(request: RoundRequest) -> Refusal:
+    first, last = (day.isoformat() for day in request.days or ())
+    days = first if last == first else f"{first} to {last}"
+    return Refusal(
+        reason=RefusalReason.COLLECTION_OVER,
+        clause=f"the decision came after the last day of the collection ({days}, UTC)",
+        remedy=(
+            "If nothing was collected, register the round again under another identifier and on other days;"
+            " if something was, record it with `incident record`."
+        ),
+    )
+
+
+def _closed(view: CohortView) -> Refusal:
+    if view.cohort.status == "frozen":
+        return Refusal(
+            reason=RefusalReason.COHORT_FROZEN,
+            clause=(
+                "it is frozen, for entries were lost when the database was put back to an earlier state, so"
+                " what is used is unknown and it admits nothing any more"
+            ),
+        )
+    return Refusal(
+        reason=RefusalReason.COHORT_OVERSPENT,
+        clause=(
+            "it is overspent, for it did not cover what was released or promised, and stays so whatever the"
+            " budget is now: it admits nothing any more"
+        ),
+    )
