@@ -91,14 +91,14 @@ def record_incident(
         check_sizes(request.round, owner.population)
         entries = _first_entries(store, accountant, asked, request, dry_run=dry_run)
         if entries:
-            return answer_of(Incident, entries, dry_run=dry_run)
+            return answer_of(store, Incident, entries, dry_run=dry_run)
         stored = store.round(request.round_id)  # taken meanwhile
     if not all(map(reaches, cohorts_of(stored))):
         raise Conflict(f"round {stored.round_id!r}: this identifier cannot be used")
     if request.cohort not in cohorts_of(stored):
         raise Conflict(f"round {stored.round_id!r} is of cohort {stored.cohort!r}")
     _check_days(request, RoundRequest.from_bytes(stored.content))
-    return answer_of(Incident, restated(store, accountant, asked, dry_run=dry_run), dry_run=dry_run)
+    return answer_of(store, Incident, restated(store, accountant, asked, dry_run=dry_run), dry_run=dry_run)
 
 
 def cohort_or_parent(store: Store, name: str) -> Cohort:

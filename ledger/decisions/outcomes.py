@@ -6,10 +6,10 @@ A decision says what was decided, not whether it still stands: that is `decision
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields, replace
 from datetime import date
-from typing import Any
+from typing import Any, TypeVar
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.errors import Damaged
@@ -33,6 +33,8 @@ from shuffle_ledger.ledger.values.requests import (
     Voided,
 )
 from shuffle_ledger.ledger.values.texts import POPULATION_MAX
+
+_Answer = TypeVar("_Answer", Admitted, Refused, Outcome, Settled, Voided, Corrected, Incident)
 
 
 def outcome_of(store: Store, stored: StoredRound) -> Outcome | None:
@@ -96,11 +98,11 @@ def round_record(store: Store, round_id: str) -> RoundRecord:
 def with_members(store: Store, stored: StoredRound, outcome: Outcome) -> Outcome:
     """Return the outcome of a round, with the numbers of each of its cohorts if there are several."""
     cohorts = cohorts_of(stored)
-    if len(cohorts) == 1 or not isinstance(outcome, Admitted):
+    if len(cohorts) == 1:
         return outcome
     entries = store.entries_about([stored.round_id], cohorts)
-    decided = [entry.content() for entry in entries if entry.kind == EntryKind.ADMITTED]
-    return _with_least(outcome, members(decided))
+    decided = [entry.content() for entry in entries if entry.kind in (EntryKind.ADMITTED, EntryKind.REFUSED)]
+    return with_all_budgets(outcome, decided, RoundRequest.from_bytes(stored.content).quotas)
 
 
 def record_of(store: Store, stored: StoredRound) -> RoundRecord:
@@ -173,6 +175,7 @@ def outcome_in(body: EntryBody, accounted: ShuffledRound | None = None) -> Outco
             epsilon_requested_upper=None if unbounded else requested["epsilon_upper"],
             epsilon_budget=body.epsilon_budget,
             delta_budget=body.delta_budget,
+            epsilon_remaining=body.epsilon_remaining,
             refused_by=tuple(
                 _refused_by(name, numbers) for name, numbers in body.details.get("refused_by", {}).items()
             ),
@@ -187,30 +190,32 @@ def joint_outcome(bodies: Sequence[EntryBody], accounted: ShuffledRound | None =
     `accounted` is the round that the first body charges, if the caller has parsed it already.
     """
     outcome = outcome_in(bodies[0], accounted)
-    if len(bodies) > 1 and isinstance(outcome, Admitted):
-        return _with_least(outcome, members(bodies))
-    return outcome
+    return with_all_budgets(outcome, bodies, bodies[0].details["request"].get("quotas", ()))
 
 
-def _with_least(outcome: Admitted, audience: tuple[Member, ...]) -> Admitted:
-    """Return an outcome with what it left of each budget; of a cohort without a budget of its life, its own
-    numbers are those of the budget that has the least left."""
-    if math.isfinite(outcome.epsilon_remaining):
-        return replace(outcome, audience=audience)
-    least = min(audience, key=lambda member: member.epsilon_remaining)
-    return replace(
-        outcome,
-        audience=audience,
-        epsilon_spent_upper=least.epsilon_spent_upper,
-        epsilon_spent_lower=0.0,
-        epsilon_remaining=least.epsilon_remaining,
-    )
+def with_all_budgets(answer: _Answer, bodies: Sequence[EntryBody], quotas: Collection[str]) -> _Answer:
+    """Return the first budget's answer about a round with what its entries left of all, if there are several.
+
+    `epsilon_remaining` becomes the least of the budgets that promise, which quotas do not. Of a cohort
+    without a budget of its life, what is spent is that of this budget.
+
+    Args:
+        answer: as the first budget's entry has it.
+        bodies: the entries that say the same of the round, one of each budget.
+        quotas: the names of those that are quotas.
+    """
+    if len(bodies) < 2:
+        return answer
+    promising = [body for body in bodies if body.cohort not in quotas]
+    least = min(promising or bodies, key=lambda body: body.epsilon_remaining)
+    changes: dict[str, Any] = {"epsilon_remaining": least.epsilon_remaining, "audience": _members(bodies)}
+    if math.isinf(answer.epsilon_remaining):
+        changes |= {"epsilon_spent_upper": least.spent.epsilon_upper, "epsilon_spent_lower": 0.0}
+    has = {one.name for one in fields(answer)}  # a refusal has neither an audience nor a lower bound
+    return replace(answer, **{name: value for name, value in changes.items() if name in has})
 
 
-def members(bodies: Sequence[EntryBody]) -> tuple[Member, ...]:
-    """Return what entries about one round left of the budgets of its cohorts, if there are several."""
-    if len(bodies) == 1:
-        return ()
+def _members(bodies: Sequence[EntryBody]) -> tuple[Member, ...]:
     return tuple(
         Member(
             cohort=body.cohort,
@@ -222,11 +227,6 @@ def members(bodies: Sequence[EntryBody]) -> tuple[Member, ...]:
         for body in bodies
         if math.isfinite(body.epsilon_budget)  # else there is no budget of the cohort's life
     )
-
-
-def members_in(entries: Sequence[LedgerEntry]) -> tuple[Member, ...]:
-    """Return what entries about one round left of the budgets of its cohorts, if there are several."""
-    return members([entry.content() for entry in entries]) if len(entries) > 1 else ()
 
 
 def restatement_from(entry: LedgerEntry) -> Settled | Voided | Corrected | Incident:

@@ -24,7 +24,7 @@ from shuffle_ledger.ledger.policies.registry import Books
 from shuffle_ledger.ledger.policies.room import help_of_slots, room_of
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import Quote, RefusedBy, RoundRequest, SlotsHelp
+from shuffle_ledger.ledger.values.requests import Quote, RefusedBy, RoundRequest, SlotsHelp, epsilon_left
 
 BATCH_MAX = 200
 ROUNDS_MAX = 200  # more are not counted
@@ -132,7 +132,8 @@ def quote_for_all(
     """Return what the answer would be for a new identifier, if its cohorts were as `views` say.
 
     Of several cohorts, the numbers are those of the first that would refuse the round or, if all would admit
-    it, of the one with the least left; `refused_by` names all that would refuse it.
+    it, of the one with the least left; `refused_by` names all that would refuse it. `epsilon_remaining` is
+    the least of the budgets that promise, which quotas do not.
 
     Raises:
         InvalidValue, AccountingError, LedgerError: as `quote`.
@@ -153,7 +154,13 @@ def quote_next(
     refusing = [each for each in quotes if each.would_be == "refused"]
     told = refusing[0] if refusing else min(quotes, key=lambda each: each.epsilon_remaining)
     names = tuple(view.cohort.name for view in views)
-    told = dataclasses.replace(told, audience=names, refused_by=tuple(map(_refused_by, refusing)))
+    promising = [each for each in quotes if each.cohort not in request.quotas]
+    if refusing:
+        left = min(epsilon_left(each.epsilon_budget, each.epsilon_spent_upper) for each in promising)
+    else:
+        left = min(each.epsilon_remaining for each in promising)
+    by = tuple(map(_refused_by, refusing))
+    told = dataclasses.replace(told, audience=names, refused_by=by, epsilon_remaining=left)
     return told, list(views) if refusing else [after for _, after in pairs]
 
 

@@ -26,6 +26,7 @@ from shuffle_ledger.ledger.values.requests import (
     RoundRequest,
     RoundState,
     Voided,
+    epsilon_left,
 )
 
 _LEAST_OPEN: Final = ("frozen", "overspent", "open")
@@ -128,7 +129,10 @@ def quote_repeated(request: RoundRequest, record: RoundRecord, status: CohortSta
     unchanged = dataclasses.replace(
         now,
         epsilon_requested_lower=None,
-        epsilon_remaining=max(0.0, now.epsilon_budget - now.epsilon_spent_upper),
+        # Of several budgets, a lower bound: what would be left after one more such round.
+        epsilon_remaining=now.epsilon_remaining
+        if now.audience
+        else epsilon_left(now.epsilon_budget, now.epsilon_spent_upper),
     )
     if isinstance(decided, Admitted):
         return dataclasses.replace(

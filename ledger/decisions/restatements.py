@@ -26,10 +26,10 @@ from shuffle_ledger.ledger.decisions.descriptions import (
 )
 from shuffle_ledger.ledger.decisions.outcomes import (
     cohorts_of,
-    members_in,
     record_of,
     restatement_from,
     users_of,
+    with_all_budgets,
     without_lost,
 )
 from shuffle_ledger.ledger.errors import Conflict, Damaged, InvalidValue, NotFound
@@ -226,7 +226,7 @@ def settle(
         What `restated` raises.
     """
     asked = Restatement(cause=Cause.SETTLE, round_id=round_id, actor=actor, reports=reports)
-    return answer_of(Settled, restated(store, accountant, asked, dry_run=dry_run), dry_run=dry_run)
+    return answer_of(store, Settled, restated(store, accountant, asked, dry_run=dry_run), dry_run=dry_run)
 
 
 def void(
@@ -241,7 +241,7 @@ def void(
         What `restated` raises.
     """
     asked = Restatement(cause=Cause.VOID, round_id=round_id, actor=actor, reason=reason)
-    return answer_of(Voided, restated(store, accountant, asked, dry_run=dry_run), dry_run=dry_run)
+    return answer_of(store, Voided, restated(store, accountant, asked, dry_run=dry_run), dry_run=dry_run)
 
 
 def correct(
@@ -268,7 +268,7 @@ def correct(
     """
     said = {"reason": reason, "changes": changes}
     asked = Restatement(cause=Cause.CORRECT, round_id=round_id, actor=actor, **said)  # type: ignore[arg-type]
-    return answer_of(Corrected, restated(store, accountant, asked, dry_run=dry_run), dry_run=dry_run)
+    return answer_of(store, Corrected, restated(store, accountant, asked, dry_run=dry_run), dry_run=dry_run)
 
 
 def is_later(released: ReleaseTimes, *, than: datetime | None) -> bool:
@@ -490,16 +490,29 @@ def _would_be(
     ]
 
 
-def answer_of(kind: type[Answer], entries: Sequence[LedgerEntry], *, dry_run: bool) -> Answer:
-    """Returns what the entries of all chains of a round say: the first one's numbers, with those of each."""
+def answer_of(store: Store, kind: type[Answer], entries: Sequence[LedgerEntry], *, dry_run: bool) -> Answer:
+    """Returns what the entries of all chains of a round say: the first one's numbers, with those of each, and
+    the least that remains of a promise."""
     found = [restatement_from(entry) for entry in entries]
     first = found[0]
     if not isinstance(first, kind):
         raise Damaged(
             f"round {first.round_id!r}: a {type(first).__name__} was recorded, not a {kind.__name__}"
         )
-    more: dict[str, Any] = {"audience": members_in(entries), "dry_run": dry_run}
+    more: dict[str, Any] = {"dry_run": dry_run}
     for name in ("overspent", "changed"):
         if hasattr(first, name):
             more[name] = any(getattr(one, name) for one in found)
-    return replace(first, **more)
+    answer = replace(first, **more)
+    if len(entries) == 1:
+        return answer
+    bodies = [entry.content() for entry in entries]
+    return with_all_budgets(answer, bodies, _quotas_of(store, first.round_id))
+
+
+def _quotas_of(store: Store, round_id: str) -> tuple[str, ...]:
+    """Returns the names of a round's budgets that are quotas; those of an incident alone are none."""
+    try:
+        return RoundRequest.from_bytes(store.round(round_id).content).quotas
+    except NotFound:
+        return ()

@@ -39,6 +39,17 @@ _UNSEEN = "Refused by budgets of the round's audience, of which other cohorts th
 
 _INCIDENT = f"'{EntryKind.INCIDENT}'"  # as the index says it
 _outcome, _closing, _incident = (entries.alias(name) for name in ("outcome", "closing", "incident"))
+# Not a join: PostgreSQL would look for the rounds without an incident first, among all rounds.
+_INCIDENT_SEQUENCE = (
+    select(_incident.c.sequence)
+    .where(
+        _incident.c.round_id == rounds.c.round_id,
+        _incident.c.cohort == rounds.c.cohort,
+        _incident.c.kind == literal_column(_INCIDENT),
+    )
+    .correlate(rounds)
+    .scalar_subquery()
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,20 +125,12 @@ def list_rounds(
             _outcome.c.kind.label("outcome_kind"),
             _outcome.c.body.label("outcome_body"),
             _closing.c.kind.label("closing_kind"),
-            _incident.c.sequence.label("incident_sequence"),
+            _INCIDENT_SEQUENCE.label("incident_sequence"),
         )
         .select_from(some)
         .join(rounds, rounds.c.registration == some.c.registration)
         .outerjoin(_outcome, _entry_of(_outcome, rounds.c.outcome_sequence))
         .outerjoin(_closing, _entry_of(_closing, rounds.c.closing_sequence))
-        .outerjoin(
-            _incident,
-            and_(
-                _incident.c.round_id == rounds.c.round_id,
-                _incident.c.cohort == rounds.c.cohort,
-                _incident.c.kind == literal_column(_INCIDENT),
-            ),
-        )
         .where(*_conditions(wanted))
         .order_by(some.c.registration)
         .limit(limit + 1)
@@ -216,11 +219,11 @@ def _conditions(wanted: RoundFilter) -> list[ColumnElement[bool]]:
         case None | "pending":
             pass
         case "incident":
-            conditions.append(_incident.c.sequence.is_not(None))
+            conditions.append(_INCIDENT_SEQUENCE.is_not(None))
         case "settled" | "voided":
-            conditions += [_closing.c.kind == wanted.outcome, _incident.c.sequence.is_(None)]
+            conditions += [_closing.c.kind == wanted.outcome, _INCIDENT_SEQUENCE.is_(None)]
         case _:
-            conditions += [_outcome.c.kind == wanted.outcome, _incident.c.sequence.is_(None)]
+            conditions += [_outcome.c.kind == wanted.outcome, _INCIDENT_SEQUENCE.is_(None)]
             conditions.append(rounds.c.closing_sequence.is_(None))
     return conditions
 

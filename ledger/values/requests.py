@@ -453,7 +453,7 @@ class Admitted:
     sequence: int  # of the entry that says so
     epsilon_spent_upper: float  # with this round
     epsilon_spent_lower: float
-    epsilon_remaining: float
+    epsilon_remaining: float  # the least of the budgets that promise, as in every answer about a round
     accounted: ShuffledRound  # what is charged: the declared round's slot
     audience: tuple[Member, ...] = ()  # of a round of several cohorts: the numbers of each
 
@@ -471,6 +471,7 @@ class Refused:
     epsilon_requested_upper: float | None  # the total with it; None: no finite bound, or not computed
     epsilon_budget: float
     delta_budget: float
+    epsilon_remaining: float  # the least of the budgets that promise
     refused_by: tuple[RefusedBy, ...] = ()  # of a round of several cohorts: those that did not admit it
 
 
@@ -535,7 +536,7 @@ class Quote:
     epsilon_spent_upper: float  # now
     epsilon_requested_upper: float | None  # with the round; None: no finite bound, or not computed
     epsilon_requested_lower: float | None
-    epsilon_remaining: float  # after the round if it would be admitted, else now
+    epsilon_remaining: float  # after the round if it would be admitted, else now; the least that is promised
     epsilon_budget: float
     delta_budget: float
     delta_accounts: AccountsReading | None = None  # likewise; None: the cohort has no accounts of delta

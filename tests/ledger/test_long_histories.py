@@ -162,7 +162,7 @@ def of_an_operator(store: Store) -> object:
     ("question", "but"),
     [
         (of_rounds, ()),
-        (of_rare_rounds, ("rounds",)),  # of a few hundred rounds the planner reads all
+        (of_rare_rounds, ()),
         (of_heads, ()),
         (of_cohorts, ()),
         (of_what_is_due, ()),
