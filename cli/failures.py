@@ -132,9 +132,11 @@ class Failure:
 # The libraries of each extra, by the name that they are imported by. pyproject.toml declares the extras.
 EXTRAS: Mapping[str, str] = {
     "amqp": "worker",
+    "anyio": "server",
     "celery": "worker",
     "fastapi": "server",
     "typst": "pdf",
+    "h11": "server",
     "httpx": "client",
     "jinja2": "html",
     "joserfc": "oidc",

@@ -224,6 +224,22 @@ def output_options(command: Command) -> Command:
     )
 
 
+def watch_option(command: Command) -> Command:
+    """Adds `--watch`; the command gets `watch`, seconds or None."""
+    return click.option(
+        "--watch",
+        type=click.FloatRange(min=1),
+        metavar="SECONDS",
+        help="Show it again every so many seconds, until Ctrl-C.",
+    )(command)
+
+
+def check_watch(watch: float | None, *, as_json: bool) -> None:
+    """Raises UsageError for --watch with --json, which prints one value."""
+    if watch is not None and as_json:
+        raise click.UsageError("--watch is for people: --json prints exactly one value")
+
+
 def yes_option(command: Command) -> Command:
     """Adds `--yes`; the command gets `yes`."""
     return click.option(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from shuffle_ledger.accounting import exact_text, given_text, upper_text
+
+_COMPARED_MAX = 10_000  # names with which a wrong one is compared: milliseconds
 
 
 class LedgerError(Exception):
@@ -14,6 +18,21 @@ class LedgerError(Exception):
 
 class NotFound(LedgerError):
     """Nothing has this name: no cohort, round, quota, token or webhook."""
+
+
+class NoCohort(NotFound):
+    """No cohort has this name."""
+
+    def __init__(self, cohort: str, meant: str | None = None) -> None:
+        """Keep the name that was given; `meant` is a similar one that the reader may see."""
+        super().__init__(f"no cohort {cohort!r}" + (f"; did you mean {meant!r}?" if meant else ""))
+        self.cohort = cohort
+
+    def among(self, names: Iterable[str]) -> NoCohort:
+        """Return the same error with the name that was meant, of those that the reader may see: of the first
+        `_COMPARED_MAX`."""
+        close = difflib.get_close_matches(self.cohort, islice(names, _COMPARED_MAX), n=1)
+        return NoCohort(self.cohort, close[0] if close else None)
 
 
 class Conflict(LedgerError):

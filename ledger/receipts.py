@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 from shuffle_ledger import gate
 from shuffle_ledger.accounting import Accountant, ShuffledRound
 from shuffle_ledger.ledger.decisions import record_incident, round_record, settle
-from shuffle_ledger.ledger.errors import BadSignature, Conflict, Damaged, NotFound
+from shuffle_ledger.ledger.errors import BadSignature, Conflict, Damaged, NoCohort, NotFound
 from shuffle_ledger.ledger.permits import PermitKeys
 from shuffle_ledger.ledger.storage import permits as rows
 from shuffle_ledger.ledger.storage.permits import StoredReceipt
@@ -153,7 +153,7 @@ def settle_by_receipt(
         raise BadSignature(f"the receipt is of ledger {permit.ledger}, expected {keys.ledger}")
     for name in permit.cohorts:
         if not reaches(name):
-            raise NotFound(f"no cohort {name!r}")
+            raise NoCohort(name)
     kept = rows.keep_receipt(
         store.engine,
         StoredReceipt(

@@ -1,4 +1,4 @@
-"""Settings from the environment (`SHUFFLE_LEDGER_...`)."""
+"""Settings from the environment (`SHUFFLE_LEDGER_...`), and else from the file `shuffle-ledger.toml`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
+SETTINGS_FILE = "shuffle-ledger.toml"  # in the working directory
 _SecretKey = Annotated[SecretStr, Field(min_length=32)]
 
 
@@ -22,7 +28,9 @@ def _operating_system_user() -> str:
 class Settings(BaseSettings):
     """Where the ledger and the broker are, and who is acting."""
 
-    model_config = SettingsConfigDict(env_prefix="SHUFFLE_LEDGER_", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="SHUFFLE_LEDGER_", frozen=True, extra="forbid", toml_file=SETTINGS_FILE
+    )
 
     database_url: str = "sqlite:///shuffle-ledger.db"
     broker_url: str | None = Field(
@@ -70,6 +78,22 @@ class Settings(BaseSettings):
     permit_days: float = Field(default=30.0, gt=0, le=3660)  # from the end of a collection to a permit's
     releaser_keys: Path | None = None  # a JWK set, or a folder of these: whose receipts settle rounds
     precision: float = Field(default=4e-3, ge=1e-6, le=0.1)  # of the accountant
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is the library's
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - as above
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return where settings come from: arguments win over the environment, which wins over the file.
+
+        Raises:
+            ValueError: the file is not TOML in UTF-8.
+        """
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
 
     @field_validator("*", mode="before")
     @classmethod

@@ -10,8 +10,24 @@ from rich.table import Table
 from shuffle_ledger.accounting import AccountsReading
 from shuffle_ledger.cli.backends.database import open_ledger
 from shuffle_ledger.cli.commands.plan_slots import slot_facts
-from shuffle_ledger.cli.options import DATE, ledger_options, output_options, server_option
-from shuffle_ledger.cli.rendering.present import Bar, document_of, facts, lower, present, shown, upper
+from shuffle_ledger.cli.options import (
+    DATE,
+    check_watch,
+    ledger_options,
+    output_options,
+    server_option,
+    watch_option,
+)
+from shuffle_ledger.cli.rendering.present import (
+    Bar,
+    document_of,
+    facts,
+    lower,
+    present,
+    shown,
+    upper,
+    watched,
+)
 from shuffle_ledger.ledger.policies import ASSUMES
 from shuffle_ledger.ledger.reports import (
     FITS_IF,
@@ -26,21 +42,28 @@ from shuffle_ledger.ledger.reports import (
 @click.command()
 @click.argument("cohort")
 @click.option("--on", type=DATE, metavar="DATE", help="A day of collection, UTC; without it, today.")
+@watch_option
 @ledger_options
 @server_option
 @output_options
 def budget(
     cohort: str,
     on: date | None,
+    watch: float | None,
     database_url: str | None,
     actor: str | None,
     server: str | None,
     as_json: bool,
 ) -> None:
     """Show what each budget of COHORT may spend, has spent and has left, and when it renews."""
+    check_watch(watch, as_json=as_json)
     with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
-        statement = ledger.budget(cohort, on=on)
-    present(document_of(statement), lambda: budget_facts(statement), as_json=as_json)
+
+        def show() -> None:
+            statement = ledger.budget(cohort, on=on)
+            present(document_of(statement), lambda: budget_facts(statement), as_json=as_json)
+
+        watched(show, watch)
 
 
 def budget_facts(statement: BudgetStatement) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 from rich.table import Table
@@ -26,7 +26,7 @@ from shuffle_ledger.cli.options import (
     yes_option,
 )
 from shuffle_ledger.cli.rendering.messages import at_terminal, say
-from shuffle_ledger.cli.rendering.present import document_of, facts, present, shown, tell_overspent
+from shuffle_ledger.cli.rendering.present import coloured, document_of, facts, present, shown, tell_overspent
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound, UnacceptedWarnings
 from shuffle_ledger.ledger.policies import ASSUMES, SlotReading
 from shuffle_ledger.ledger.values import (
@@ -40,7 +40,14 @@ from shuffle_ledger.ledger.values import (
 
 @click.command("open", cls=GroupedBudgets)
 @click.argument("name")
-@click.option("--population", type=WHOLE, metavar="N", required=True, help="Users in the cohort.")
+@click.option("--population", type=WHOLE, metavar="N", help="Users in the cohort.")
+@click.option(
+    "--like",
+    type=TEXT,
+    metavar="COHORT",
+    help="What no option says is as in this cohort: users, policy, labels, rounds per user, and, if no budget"
+    " is named, all budgets. A plan and an approximate share are not copied.",
+)
 @click.option(
     "--life",
     is_flag=True,
@@ -67,9 +74,7 @@ from shuffle_ledger.ledger.values import (
     "--policy",
     type=TEXT,
     metavar="POLICY",
-    default=POLICY_ADAPTIVE,
-    show_default=True,
-    help=f"One of: {', '.join(POLICIES)}.",
+    help=f"One of: {', '.join(POLICIES)} (default: {POLICY_ADAPTIVE}).",
 )
 @click.option(
     "--plan",
@@ -126,6 +131,7 @@ from shuffle_ledger.ledger.values import (
 @output_options
 def open_(
     name: str,
+    like: str | None,
     plan: Path | None,
     labels: tuple[str, ...],
     windows: tuple[str, ...],
@@ -144,11 +150,13 @@ def open_(
 
     An epsilon above 10, a delta of at least 1 divided by the population, and fewer than 100 users need --yes.
     """
-    _check_plan(content["policy"], plan)
     planned = read_composition(plan) if plan is not None else None
-    labelled, declared = _labels(labels), [Window.from_text(text) for text in windows]
+    content |= {"labels": _labels(labels), "windows": [Window.from_text(text) for text in windows]}
+    if like is None and content["population"] is None:
+        raise click.UsageError("--population is missing")
     with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
-        given = {"name": name, "plan": planned, "labels": labelled, "windows": declared, **content}
+        given = {"name": name, "plan": planned, **_completed(content, like and ledger.cohort(like))}
+        _check_plan(given["policy"], plan)
         try:
             opened = ledger.open_cohort(**given, accept_warnings=yes)
         except UnacceptedWarnings as refused:
@@ -242,6 +250,25 @@ def _ask(refused: UnacceptedWarnings, *, may_ask: bool) -> None:
     raise NeedsYes(refused)
 
 
+def _completed(content: dict[str, Any], like: Cohort | Literal[""] | None) -> dict[str, Any]:
+    """Return what a cohort is opened with: as options say, and else as in the cohort that --like names.
+
+    Raises:
+        BadValue: --like names a period of a cohort or a team's quota.
+    """
+    copied: dict[str, Any] = {}
+    if like:
+        if like.parent is not None:
+            raise BadValue("like", like.name, f"a cohort itself, such as {like.parent!r}")
+        copied = {name: getattr(like, name) for name in ("population", "policy", "labels", "rounds_per_user")}
+        if not any(content[name] for name in ("epsilon", "delta", "windows")):
+            life = (like.epsilon_budget, like.delta_budget) if like.has_life else (None, None)
+            copied |= {"epsilon": life[0], "delta": life[1], "windows": list(like.windows)}
+            copied |= {"ceiling": like.ceiling, "local_budget": like.local_budget}
+    given = {name: value for name, value in content.items() if value not in (None, {}, [])}
+    return {**content, "policy": POLICY_ADAPTIVE, **copied, **given}
+
+
 def _check_plan(policy: str, plan: Path | None) -> None:
     """Raise BadValue if policy plan has no plan."""
     if policy == POLICY_PLAN and plan is None:
@@ -328,6 +355,11 @@ def cohort_table(cohorts: list[Cohort]) -> Table:
         budgets = [f"life: {_life_text(found)}"] if found.has_life else []
         budgets += [f"{window.kind}: {window_text(window)}" for window in found.windows]
         table.add_row(
-            found.name, shown(found.population), "\n".join(budgets), found.policy, found.status, labels
+            found.name,
+            shown(found.population),
+            "\n".join(budgets),
+            found.policy,
+            coloured(found.status),
+            labels,
         )
     return table

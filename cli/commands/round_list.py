@@ -12,7 +12,7 @@ from rich.table import Table
 from shuffle_ledger.cli.backends.database import open_ledger
 from shuffle_ledger.cli.files.round_tables import IMPORT_COLUMNS, csv_text, round_cells
 from shuffle_ledger.cli.options import SINCE, ledger_options, output_options, server_option
-from shuffle_ledger.cli.rendering.present import document_of, present, shown
+from shuffle_ledger.cli.rendering.present import coloured, document_of, present, shown
 from shuffle_ledger.ledger.reports import STATES, ListedRound
 
 _MORE_COLUMNS = (
@@ -74,7 +74,7 @@ def _table(found: list[ListedRound]) -> Table:
     for one in found:
         table.add_row(
             one.round_id,
-            one.state,
+            coloured(one.state),
             f"{one.registered_at:%Y-%m-%d}",
             shown(one.collected_on),
             shown(one.round.reports),

@@ -12,7 +12,7 @@ from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.cli.backends.database import health_of
 from shuffle_ledger.cli.backends.session import Session, open_session, settings_from
 from shuffle_ledger.cli.commands.audit_statement import papers_here
-from shuffle_ledger.cli.failures import BadValue
+from shuffle_ledger.cli.failures import BadValue, require
 from shuffle_ledger.cli.options import broker_option, database_options, output_options
 from shuffle_ledger.cli.rendering.started import present_start
 from shuffle_ledger.ledger import logs, telemetry
@@ -56,6 +56,7 @@ def serve(
 ) -> None:
     """Serve the HTTP API and the pages until stopped. Tokens (`token create`) say who may use them."""
     # The libraries of the extra `server`, which only a server needs.
+    require("fastapi")  # named before a library that it brings
     from shuffle_ledger.ledger.api import create_app, run_server  # noqa: PLC0415 - an extra
 
     settings = settings_from(database_url=database_url, broker_url=broker_url, actor=actor)

@@ -6,8 +6,11 @@ import json
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
@@ -21,9 +24,12 @@ from shuffle_ledger.ledger.values import Json, document_of
 
 __all__ = ["Json", "document_of"]  # offered here too: a command presents what it got
 
+Shown = TypeVar("Shown")
 upper, lower = upper_text, lower_text  # as commands call them
 
 PIPED_WIDTH = 120  # columns, where there is no terminal to ask and COLUMNS is not set
+# The colours of outcomes and states at a terminal.
+_COLOURS = {"green": ("admitted", "open", "ok"), "red": ("refused", "overspent", "frozen", "broken")}
 _WIDTH_MIN = 20  # columns, however small COLUMNS is: a table needs some
 
 
@@ -37,6 +43,17 @@ def present(document: Json, people: Callable[[], RenderableType], *, as_json: bo
             console.print(people())
         sys.stdout.writelines(line.rstrip() + "\n" for line in rendered.get().splitlines())
     sys.stdout.flush()
+
+
+def watched(show: Callable[[], Shown], seconds: float | None) -> Shown:
+    """Shows something once, or every so many seconds until Ctrl-C; returns what `show` returned last."""
+    shown_last = show()
+    with suppress(KeyboardInterrupt):
+        while seconds is not None:
+            time.sleep(seconds)
+            console_on(sys.stdout).clear()  # nothing where there is no terminal
+            shown_last = show()
+    return shown_last
 
 
 def present_decision(document: Json, people: Callable[[], RenderableType], *, as_json: bool) -> None:
@@ -78,9 +95,18 @@ def console_on(stream: object) -> Console:
     )
 
 
+def coloured(text: str, *, style: str = "") -> Text:
+    """Returns a text whose outcomes and states are green or red."""
+    found = Text(text, style=style)
+    for colour, words in _COLOURS.items():
+        found.highlight_regex(rf"(?i)\b({'|'.join(words)})\b", colour)
+    return found
+
+
 def facts(title: str, rows: Mapping[str, object]) -> Table:
     """Returns a two-column table: what, and how much."""
-    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    heading = coloured(title, style="italic")
+    table = Table(title=heading, title_justify="left", show_header=False, box=None, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows.items():

@@ -11,7 +11,7 @@ from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.access import AccessToken
 from shuffle_ledger.ledger.decisions.audiences import resolve_audience
 from shuffle_ledger.ledger.decisions.outcomes import cohorts_of
-from shuffle_ledger.ledger.errors import InvalidValue, NotAllowed, NotFound
+from shuffle_ledger.ledger.errors import InvalidValue, NoCohort, NotAllowed, NotFound
 from shuffle_ledger.ledger.operations import Operation
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.rows import StoredRound
@@ -112,9 +112,9 @@ def seen_name(token: AccessToken, name: str) -> str:
     try:
         name = checked_text("cohort", name)
     except InvalidValue:
-        raise NotFound(f"no cohort {name!r}") from None
+        raise NoCohort(name) from None
     if not token.sees(name):
-        raise NotFound(f"no cohort {name!r}")
+        raise NoCohort(name)
     return name
 
 

@@ -97,10 +97,7 @@ class CohortUses:
         """
         with self._lock:
             self._catch_up()
-            urgent = self._urgent
-            if token.cohorts is not None:
-                names = {*token.cohorts, *self._marked} & self._places.keys()
-                urgent = sorted(self._places[name] for name in names if token.sees(name))
+            urgent = self._seen_by(token)
             begins = 0
             if after in self._places and token.sees(after):
                 begins = bisect.bisect_right(urgent, self._places[after])
@@ -115,6 +112,18 @@ class CohortUses:
                 status: tuple(name for name in closed if statuses[name] == status) for status in ALARMING
             },
         )
+
+    def seen(self, token: AccessToken) -> list[str]:
+        """Return the names of the cohorts that a token sees, without parts of others, by urgency."""
+        with self._lock:
+            self._catch_up()
+            return [name for _, _, name in self._seen_by(token)]
+
+    def _seen_by(self, token: AccessToken) -> list[tuple[bool, float, str]]:
+        if token.cohorts is None:
+            return self._urgent
+        names = {*token.cohorts, *self._marked} & self._places.keys()
+        return sorted(self._places[name] for name in names if token.sees(name))
 
     def _forget_all(self) -> None:
         self._cursor: str | None = None  # of the feed: what is known is true of all entries up to it

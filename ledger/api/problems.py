@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
@@ -27,6 +29,8 @@ from shuffle_ledger.ledger.errors import (
     DoesNotExtend,
     InvalidValue,
     IssuerUnavailable,
+    LedgerError,
+    NoCohort,
     NotAllowed,
     NotCollectable,
     NotFound,
@@ -222,7 +226,21 @@ async def on_error(request: Request, error: Exception) -> JSONResponse:
             route=getattr(request.scope.get("route"), "path", None),
             why=str(error),
         )
+    if isinstance(error, NoCohort):
+        error = await _with_name_meant(request, error)
     return problem_of(error)
+
+
+async def _with_name_meant(request: Request, error: NoCohort) -> NoCohort:
+    """Return the error with a similar name among the cohorts that the token sees: the answer about a cohort
+    that it does not see is the same as if there were none."""
+    token: AccessToken | None = request.scope.get("state", {}).get("token")
+    if token is None:
+        return error
+    with suppress(LedgerError):  # the answer comes without it
+        uses = request.app.state.service.uses
+        return await run_in_threadpool(lambda: error.among(uses.seen(token)))
+    return error
 
 
 async def on_invalid(_request: Request, error: Exception) -> JSONResponse:

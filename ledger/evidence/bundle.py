@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
-from shuffle_ledger.ledger.errors import Damaged, NotFound
+from shuffle_ledger.ledger.errors import Damaged, NoCohort
 from shuffle_ledger.ledger.evidence.archive import pack
 from shuffle_ledger.ledger.receipts import receipts_document
 from shuffle_ledger.ledger.reports.budgets import heads
@@ -99,7 +99,7 @@ def make_bundle(
     names = sorted(set(cohorts))
     for number, name in enumerate(names, start=1):
         if name not in last:
-            raise NotFound(f"no cohort {name!r}")
+            raise NoCohort(name)
         chain = io.BytesIO()  # a chain may be large: its lines are in memory once
         chain.writelines(_lines(store, name, *last[name]))
         members[f"chains/{number:06}.txt"] = chain.getvalue()

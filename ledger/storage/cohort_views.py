@@ -26,7 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.sql.selectable import FromClause
 
 from shuffle_ledger.accounting import ShuffledRound
-from shuffle_ledger.ledger.errors import Damaged, NotFound, TryAgain
+from shuffle_ledger.ledger.errors import Damaged, NoCohort, NotFound, TryAgain
 from shuffle_ledger.ledger.storage import engine, prepared, rows
 from shuffle_ledger.ledger.storage.cohort_locks import LOCK_SPACE
 from shuffle_ledger.ledger.storage.rows import CohortView, NewRound, StoredRound
@@ -114,7 +114,7 @@ def of_cohort(connection: Connection, kinds: Kinds, name: str) -> CohortView:
     """
     row = prepared.one_or_none(connection, _of_cohort(connection.dialect.name), {"name": name})
     if row is None:
-        raise NotFound(f"no cohort {name!r}")
+        raise NoCohort(name)
     return _view(connection, kinds, row, None)
 
 
@@ -130,7 +130,7 @@ def of_all(connection: Connection, kinds: Kinds, names: Sequence[str]) -> list[C
     found = of_cohorts(connection, kinds, names)
     for name in names:
         if name not in found:
-            raise NotFound(f"no cohort {name!r}")
+            raise NoCohort(name)
     return [found[name] for name in names]
 
 
@@ -220,7 +220,7 @@ def of_new_rounds(
     found = {row.name: row for row in listed}
     for name in names:
         if name not in found:
-            raise NotFound(f"no cohort {name!r}")
+            raise NoCohort(name)
     seen = {name: view for name, row in found.items() if (view := as_seen(memory, row))}
     unseen = [name for name in names if name not in seen]
     read = of_cohorts(connection, memory.kinds, unseen) if unseen else {}

@@ -23,7 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from shuffle_ledger.accounting import ShuffledRound
-from shuffle_ledger.ledger.errors import Damaged, LedgerError, NotFound
+from shuffle_ledger.ledger.errors import Damaged, LedgerError, NoCohort, NotFound
 from shuffle_ledger.ledger.storage import engine, tables
 from shuffle_ledger.ledger.storage.tables import (
     COUNT_OF_KIND,
@@ -240,7 +240,7 @@ def cohort_row(connection: Connection, name: str) -> Row[Any]:
     """Return a cohort with its head; raises NotFound."""
     row = connection.execute(COHORTS_WITH_HEADS.where(cohorts.c.name == name)).one_or_none()
     if row is None:
-        raise NotFound(f"no cohort {name!r}")
+        raise NoCohort(name)
     return row
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, and_, select, update
 
-from shuffle_ledger.ledger.errors import Conflict, LedgerError, NotFound, TryAgain, Unavailable
+from shuffle_ledger.ledger.errors import Conflict, LedgerError, NoCohort, NotFound, TryAgain, Unavailable
 from shuffle_ledger.ledger.storage import appends, cohort_views, rows
 from shuffle_ledger.ledger.storage import engine as engines
 from shuffle_ledger.ledger.storage.anchor import Anchor
@@ -210,7 +210,7 @@ class Store(RoundStore):
             found = {row.name: rows.cohort_from(row) for row in connection.execute(query)}
         for name in names:
             if name not in found:
-                raise NotFound(f"no cohort {name!r}")
+                raise NoCohort(name)
         return [found[name] for name in names]
 
     def population(self, names: Sequence[str]) -> int:

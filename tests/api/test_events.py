@@ -101,3 +101,16 @@ def test_the_recipe_of_the_documentation_forwards_every_event_once(
         exec(recipe.replace("poll_seconds=5", "poll_seconds=None"), {})  # noqa: S102 - our own documentation
     lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text("utf-8").splitlines()]
     assert lines == [document_of(each) for each in events_after(server.store).events]
+
+
+def test_a_wrong_name_gets_the_one_that_was_meant_of_the_cohorts_that_the_token_sees(server: Server) -> None:
+    server.issue("limited", "registrar", cohorts=["phones"])
+
+    def detail(name: str, bearer: str) -> str:
+        return str(server.ask("GET", f"/v1/cohorts/{name}/budget", bearer=bearer).json()["detail"])
+
+    assert detail("secrt", "admin") == "no cohort 'secrt'; did you mean 'secret'?"
+    for bearer in ("admin", "limited"):
+        assert detail("phnes", bearer) == "no cohort 'phnes'; did you mean 'phones'?"
+    for name in ("secrt", "secret"):
+        assert detail(name, "limited") == f"no cohort {name!r}"
