@@ -15,7 +15,7 @@ from shuffle_ledger.cli.files.output_files import checked_place, write_whole
 from shuffle_ledger.cli.files.round_files import read_cohorts, read_requests
 from shuffle_ledger.cli.files.round_import import RefusedLine, plan_import, rehearse_import, run_import
 from shuffle_ledger.cli.files.round_tables import csv_text
-from shuffle_ledger.cli.files.table_files import Reading
+from shuffle_ledger.cli.files.table_files import TableReading
 from shuffle_ledger.cli.options import (
     FILE,
     broker_option,
@@ -78,7 +78,7 @@ def import_(
     """
     if refused_out is not None:
         checked_place(refused_out)
-    reading = Reading(renamed=_renames(renamed), ignore_extra=ignore_extra, by_options=True)
+    reading = TableReading(renamed=_renames(renamed), ignore_extra=ignore_extra, by_options=True)
     lines, cohorts = read_requests(file, reading), read_cohorts(cohort_file) if cohort_file else []
     with open_ledger(**where) as ledger:
         plan = plan_import(ledger, lines, cohorts, file=file, cohort_file=cohort_file, accept_warnings=yes)

@@ -12,7 +12,7 @@ from shuffle_ledger.accounting import MAXIMUM_ROUNDS, ShuffledRound
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.cli.files.fields import AUDIENCE, DATE, REAL, ROUND_FIELDS, TEXT, WHOLE, round_from_fields
 from shuffle_ledger.cli.files.problems import Problems
-from shuffle_ledger.cli.files.table_files import PLAIN, Reading, Record, read_records
+from shuffle_ledger.cli.files.table_files import PLAIN, Record, TableReading, read_records
 from shuffle_ledger.ledger.decisions import request_of
 from shuffle_ledger.ledger.values import (
     POLICY_ADAPTIVE,
@@ -73,7 +73,7 @@ class CohortLine:
     cohort: Cohort
 
 
-def read_requests(path: Path, reading: Reading = PLAIN) -> list[RequestLine]:
+def read_requests(path: Path, reading: TableReading = PLAIN) -> list[RequestLine]:
     """Returns the rounds of an import file in file order; their ids differ.
 
     Raises:

@@ -26,7 +26,7 @@ _NAN_REFUSED = frozenset({"honest_fraction", "delta0", "count", "reports_per_use
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class TableReading:
     """How a file's columns are taken.
 
     Attributes:
@@ -40,7 +40,7 @@ class Reading:
     by_options: bool = False
 
 
-PLAIN = Reading()
+PLAIN = TableReading()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ def read_records(
     *,
     required: Collection[str],
     problems: Problems,
-    reading: Reading = PLAIN,
+    reading: TableReading = PLAIN,
     instead: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Record]:
     """Returns the good records of `path`, in order; there are at most `RECORDS_MAX` in all.
@@ -104,7 +104,7 @@ class _Table:
     place: str  # the file, as messages name it
     columns: Mapping[str, Kind]
     required: Collection[str]
-    reading: Reading
+    reading: TableReading
     instead: Mapping[str, str]
     problems: Problems
 
@@ -193,7 +193,7 @@ def _json_fields(table: _Table, record: Mapping[str, object]) -> Fields:
     return _fields(table, known, text=False)
 
 
-def _renamed(cells: Mapping[str, object], reading: Reading) -> dict[str, object]:
+def _renamed(cells: Mapping[str, object], reading: TableReading) -> dict[str, object]:
     found: dict[str, object] = {}
     for name, cell in cells.items():
         here = reading.renamed.get(name, name)

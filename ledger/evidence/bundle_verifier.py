@@ -157,31 +157,28 @@ def _with_siblings(
     evidence: Evidence, found: CohortFound, joint: Mapping[str, JointRounds], members: Mapping[str, str]
 ) -> CohortFound:
     """Return what was found of a cohort, given what the other chains here say of its rounds of several."""
-    findings, heads, differs = evidence.findings, evidence.heads, False
-    for sequence, what in undeclared(found.cohort, joint):
-        findings.add(what, member=members[found.cohort], cohort=found.cohort, sequence=sequence)
-        differs = True
-    for _, sequence, what in disagreements(found.cohort, joint):
-        findings.add(what, member=members[found.cohort], cohort=found.cohort, sequence=sequence)
-        differs = True
-    for name, sequence in _unknown_members(found.cohort, joint, heads):
-        what = f"its round is also of cohort {name!r}, and {HEADS} names no head of that"
-        findings.add(what, member=members[found.cohort], cohort=found.cohort, sequence=sequence)
-        differs = True
-    return replace(found, ok=False, promise_kept=None) if differs else found
+    differing = [
+        *undeclared(found.cohort, joint),
+        *((sequence, what) for _, sequence, what in disagreements(found.cohort, joint)),
+        *_unknown_members(found.cohort, joint, evidence.heads),
+    ]
+    for sequence, what in differing:
+        evidence.findings.add(what, member=members[found.cohort], cohort=found.cohort, sequence=sequence)
+    return replace(found, ok=False, promise_kept=None) if differing else found
 
 
 def _unknown_members(
     cohort: str, joint: Mapping[str, JointRounds], heads: SavedHeads | None
-) -> Iterator[tuple[str, int]]:
-    """Yield cohorts that a chain shares a round with and the heads do not know, with the round's entry."""
+) -> Iterator[tuple[int, str]]:
+    """Yield entries of rounds shared with a cohort that the heads do not know, and what to say of them."""
     if heads is None or joint[cohort].frozen:
         return
     known = {head.cohort for head in heads.heads}
     for said in joint[cohort].rounds.values():
         for name in said.audience:
             if name not in known:
-                yield name, said.facts[0].sequence
+                what = f"its round is also of cohort {name!r}, and {HEADS} names no head of that"
+                yield said.facts[0].sequence, what
 
 
 def _compare_signed(replay: Replay, chain: Chain, signed: list[CheckpointHead], findings: Findings) -> None:

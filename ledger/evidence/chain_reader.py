@@ -32,7 +32,7 @@ from shuffle_ledger.ledger.verification.replay import Replay, ReplayedEntry
 _NOT_YET_CERTIFIED = EpsilonBounds(epsilon_upper=math.inf, epsilon_lower=0.0)
 
 
-class Reading:
+class ChainReading:
     """Collects what the entries of one chain say, in order."""
 
     def __init__(self, replay: Replay) -> None:
@@ -65,7 +65,7 @@ class Reading:
                 actor=body.actor,
                 recorded_at=body.recorded_at,
                 collected_on=collected_on(body),
-                spent=_bounds(body.spent.to_mapping()),
+                spent=EpsilonBounds.of(body.spent),
                 epsilon_budget=body.epsilon_budget,
                 digest=self._replay.head_digest.hex(),
             )
@@ -83,9 +83,7 @@ class Reading:
         elif body.kind is EntryKind.FROZEN:
             self.lost.append(
                 StatedLoss(
-                    sequence=body.sequence,
-                    recorded_at=body.recorded_at,
-                    actor=body.actor,
+                    **_entry(body),
                     reason=body.details.get("reason"),
                 )
             )
@@ -130,13 +128,11 @@ class Reading:
             collected_on=collected_on(body),
             declared=self._kind(request["round"]),
             accounted=self._charge(body.details["accounted"]),
-            sequence=body.sequence,
-            recorded_at=body.recorded_at,
-            actor=body.actor,
+            **_entry(body),
             numerical_policy=body.numerical_policy,
             method=body.spent.method,
             alone=_NOT_YET_CERTIFIED,
-            spent=_bounds(body.spent.to_mapping()),
+            spent=EpsilonBounds.of(body.spent),
             closing=None,
             audience=tuple(request.get("audience", ())),
         )
@@ -148,13 +144,11 @@ class Reading:
             use_case=request.get("use_case"),
             collected_on=collected_on(body),
             declared=self._kind(request["round"]),
-            sequence=body.sequence,
-            recorded_at=body.recorded_at,
-            actor=body.actor,
+            **_entry(body),
             reason=RefusalReason(details["reason"]),
             message=str(details["message"]),
-            requested=_bounds(details["requested"]) if details.get("requested") else None,
-            spent=_bounds(body.spent.to_mapping()),
+            requested=EpsilonBounds.of(details["requested"]) if details.get("requested") else None,
+            spent=EpsilonBounds.of(body.spent),
             audience=tuple(request.get("audience", ())),
         )
 
@@ -162,13 +156,11 @@ class Reading:
         settles = body.kind is EntryKind.SETTLED
         return StatedClosing(
             kind="settled" if settles else "voided",
-            sequence=body.sequence,
-            recorded_at=body.recorded_at,
-            actor=body.actor,
+            **_entry(body),
             reports=body.details.get("reports"),
             accounted=self._charge(body.details["accounted"]) if settles else None,
             alone=_NOT_YET_CERTIFIED if settles else None,
-            spent=_bounds(body.spent.to_mapping()),
+            spent=EpsilonBounds.of(body.spent),
             overspent=bool(body.details.get("overspent", False)),
             reason=body.details.get("reason"),
             attestation=body.details.get("attestation"),
@@ -190,9 +182,7 @@ class Reading:
             reason = body.details.get("reason")
             self.budget_changes.append(
                 StatedBudgetChange(
-                    sequence=body.sequence,
-                    recorded_at=body.recorded_at,
-                    actor=body.actor,
+                    **_entry(body),
                     epsilon_before=before,
                     epsilon_after=body.epsilon_budget,
                     reason=None if reason is None else str(reason),
@@ -212,20 +202,23 @@ class Reading:
             )
 
 
+def _entry(body: EntryBody) -> dict[str, Any]:
+    """Return which entry says something, when and by whom."""
+    return {"sequence": body.sequence, "recorded_at": body.recorded_at, "actor": body.actor}
+
+
 def _told(body: EntryBody) -> StatedTold:
     details, described = body.details, body.details["round"]
     released = ReleaseTimes.from_mapping(details.get("released", {"after": None, "before": None}))
     return StatedTold(
         kind="corrected" if body.kind is EntryKind.CORRECTED else "incident",
         round_id=str(body.round_id),
-        sequence=body.sequence,
-        recorded_at=body.recorded_at,
-        actor=body.actor,
+        **_entry(body),
         round=None if described is None else ShuffledRound.from_mapping(described),
         accounted=ShuffledRound.from_mapping(details["accounted"]),
         released_after=released.after,
         released_before=released.before,
-        spent=_bounds(body.spent.to_mapping()),
+        spent=EpsilonBounds.of(body.spent),
         overspent=bool(details["overspent"]),
         reason=str(details["reason"]),
     )
@@ -243,7 +236,3 @@ def _broken_because(body: EntryBody) -> str:
         case EntryKind.INCIDENT:
             return "something was released that nothing admitted, and the budget does not cover it"
     return f"the budget does not cover what round {body.round_id} truly was"
-
-
-def _bounds(spending: Mapping[str, Any]) -> EpsilonBounds:
-    return EpsilonBounds(epsilon_upper=spending["epsilon_upper"], epsilon_lower=spending["epsilon_lower"])

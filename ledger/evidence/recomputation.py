@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from shuffle_ledger.accounting import (
     Accountant,
@@ -17,7 +18,6 @@ from shuffle_ledger.accounting import (
 )
 from shuffle_ledger.accounting.verification import Coverage
 from shuffle_ledger.ledger.errors import LedgerError
-from shuffle_ledger.ledger.evidence.compositions import Answer, Bounds, Question, answered
 from shuffle_ledger.ledger.evidence.findings import NumberCheck, Numbers, SecondOpinion, Subject
 from shuffle_ledger.ledger.evidence.second_opinions import SecondOpinions
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, Spending
@@ -27,6 +27,10 @@ from shuffle_ledger.ledger.verification.replay import ALTERS, ReplayedEntry
 SAMPLES = 16  # per chain, beside every largest spending
 SECOND_COMPOSITIONS = 16  # numbers of a chain that get a second opinion
 SECOND_KINDS = 16  # kinds of rounds that do, unless all numbers are computed again
+
+
+# What do these rounds, each so often, reveal together at this delta?
+_Asked: TypeAlias = tuple[frozenset[tuple[ShuffledRound, int]], float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +44,9 @@ class _Stated:
     limit: float  # the epsilon beyond which rounds are refused
 
     @property
-    def asked(self) -> Question:
-        """Returns the question whose answer is compared with the stated spending."""
-        return Question(self.rounds, self.body.delta_budget)
+    def asked(self) -> _Asked:
+        """Returns what is computed and compared with the stated spending."""
+        return self.rounds, self.body.delta_budget
 
 
 class Recomputation:
@@ -55,7 +59,7 @@ class Recomputation:
         self._stride = 1 if numbers == "all" else max(1, -(-length // SAMPLES))
         self._questions: list[_Stated] = []
         self._last: tuple[ReplayedEntry, bool] | None = None
-        self._known: dict[Question, Answer] = {}
+        self._known: dict[_Asked, Spending | str] = {}  # or why there is none
         self.opinions = SecondOpinions(accountant)
         self.met: dict[ShuffledRound, int] = {}  # kinds of rounds, with the first entry asked about them
         self.kinds: Counter[EntryKind] = Counter()
@@ -100,7 +104,7 @@ class Recomputation:
         checks = []
         wanted = list(dict.fromkeys(question.asked for question in self._questions))
         for done, asked in enumerate(wanted, start=1):
-            self._known[asked] = answered(self._accountant, asked)
+            self._known[asked] = self._answered(*asked)
             tell(done, len(wanted))
         stride = max(1, len(self._questions) // SECOND_COMPOSITIONS)
         for left, question in enumerate(reversed(self._questions)):
@@ -110,6 +114,12 @@ class Recomputation:
                 checks.append(check)
         self._second_kinds(tell)
         return checks[::-1]
+
+    def _answered(self, rounds: frozenset[tuple[ShuffledRound, int]], delta: float) -> Spending | str:
+        try:
+            return self.certify(dict(rounds), delta=delta)
+        except (AccountingError, LedgerError) as error:
+            return str(error)
 
     def _second_kinds(self, tell: Callable[[int, int], None]) -> None:
         stride = 1 if self._numbers == "all" else max(1, -(-len(self.met) // SECOND_KINDS))
@@ -162,22 +172,21 @@ class Recomputation:
             return None
         # Both intervals contain the same exact number, with any rules and precision. A reading of filters is
         # a separate bound, above the composition: a smaller one would be a contradiction.
-        agrees = again.lower <= stated.epsilon_upper
+        agrees = again.epsilon_lower <= stated.epsilon_upper
         if question.subject != "reading":
-            agrees = agrees and stated.epsilon_lower <= again.upper
+            agrees = agrees and stated.epsilon_lower <= again.epsilon_upper
         if not agrees:
-            self.problems.append(
-                (
-                    body.sequence,
-                    (
-                        f"it says epsilon {question.subject} is from {exact_text(stated.epsilon_lower)} to"
-                        f" {exact_text(stated.epsilon_upper)}; its parameters give from"
-                        f" {exact_text(again.lower)} to {exact_text(again.upper)}"
-                    ),
-                )
+            what = (
+                f"it says epsilon {question.subject} is from {exact_text(stated.epsilon_lower)} to"
+                f" {exact_text(stated.epsilon_upper)}; its parameters give from"
+                f" {exact_text(again.epsilon_lower)} to {exact_text(again.epsilon_upper)}"
             )
-        if body.kind is EntryKind.ADMITTED and again.lower > question.limit:
-            what = f"it admits a round beyond the budget: at least {exact_text(again.lower)} is spent with it"
+            self.problems.append((body.sequence, what))
+        if body.kind is EntryKind.ADMITTED and again.epsilon_lower > question.limit:
+            what = (
+                "it admits a round beyond the budget: at least"
+                f" {exact_text(again.epsilon_lower)} is spent with it"
+            )
             self.problems.append((body.sequence, what))
         second = self._seconded(question, again) if seconded else None
         return NumberCheck(
@@ -186,27 +195,22 @@ class Recomputation:
             subject=question.subject,
             stated_upper=stated.epsilon_upper,
             stated_lower=stated.epsilon_lower,
-            computed_upper=again.upper,
-            computed_lower=again.lower,
+            computed_upper=again.epsilon_upper,
+            computed_lower=again.epsilon_lower,
             agrees=agrees,
             second=second,
         )
 
-    def _seconded(self, question: _Stated, again: Bounds) -> SecondOpinion | None:
-        computed = (again.lower, again.upper)
-        delta = question.body.delta_budget
-        second = self.opinions.on_composition(dict(question.rounds), delta=delta, computed=computed)
+    def _seconded(self, question: _Stated, again: Spending) -> SecondOpinion | None:
+        computed = (again.epsilon_lower, again.epsilon_upper)
+        second = self.opinions.on_composition(dict(question.rounds), delta=again.delta, computed=computed)
         if second is not None and not second.agrees:
-            self.problems.append(
-                (
-                    question.body.sequence,
-                    (
-                        f"epsilon {question.subject} is from {exact_text(computed[0])} to"
-                        f" {exact_text(computed[1])}; by another method from"
-                        f" {exact_text(second.epsilon_lower)} to {exact_text(second.epsilon_upper)}"
-                    ),
-                )
+            what = (
+                f"epsilon {question.subject} is from {exact_text(computed[0])} to {exact_text(computed[1])};"
+                f" by another method from {exact_text(second.epsilon_lower)} to"
+                f" {exact_text(second.epsilon_upper)}"
             )
+            self.problems.append((question.body.sequence, what))
         return second
 
 

@@ -13,7 +13,7 @@ from shuffle_ledger.ledger.evidence.conditions import Condition
 from shuffle_ledger.ledger.receipts import StatedRelease
 from shuffle_ledger.ledger.reports.budgets import Head
 from shuffle_ledger.ledger.reports.forecasts import FittingRounds
-from shuffle_ledger.ledger.values.entries import EntryKind
+from shuffle_ledger.ledger.values.entries import EntryKind, Spending
 from shuffle_ledger.ledger.values.requests import CohortStatus, RefusalReason
 from shuffle_ledger.ledger.values.windows import Period, Window
 
@@ -31,9 +31,16 @@ class EpsilonBounds:
     epsilon_upper: float  # infinite when no finite bound holds
     epsilon_lower: float
 
+    @classmethod
+    def of(cls, spending: Spending | Mapping[str, Any]) -> EpsilonBounds:
+        """Return the interval of what is spent, or of how an entry spells it."""
+        if isinstance(spending, Spending):
+            return cls(epsilon_upper=spending.epsilon_upper, epsilon_lower=spending.epsilon_lower)
+        return cls(epsilon_upper=spending["epsilon_upper"], epsilon_lower=spending["epsilon_lower"])
+
 
 @dataclass(frozen=True, kw_only=True)
-class Promise:
+class StatedPromise:
     """The promise to the users of a cohort, and its meaning."""
 
     population: int
@@ -243,7 +250,7 @@ class CohortStatement:
     cohort: str
     verdict: Verdict
     chain_problems: tuple[str, ...]
-    promise: Promise
+    promise: StatedPromise
     status: CohortStatus
     spent: EpsilonBounds
     epsilon_remaining: float

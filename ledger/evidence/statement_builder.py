@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
 from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
-from shuffle_ledger.ledger.evidence.chain_reader import Reading
+from shuffle_ledger.ledger.evidence.chain_reader import ChainReading
 from shuffle_ledger.ledger.evidence.conditions import (
     CONDITIONS,
     NEIGHBOURS,
@@ -32,10 +32,10 @@ from shuffle_ledger.ledger.evidence.conditions import (
 from shuffle_ledger.ledger.evidence.statement import (
     CohortStatement,
     EpsilonBounds,
-    Promise,
     Since,
     StatedKind,
     StatedProfilePoint,
+    StatedPromise,
     Statement,
     Verdict,
 )
@@ -149,22 +149,14 @@ def _has_several_reports(cohort: CohortStatement) -> bool:
 
 
 class _Beginning:
-    """A chain's entries up to one of them, remembering the digests that are asked for."""
+    """A chain's entries up to one of them."""
 
-    def __init__(self, source: EntrySource, last: int, wanted: Iterable[int]) -> None:
-        self._source = source
-        self._last = last
-        self._wanted = set(wanted)
-        self.digests: dict[int, str] = {}
+    def __init__(self, source: EntrySource, last: int) -> None:
+        self._source, self._last = source, last
 
     def entries_of(self, cohort: str, /) -> Iterator[LedgerEntry]:
         """Yield a cohort's entries in order."""
-        for entry in itertools.takewhile(
-            lambda each: each.sequence <= self._last, self._source.entries_of(cohort)
-        ):
-            if entry.sequence in self._wanted:
-                self.digests[entry.sequence] = entry.digest.hex()
-            yield entry
+        return itertools.takewhile(lambda each: each.sequence <= self._last, self._source.entries_of(cohort))
 
 
 def _with_siblings(
@@ -196,16 +188,16 @@ def _spelled(problems: Iterable[Problem]) -> Iterator[str]:
 
 
 def _read(
-    beginning: _Beginning, cohort: str, last: int, kept: list[Head], tell: Progress
-) -> tuple[Replay, Reading, EntryBody, EntryBody]:
+    store: Store, cohort: str, last: int, kept: list[Head], tell: Progress
+) -> tuple[Replay, ChainReading, EntryBody, EntryBody]:
     """Return what a chain says up to an entry, with the bodies of that entry and of the opening; raises
     Damaged if nothing can be stated about it."""
-    replay = Replay(store=beginning, cohort=cohort)
-    reading = Reading(replay)
+    replay = Replay(store=_Beginning(store, last), cohort=cohort)
+    reading = ChainReading(replay)
     for step in replay.steps():
         reading.see(step)
         tell(f"{cohort}: reading entries", step.sequence, last)
-    _compare_kept(replay, kept, beginning.digests)
+    _compare_kept(replay, kept, {each.sequence: each.digest for each in reading.moments})
     body, opened = replay.head_body, replay.opened
     if body is None or opened is None or not replay.readable:
         first = next((each for each in replay.problems if each.sequence), None)
@@ -229,8 +221,7 @@ def _cohort_statement(
     now = Head(sequence=view.head_sequence, digest=view.head_digest.hex())
     last = _last_sequence(store, cohort, as_of, now.sequence)
     _check_since(since, last)
-    beginning = _Beginning(store, last, [*(head.sequence for head in kept), *([since] if since else [])])
-    replay, reading, body, opened = _read(beginning, cohort.name, last, kept, tell)
+    replay, reading, body, opened = _read(store, cohort.name, last, kept, tell)
     chains[cohort.name] = replay.joint
     held, delta = dict(+replay.held), body.delta_budget
     has_life, spent = replay.joint.has_life, body.spent
@@ -250,7 +241,7 @@ def _cohort_statement(
         chain_problems=tuple(_spelled(replay.problems)),
         promise=_promise(opened, body, [*replay.local, *+replay.held]),
         status="frozen" if replay.frozen else "overspent" if replay.overspent else "open",
-        spent=EpsilonBounds(epsilon_upper=spent.epsilon_upper, epsilon_lower=spent.epsilon_lower),
+        spent=EpsilonBounds.of(spent),
         epsilon_remaining=body.epsilon_remaining,
         discretization=body.spent.discretization,
         truncation=body.spent.truncation,
@@ -260,9 +251,7 @@ def _cohort_statement(
         filters=replay.trail.readings(),
         delta_accounts=replay.trail.delta_accounts(),
         numerical_policies=tuple(reading.numerical_policies),
-        composition=_at(profile, delta)
-        if profile
-        else EpsilonBounds(epsilon_upper=spent.epsilon_upper, epsilon_lower=spent.epsilon_lower),
+        composition=_at(profile, delta) if profile else EpsilonBounds.of(spent),
         local_epsilon_upper=local_epsilon_upper,
         local_delta_upper=local_delta_upper,
         interaction=interaction_of(replay.local, replay.held),
@@ -275,7 +264,7 @@ def _cohort_statement(
         breach=reading.breach(),
         moments=tuple(reading.moments),
         profile=profile,
-        since=_since(reading, since, kept, beginning.digests) if since else None,
+        since=_since(reading, since, kept) if since else None,
         rounds_pending=store.count_pending(cohort.name) if last == now.sequence else None,
         fits=_fits(store, accountant, view, replay) if last == now.sequence else None,
         charged=tuple(StatedKind(round=each, rounds=held[each], alone=alone[each]) for each in held),
@@ -347,7 +336,7 @@ def _compare_kept(replay: Replay, kept: list[Head], digests: Mapping[int, str]) 
             )
 
 
-def _verdict(replay: Replay, reading: Reading) -> Verdict:
+def _verdict(replay: Replay, reading: ChainReading) -> Verdict:
     if replay.problems or reading.lost:
         return "unknown"
     if not replay.joint.has_life:
@@ -355,12 +344,12 @@ def _verdict(replay: Replay, reading: Reading) -> Verdict:
     return "broken" if reading.overspends or replay.overspent else "kept"
 
 
-def _promise(opened: EntryBody, body: EntryBody, kinds: Iterable[ShuffledRound]) -> Promise:
+def _promise(opened: EntryBody, body: EntryBody, kinds: Iterable[ShuffledRound]) -> StatedPromise:
     policy, declared = str(opened.details["policy"]), declared_from(opened.details)
     period = declared["period"]
     is_single = all(kind.reports_per_user == 1 for kind in kinds)
     unit = PRIVACY_UNIT if is_single else PRIVACY_UNIT_OF_SEVERAL
-    return Promise(
+    return StatedPromise(
         population=int(opened.details["population"]),
         privacy_unit=unit if period is None else _unit(period),
         neighbours=NEIGHBOURS if period is None else NEIGHBOURS_OF_PERIOD,
@@ -393,7 +382,7 @@ def _alone(
     found = {}
     for done, kind in enumerate(kinds, start=1):
         spent = loss_cache.certify(store, accountant, {kind: 1}, delta=delta, keep=False)
-        found[kind] = EpsilonBounds(epsilon_upper=spent.epsilon_upper, epsilon_lower=spent.epsilon_lower)
+        found[kind] = EpsilonBounds.of(spent)
         tell(done, len(kinds))
     return found
 
@@ -422,10 +411,10 @@ def _at(profile: tuple[StatedProfilePoint, ...], delta: float) -> EpsilonBounds:
     return EpsilonBounds(epsilon_upper=point.epsilon_upper, epsilon_lower=point.epsilon_lower)
 
 
-def _since(reading: Reading, since: int, kept: list[Head], digests: Mapping[int, str]) -> Since:
+def _since(reading: ChainReading, since: int, kept: list[Head]) -> Since:
     then, now = reading.moments[since - 1], reading.moments[-1]
     later = [moment.kind for moment in reading.moments[since:]]
-    earlier = Head(sequence=since, digest=digests[since])
+    earlier = Head(sequence=since, digest=then.digest)
     return Since(
         earlier=earlier,
         recorded_at=then.recorded_at,

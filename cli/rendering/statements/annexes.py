@@ -20,8 +20,8 @@ from shuffle_ledger.cli.rendering.statements.numbers import Digits, day, grouped
 from shuffle_ledger.ledger.evidence import (
     CohortStatement,
     EpsilonBounds,
-    Promise,
     StatedKind,
+    StatedPromise,
     StatedRound,
     StatedTold,
     Statement,
@@ -131,7 +131,7 @@ def _facts(cohort: CohortStatement, digits: Digits) -> Iterator[tuple[str, str]]
         yield "Waiting for a decision", f"{cohort.rounds_pending:,} rounds"
 
 
-def _limits(promise: Promise) -> Iterator[tuple[str, str]]:
+def _limits(promise: StatedPromise) -> Iterator[tuple[str, str]]:
     if promise.has_life:
         yield (
             "Budget",
