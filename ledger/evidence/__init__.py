@@ -12,10 +12,10 @@ from shuffle_ledger.ledger.evidence.earlier_heads import read_earlier_heads
 from shuffle_ledger.ledger.evidence.findings import BundleReport, CohortFound, Finding, Numbers
 from shuffle_ledger.ledger.evidence.statement import (
     Breach,
+    CohortPromise,
     CohortStatement,
     EpsilonBounds,
     StatedKind,
-    StatedPromise,
     StatedRound,
     StatedTold,
     Statement,
@@ -30,6 +30,7 @@ __all__ = [
     "Breach",
     "BundleReport",
     "CohortFound",
+    "CohortPromise",
     "CohortStatement",
     "Condition",
     "EpsilonBounds",
@@ -37,7 +38,6 @@ __all__ = [
     "Numbers",
     "Progress",
     "StatedKind",
-    "StatedPromise",
     "StatedRound",
     "StatedTold",
     "Statement",

@@ -39,26 +39,26 @@ CONDITIONS: Final = (
     Condition(
         name="Full batches",
         holds_when=(
-            "The shuffler withholds a batch with fewer reports than were declared, or the round is settled"
-            " with its true number before anything else is admitted."
+            "The shuffler holds back a batch with fewer reports than were declared, or the round"
+            " is settled with its true number before anything else is admitted."
         ),
         otherwise="Fewer people hide each other, and the round cost more than is stated.",
     ),
     Condition(
         name="Honest devices",
         holds_when=(
-            "In every released batch at least the declared fraction of reports comes from devices that"
-            " randomize as told, one report each unless the kind states more: all in the same way or, of"
-            " kinds in secret order, each by a randomizer that depends on nothing but its place and the"
-            " messages before."
+            "At least the declared fraction of the reports in each released batch comes from"
+            " devices that randomize as told. Each of them sends one report, unless the kind"
+            " states more. All randomize in the same way; or, of kinds in secret order, each by a"
+            " randomizer that depends on nothing but its place and the messages before."
         ),
         otherwise="Reports that are not randomized hide nobody, and the round cost more than is stated.",
     ),
     Condition(
         name="A secret order",
         holds_when=(
-            "Of kinds in secret order: the order of the devices is uniformly random, drawn before the first"
-            " of them reports, and kept secret."
+            "Of kinds in secret order: the order of the devices is drawn uniformly at random"
+            " before the first of them reports, and is kept secret."
         ),
         otherwise="Only the local guarantee is left.",
     ),
@@ -66,7 +66,7 @@ CONDITIONS: Final = (
         name="Secret samples",
         holds_when="Where only a sample of users reports, nobody who sees results knows who was sampled.",
         otherwise=(
-            "Sampling earns no credit: the round costs what one costs that asked only those who reported."
+            "The sample protects nobody: the round costs as much as one of exactly those who reported."
         ),
     ),
     Condition(
@@ -82,39 +82,39 @@ CONDITIONS: Final = (
         otherwise="Something was revealed that is not on this account.",
     ),
     Condition(
-        name="Truths told late",
+        name="Later corrections",
         holds_when=(
-            "What is told late was fixed before the release and did not depend on outputs between admission"
-            " and release."
+            "A number or a description that was recorded after the admission was fixed before the"
+            " release. It did not depend on results seen between admission and release."
         ),
-        otherwise="A round could be made worse in the light of what others revealed, beyond this account.",
+        otherwise="A round could have been made worse after a look at other results, beyond this account.",
     ),
     Condition(
         name="Everything is on the account",
         holds_when="Whatever is released about these users is a round of this cohort.",
-        otherwise="Users who are in several cohorts lose what all of them spend, added up.",
+        otherwise="Users who are in several cohorts lose what all of these spend, added up.",
     ),
 )
 # Stated where a cohort has rounds of several cohorts.
 OF_AUDIENCES: Final = Condition(
     name="One cohort for each person",
     holds_when=(
-        "Each person belongs to one cohort, which the data protected here do not decide; reports of a round"
-        " of several cohorts do not tell the cohort; a sample was uniform over the audience or, where each"
-        " cohort was sampled by itself, at most at the stated rate in each."
+        "Each person belongs to one cohort, and the data protected here do not decide which."
+        " Reports of a round of several cohorts do not tell the cohort. A sample was uniform over"
+        " the audience; or each cohort was sampled by itself, at most at the stated rate in each."
     ),
     otherwise=(
-        "A person who was in several cohorts may lose the sum of their epsilons and of their deltas;"
-        " where reports tell the cohort, fewer people hide each other than is stated."
+        "A person who was in several cohorts may lose the sum of their epsilons and of their"
+        " deltas. Where reports tell the cohort, fewer people hide each other than is stated."
     ),
 )
 # Stated where a round may have several reports of a user.
 OF_SEVERAL_REPORTS: Final = Condition(
     name="At most so many reports of each person",
     holds_when=(
-        "No person sends more reports to a round than its kind states: reports beyond are dropped before the"
-        " count. Each report is randomized anew, and how many a person sends does not depend on the data"
-        " protected here."
+        "No person sends more reports to a round than its kind states: reports beyond are dropped"
+        " before the count. Each report is randomized anew. How many a person sends does not"
+        " depend on the data protected here."
     ),
     otherwise="The round revealed more of that person than is stated.",
 )
@@ -122,9 +122,10 @@ OF_SEVERAL_REPORTS: Final = Condition(
 OF_CAPS: Final = Condition(
     name="A limited number of rounds",
     holds_when=(
-        "No user's device takes part in more of the admitted rounds than the cohort says. Incidents are"
-        " charged beside these. Which rounds depends on the device's own counter, on chance and on what was"
-        " published, never on the data it would send. Whoever is asked in a sampled round takes part."
+        "No user's device takes part in more of the admitted rounds than the cohort says;"
+        " incidents are charged beside these. Which rounds depends on the device's own counter, on"
+        " chance and on what was published, never on the data it would send. Each user who is"
+        " asked in a sampled round takes part."
     ),
     otherwise="A user may lose what all rounds cost together, which is not on this account.",
 )
@@ -132,14 +133,14 @@ OF_CAPS: Final = Condition(
 OF_WINDOWS: Final = Condition(
     name="Days of collection",
     holds_when=(
-        "All reports of a round were sent on the days that it states, in UTC, and what a user sent on them"
-        " was randomized for that round alone."
+        "All reports of a round were sent on the days that it states, in UTC. What a user sent on"
+        " them was randomized for that round alone."
     ),
     otherwise=(
-        "A round may be missing from the budget of a window it belongs to. What is true of a user in every"
-        " window, such as home or illness, is protected by the cohort's own budget only, and by no budget"
-        " where only the windows limit the cohort; a time as long as one calendar window meets two of them,"
-        " with twice the epsilon and twice the delta."
+        "A round may be missing from the budget of a period that it belongs to. What is true of a"
+        " user in every period, such as home or illness, is protected by the budget of the whole"
+        " life only, and by none where there is no such budget. A stretch of time as long as one"
+        " calendar period can touch two of them: twice the epsilon and twice the delta."
     ),
 )
 

@@ -40,7 +40,7 @@ class EpsilonBounds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatedPromise:
+class CohortPromise:
     """The promise to the users of a cohort, and its meaning."""
 
     population: int
@@ -250,7 +250,7 @@ class CohortStatement:
     cohort: str
     verdict: Verdict
     chain_problems: tuple[str, ...]
-    promise: StatedPromise
+    promise: CohortPromise
     status: CohortStatus
     spent: EpsilonBounds
     epsilon_remaining: float

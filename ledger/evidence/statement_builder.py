@@ -30,12 +30,12 @@ from shuffle_ledger.ledger.evidence.conditions import (
     unit_of_period,
 )
 from shuffle_ledger.ledger.evidence.statement import (
+    CohortPromise,
     CohortStatement,
     EpsilonBounds,
     Since,
     StatedKind,
     StatedProfilePoint,
-    StatedPromise,
     Statement,
     Verdict,
 )
@@ -344,12 +344,12 @@ def _verdict(replay: Replay, reading: ChainReading) -> Verdict:
     return "broken" if reading.overspends or replay.overspent else "kept"
 
 
-def _promise(opened: EntryBody, body: EntryBody, kinds: Iterable[ShuffledRound]) -> StatedPromise:
+def _promise(opened: EntryBody, body: EntryBody, kinds: Iterable[ShuffledRound]) -> CohortPromise:
     policy, declared = str(opened.details["policy"]), declared_from(opened.details)
     period = declared["period"]
     is_single = all(kind.reports_per_user == 1 for kind in kinds)
     unit = PRIVACY_UNIT if is_single else PRIVACY_UNIT_OF_SEVERAL
-    return StatedPromise(
+    return CohortPromise(
         population=int(opened.details["population"]),
         privacy_unit=unit if period is None else _unit(period),
         neighbours=NEIGHBOURS if period is None else NEIGHBOURS_OF_PERIOD,

@@ -18,10 +18,10 @@ from shuffle_ledger.cli.rendering.statements.blocks import (
 from shuffle_ledger.cli.rendering.statements.drawings import drawing, in_words
 from shuffle_ledger.cli.rendering.statements.numbers import Digits, day, grouped, moment
 from shuffle_ledger.ledger.evidence import (
+    CohortPromise,
     CohortStatement,
     EpsilonBounds,
     StatedKind,
-    StatedPromise,
     StatedRound,
     StatedTold,
     Statement,
@@ -131,7 +131,7 @@ def _facts(cohort: CohortStatement, digits: Digits) -> Iterator[tuple[str, str]]
         yield "Waiting for a decision", f"{cohort.rounds_pending:,} rounds"
 
 
-def _limits(promise: StatedPromise) -> Iterator[tuple[str, str]]:
+def _limits(promise: CohortPromise) -> Iterator[tuple[str, str]]:
     if promise.has_life:
         yield (
             "Budget",

@@ -31,7 +31,7 @@ from shuffle_ledger.cli.rendering.statements.numbers import (
     share_upper,
 )
 from shuffle_ledger.cli.rendering.statements.terms import TERMS
-from shuffle_ledger.ledger.evidence import CohortStatement, StatedPromise, Statement
+from shuffle_ledger.ledger.evidence import CohortPromise, CohortStatement, Statement
 from shuffle_ledger.ledger.policies import ASSUMES
 
 FINDINGS_SHOWN = 10  # of each sort, on the first page
@@ -131,7 +131,7 @@ def _paragraph(text: str) -> Paragraph:
     return Paragraph(text=text)
 
 
-def _digits(promise: StatedPromise) -> Digits:
+def _digits(promise: CohortPromise) -> Digits:
     return Digits.for_budget(promise.epsilon_budget if promise.has_life else promise.windows[0].epsilon)
 
 
@@ -207,7 +207,7 @@ def _answers(cohort: CohortStatement, statement: Statement, digits: Digits) -> I
     yield "How to verify", f"shuffle-ledger audit verify BUNDLE{key}"
 
 
-def _promises(promise: StatedPromise) -> Iterator[str]:
+def _promises(promise: CohortPromise) -> Iterator[str]:
     """Yields what is promised: for the whole life, or for the period that this is about, and for others."""
     if promise.has_life:
         yield _budget_text(promise.epsilon_guaranteed, promise.delta_budget)
