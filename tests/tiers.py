@@ -55,15 +55,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def in_shares(items: Sequence[pytest.Item], processes: int) -> list[pytest.Item]:
     """Return the tests in an order whose equal parts, one for each process, begin with the longest tests.
 
-    The first part begins with the system tests, which mostly wait, and the others with the slow ones. An idle
+    Up to half of the parts begin with system tests, which mostly wait, and the others with slow ones. An idle
     process takes tests from the end of another's part: the fast ones.
     """
     tiers: dict[str, list[pytest.Item]] = {"slow": [], "system": [], "fast": []}
     for item in items:
         tiers[next((mark for mark in MARKS if item.get_closest_marker(mark)), "fast")].append(item)
-    first: list[list[pytest.Item]] = [tiers["system"], *([] for _ in range(processes - 1))]
-    for _, of_one_file in itertools.groupby(tiers["slow"], key=lambda item: item.path):
-        min(first[1:], key=len).extend(of_one_file)
+    first: list[list[pytest.Item]] = [[] for _ in range(processes)]
+    waiting = processes // 2
+    for mark, parts in (("system", first[:waiting]), ("slow", first[waiting:])):
+        for _, of_one_file in itertools.groupby(tiers[mark], key=lambda item: item.path):
+            min(parts, key=len).extend(of_one_file)
     fast = iter(tiers["fast"])
     ordered: list[pytest.Item] = []
     for number, longest in enumerate(first):

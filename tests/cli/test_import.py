@@ -246,13 +246,11 @@ def interruptible() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("sent", [signal.SIGKILL])
 def test_a_process_stopped_again_and_again_is_finished_in_the_end(
     files: Path,
     run: Run,
     uninterrupted: dict[str, list[Any]],
     sqlite_template: Path,
-    sent: signal.Signals,
 ) -> None:
     stopped = 0
     for _ in range(TRIES_MAX):
@@ -260,18 +258,13 @@ def test_a_process_stopped_again_and_again_is_finished_in_the_end(
         process = subprocess.Popen(
             [PROGRAM, *IMPORT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        _stop_at(files, wanted, process, sent)
-        output, errors = process.communicate(timeout=WAIT_SECONDS)
+        _stop_at(files, wanted, process, signal.SIGKILL)
+        process.communicate(timeout=WAIT_SECONDS)
         if process.returncode == 0:  # it came to its end before the signal: from the beginning
             _forget(files, sqlite_template)
             stopped = 0
             continue
-        if sent == signal.SIGKILL:
-            assert process.returncode == -signal.SIGKILL
-        else:
-            assert process.returncode == 1, errors
-            assert "may be run again" in errors
-            assert output.count("\n") == 1
+        assert process.returncode == -signal.SIGKILL
         stopped += 1
         if stopped == 2:
             break
@@ -401,7 +394,7 @@ def test_ctrl_c_reaches_no_computing_child(files: Path, later_seconds: float) ->
     while _spawned(process.pid) == 0:
         assert process.poll() is None
         assert time.monotonic() < end, "the import started no process"
-        time.sleep(0.002)  # between two looks at other processes; the deadline above ends it
+        time.sleep(0.05)  # between two looks at other processes; the deadline above ends it
     time.sleep(later_seconds)  # the children start, and then compute
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     _, errors = process.communicate(timeout=WAIT_SECONDS)

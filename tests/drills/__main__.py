@@ -82,23 +82,23 @@ class Deployment:
         self.command("audit", "checkpoint", "--signing-key", "key.pem", "-o", name)
 
     @contextmanager
-    def serving(self, checkpoint: str, *, works: bool = True) -> Iterator[Servers]:
+    def serving(self, checkpoint: str, *, servers: int = 1, works: bool = True) -> Iterator[Servers]:
         """Run servers, and a worker if it `works`, with a checkpoint as their anchor, in the block."""
         with ExitStack() as stack:
             worker = (
                 stack.enter_context(self._running("worker", checkpoint)) if works and self.broker else None
             )
-            ports = [str(free_port()) for _ in range(SERVERS)]
+            ports = [str(free_port()) for _ in range(servers)]
             for port in ports:
                 stack.enter_context(self._running("serve", checkpoint, "--port", port))
             token = {"Authorization": f"Bearer {self._token}"}
-            servers = [
+            clients = [
                 stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=token))
                 for port in ports
             ]
-            for server in servers:
-                _await_answer(server)
-            yield servers
+            for client in clients:
+                _await_answer(client)
+            yield clients
             assert worker is None or worker.poll() is None, "the worker has ended"
 
     @contextmanager
@@ -222,7 +222,7 @@ def point_in_time(ledger: Deployment) -> None:
     """Put the database back to too early a moment, under the deployment; then replay the whole log."""
     database = ledger.database
     ledger.say("\nThe database is put back to the named point, under the running deployment.")
-    with ledger.serving(LATER) as servers:
+    with ledger.serving(LATER, servers=SERVERS) as servers:
         database.stop()
         database.replay("base", "too-early", until="too_early")
         refused(ledger, servers)
@@ -232,7 +232,7 @@ def point_in_time(ledger: Deployment) -> None:
     database.stop()
     database.replay("base", "complete", until=None)
     ledger.command("audit", "verify", "--against", LATER)
-    with ledger.serving(LATER) as servers:
+    with ledger.serving(LATER, works=False) as servers:  # the kind of its rounds is known
         ledger.spend_the_rest(servers)
     ledger.check_promises()
     ledger.checkpoint(LATER)
@@ -242,24 +242,24 @@ def point_in_time(ledger: Deployment) -> None:
 def dump_and_recover(ledger: Deployment) -> None:
     """Load the dump under a running deployment; then bring the lost entries back from a bundle."""
     ledger.say("\nThe dump is loaded under the running deployment.")
-    with ledger.serving(LATER) as servers:
+    with ledger.serving(LATER, servers=SERVERS) as servers:
         load_dump(ledger)
         refused(ledger, servers)
     ledger.say("The lost entries come back from a bundle that holds them all (step 2).")
     attested = ("--against", LATER, "--reason", "the drill", "--nothing-later")
     ledger.command("audit", "recover", "evidence.zip", *attested)
     ledger.command("audit", "verify", "--against", LATER)
-    with ledger.serving(LATER) as servers:
+    with ledger.serving(LATER, works=False) as servers:
         assert ledger.register(servers, "one more").status_code == 409
-        for server, round_id in zip(servers, ("c", "waiting"), strict=True):
-            assert outcome(server, round_id) == "admitted"
+        for round_id in ("c", "waiting"):
+            assert outcome(servers[0], round_id) == "admitted"
     ledger.check_promises()
 
 
 def dump_and_reconcile(ledger: Deployment) -> None:
     """Load the dump again, and accept the loss: the cohort admits nothing, another one does."""
     ledger.say("\nThe dump is loaded once more, as before, and the loss is accepted (step 3).")
-    with ledger.serving(LATER) as servers:
+    with ledger.serving(LATER, servers=SERVERS) as servers:
         load_dump(ledger)
         refused(ledger, servers)
     ledger.command("audit", "reconcile", "--against", LATER, "--reason", "the drill")

@@ -40,7 +40,7 @@ def store(database_url: str) -> Iterator[Store]:
         yield opened
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def remembered_second_opinions() -> Iterator[None]:
     """Ask the second method each question once: forged bundles repeat the same questions."""
     deltas: dict[tuple[ShuffledRound, float], float | None] = {}

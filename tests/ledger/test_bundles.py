@@ -49,7 +49,6 @@ from tests.conftest import sqlite_url
 MakeRequest = Callable[..., RoundRequest]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "verify_bundle.py"
 AUDITOR = Accountant()  # another one than the ledger's
-pytestmark = pytest.mark.usefixtures("remembered_second_opinions")
 database_url = sqlite_url  # an entry has the same bytes in every database
 PHONES, TABLETS = "chains/000001.txt", "chains/000002.txt"
 

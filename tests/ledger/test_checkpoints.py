@@ -31,6 +31,8 @@ from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.values.signing import SigningKey, read_public_key
 from shuffle_ledger.ledger.verification.verifier import verify
 
+pytestmark = pytest.mark.policies
+
 MakeRequest = Callable[..., RoundRequest]
 
 

@@ -41,7 +41,6 @@ from tests.ledger.test_adaptive import rewrite
 
 EPSILON, DELTA = 3.0, 1e-6
 AUDITOR = Accountant()
-pytestmark = pytest.mark.usefixtures("remembered_second_opinions")
 database_url = sqlite_url  # an entry has the same bytes in every database
 KRR: dict[str, Any] = {"randomizer": "krr(k=10, epsilon0=2)", "reports": 20_000}
 LOCAL: dict[str, Any] = {"randomizer": "generic(epsilon0=1)", "reports": 20_000, "analysis": "clone"}

@@ -16,6 +16,8 @@ from shuffle_ledger.ledger.values.requests import Admitted, Incident, ReleaseTim
 from shuffle_ledger.ledger.values.windows import Window
 from tests.ledger.desk import AnyDesk
 
+pytestmark = pytest.mark.policies
+
 ROUND = ShuffledRound(randomizer=parse_randomizer("krr(k=4, epsilon0=1)"), reports=40_000)
 SAID: dict[str, Any] = {"reason": "a shard was lost", "actor": "ada"}
 Restating = Callable[..., Any]

@@ -38,7 +38,6 @@ from tests.ledger.test_bundles import altered, forged, leaves, lines_of, members
 PAGE = Path(__file__).parents[2] / "docs" / "bundle-format.md"
 CHAIN = "chains/000001.txt"
 AUDITOR = Accountant()
-pytestmark = pytest.mark.usefixtures("remembered_second_opinions")
 database_url = sqlite_url  # an entry has the same bytes in every database
 ZEROS = "0" * 64
 

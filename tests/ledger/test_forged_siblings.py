@@ -37,7 +37,6 @@ from tests.ledger.test_bundles import forged as forged_bundle
 from tests.ledger.test_bundles import members_of, repacked
 
 AUDITOR = Accountant()
-pytestmark = pytest.mark.usefixtures("remembered_second_opinions")
 database_url = sqlite_url  # an entry has the same bytes in every database
 KEY = SigningKey.generate()
 BOTH = ("phones", "watches")

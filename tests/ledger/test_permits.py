@@ -50,7 +50,7 @@ from shuffle_ledger.ledger.storage import permits as rows
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import Admitted, Incident, RoundRequest, Settled, SigningKey
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.policies]
 
 MakeRequest = Callable[..., RoundRequest]
 

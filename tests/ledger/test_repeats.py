@@ -29,6 +29,8 @@ from shuffle_ledger.ledger.values.requests import Admitted, RefusalReason, Refus
 from shuffle_ledger.workers import dispatch
 from tests.ledger.desk import break_promise
 
+pytestmark = pytest.mark.policies
+
 MakeRequest = Callable[..., RoundRequest]
 
 

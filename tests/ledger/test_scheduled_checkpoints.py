@@ -30,6 +30,8 @@ from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.values.signing import SigningKey
 from shuffle_ledger.ledger.verification.verifier import verify
 
+pytestmark = pytest.mark.policies
+
 MakeRequest = Callable[..., RoundRequest]
 
 

@@ -208,6 +208,7 @@ def stub(entries: list[LedgerEntry]) -> Store:
     return cast("Store", SimpleNamespace(entries_of=lambda _: iter(entries)))
 
 
+@pytest.mark.policies
 @pytest.mark.parametrize(
     ("change", "sequence", "word"),
     [
@@ -418,6 +419,7 @@ def test_a_round_whose_registered_content_was_edited_is_not_decided(
         admit(lived, accountant, "late")
 
 
+@pytest.mark.policies
 @pytest.mark.parametrize(
     "statements",
     [
@@ -436,6 +438,7 @@ def test_what_disappeared_is_missed(lived: Store, accountant: Accountant, statem
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # the other one knows its types
+@pytest.mark.policies
 @pytest.mark.parametrize(
     ("change", "word"),
     [
@@ -474,6 +477,7 @@ def test_values_of_other_types_are_named_and_stop_nothing(
     assert found["others"].ok
 
 
+@pytest.mark.policies
 @pytest.mark.parametrize(
     "change",
     [

@@ -24,6 +24,7 @@ from shuffle_ledger.ledger.storage.schema import initialise
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.conftest import own_server
 
 PROCESSES = 4
 WAIT_SECONDS_MAX = 60
@@ -109,6 +110,13 @@ def test_migrations_make_exactly_the_tables_of_the_code(empty_database_url: str)
             expected = {str(each.name) for each in table.constraints if isinstance(each, CheckConstraint)}
             assert {each["name"] for each in found.get_check_constraints(name)} == expected, name
     engine.dispose()
+
+
+@pytest.mark.system
+def test_the_postgresql_that_the_tests_bring_takes_the_schema() -> None:
+    """Also where the environment names another one: only this test starts it there."""
+    with own_server() as url:
+        assert initialise(url) == tables.SCHEMA_REVISION
 
 
 def test_initialising_again_changes_nothing(empty_database_url: str) -> None:
