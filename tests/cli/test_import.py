@@ -405,7 +405,7 @@ def test_ctrl_c_reaches_no_computing_child(files: Path) -> None:
 def _spawned(group: int) -> int:
     """Return how many computing children a group of processes has."""
     words = subprocess.run(
-        ["ps", "-o", "args=", "-g", str(group)], capture_output=True, text=True, check=False
+        ["ps", "-ww", "-o", "args=", "-g", str(group)], capture_output=True, text=True, check=False
     )
     return words.stdout.count("spawn_main")
 
