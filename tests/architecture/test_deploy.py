@@ -28,11 +28,13 @@ from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.schema import initialise
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.workers.celery_app import TIME_LIMIT_SECONDS
+from shuffle_ledger.workers.queues import QueueNames
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 BASE = DEPLOY / "kubernetes" / "base"
 OVERLAY = DEPLOY / "kubernetes" / "overlays" / "example"
+AUTOSCALED = DEPLOY / "kubernetes" / "overlays" / "autoscaled"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 # Only where there is something to say: a broker, a schedule of checkpoints.
 SOMETIMES = {"shuffle_ledger_workers", "shuffle_ledger_checkpoint_age_seconds"}
@@ -42,7 +44,7 @@ NAME = re.compile(r"\b(?:shuffle_ledger|process)_[a-z_]+|\bup\b")
 
 
 def _documents() -> list[dict[str, Any]]:
-    files = [*sorted(BASE.glob("*.yaml")), OVERLAY / "https-out.yaml"]
+    files = [*sorted(BASE.glob("*.yaml")), OVERLAY / "https-out.yaml", AUTOSCALED / "worker-autoscaler.yaml"]
     return [each for file in files for each in yaml.safe_load_all(file.read_text("utf-8"))]
 
 
@@ -183,6 +185,42 @@ def test_manifests_refer_to_each_other() -> None:
     for budget in budgets:
         assert budget["spec"]["selector"] == deployments[budget["metadata"]["name"]]["spec"]["selector"]
     assert {each["metadata"]["name"] for each in budgets} == {"server", "worker"}
+
+
+def test_the_autoscaler_follows_a_queue_that_servers_report(offered: set[str]) -> None:
+    chosen = yaml.safe_load((AUTOSCALED / "kustomization.yaml").read_text("utf-8"))
+    (scaler,) = (each for each in _documents() if each["kind"] == "HorizontalPodAutoscaler")
+    assert chosen["resources"] == ["../example", "worker-autoscaler.yaml"]
+    target = scaler["spec"]["scaleTargetRef"]
+    (patched,) = (each["target"] for each in chosen["patches"])
+    assert target["name"] == patched["name"] == "worker"
+    assert target["kind"] == patched["kind"] == "Deployment"
+    (budget,) = (
+        each["spec"]["minAvailable"]
+        for each in _documents()
+        if each["kind"] == "PodDisruptionBudget" and each["metadata"]["name"] == "worker"
+    )
+    assert scaler["spec"]["minReplicas"] > budget  # else no node with a worker can be emptied
+    (metric,) = (each["external"]["metric"] for each in scaler["spec"]["metrics"])
+    assert metric["name"] in offered
+    assert metric["selector"]["matchLabels"]["queue"] in QueueNames.__annotations__
+
+
+@pytest.mark.system
+def test_the_overlays_can_be_built() -> None:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("there is no kubectl")
+    for overlay, replicas in ((OVERLAY, 4), (AUTOSCALED, None)):
+        done = subprocess.run(
+            [kubectl, "kustomize", str(overlay)], capture_output=True, text=True, check=True
+        )
+        (worker,) = (
+            each
+            for each in yaml.safe_load_all(done.stdout)
+            if (each["kind"], each["metadata"]["name"]) == ("Deployment", "worker")
+        )
+        assert worker["spec"].get("replicas") == replicas
 
 
 def test_sign_in_and_webhooks_reach_those_that_need_them_and_no_others() -> None:
