@@ -16,7 +16,7 @@ from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.certificate import Certificate, Interval, RenyiBound
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.filters.charges import KnownBounds, charge_of
-from shuffle_ledger.accounting.filters.filter_set import Charge, FilterSet
+from shuffle_ledger.accounting.filters.filter_set import FilterCharge, FilterSet
 from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT, keep_freed_memory
 from shuffle_ledger.accounting.numeric.effort import MOST_EFFORT
 from shuffle_ledger.accounting.pld.approximate import (
@@ -135,7 +135,7 @@ class Accountant:
         self._spectra = SpectrumMemory()
         self._losses: OrderedDict[ShuffledRound, _Remembered] = OrderedDict()
         self._loss_bytes = 0
-        self._charges: OrderedDict[tuple[ShuffledRound, FilterSet], Charge] = OrderedDict()
+        self._charges: OrderedDict[tuple[ShuffledRound, FilterSet], FilterCharge] = OrderedDict()
         self._answers = _Answers()
         self._finer: dict[float, Accountant] = {}
         self._most_effort = validation.real("effort", effort, _EFFORT_EXPECTED) * MOST_EFFORT
@@ -209,7 +209,7 @@ class Accountant:
         """Returns whether the round's charge is in memory."""
         return (charged_as(shuffled)[0], filters) in self._charges
 
-    def charge(self, shuffled: ShuffledRound, filters: FilterSet) -> Charge:
+    def charge(self, shuffled: ShuffledRound, filters: FilterSet) -> FilterCharge:
         """Returns the charge of a round in each of a budget's filters, cached; see `charge_of`. With several
         reports of a user, the charges of the rounds that it is charged as are added up."""
         single, count = charged_as(shuffled)

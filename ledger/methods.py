@@ -71,14 +71,14 @@ class Pause:
 
 
 @dataclass(frozen=True)
-class Found(Generic[Answer]):
+class NextValues(Generic[Answer]):
     """The next values of a listing."""
 
     values: Sequence[Answer]
 
 
 Steps = Generator[Ask | Pause, Any, Answer]
-Pages = Generator[Ask | Pause | Found[Answer], Any, None]
+Pages = Generator[Ask | Pause | NextValues[Answer], Any, None]
 
 
 class Blocking:
@@ -176,7 +176,7 @@ def _listed(ledger: Blocking, steps: Generator[Any, Any, Answer]) -> Generator[A
             done: Answer = end.value
             return done
         answer, failure = None, None
-        if isinstance(step, Found):
+        if isinstance(step, NextValues):
             yield from step.values
             continue
         try:
@@ -215,7 +215,7 @@ async def _awaited_list(
                 ended.append(end.value)
             return
         answer, failure = None, None
-        if isinstance(step, Found):
+        if isinstance(step, NextValues):
             for value in step.values:
                 yield value
             continue
@@ -269,7 +269,7 @@ class Operations:
         pages, so that the first ones are there soon."""
         while True:
             page: list[Cohort] = yield _cohorts_behind(after)
-            yield Found(page)
+            yield NextValues(page)
             if len(page) < PAGE_ROWS:
                 return
             after = page[-1].name
@@ -299,7 +299,7 @@ class Operations:
         asked = ListRounds(cohort=cohort, outcome=outcome, since=since, limit=PAGE_ROWS)
         while True:
             page = yield Ask(operation=operations.LIST_ROUNDS, asked=asked)
-            yield Found(page.rounds)
+            yield NextValues(page.rounds)
             if page.after is None:
                 return
             asked = replace(asked, after=page.after)
@@ -311,7 +311,7 @@ class Operations:
         while last is not None:
             asked = ListEntries(cohort=cohort, after=last, limit=PAGE_ROWS)
             page = yield Ask(operation=operations.LIST_ENTRIES, asked=asked)
-            yield Found(page.entries)
+            yield NextValues(page.entries)
             last = page.after
 
     @listing
@@ -337,7 +337,7 @@ class Operations:
         asked = ListEvents(after=after, limit=PAGE_ROWS, cohort=cohort, kind=tuple(kinds))  # type: ignore[arg-type]  # the one who answers checks them
         while True:
             page = yield Ask(operation=operations.LIST_EVENTS, asked=asked)
-            yield Found(page.events)
+            yield NextValues(page.events)
             asked = replace(asked, after=page.after)
             if page.more:
                 continue
@@ -360,7 +360,7 @@ class Operations:
         while position is not None:
             asked = ListHeads(after=position, limit=PAGE_ROWS)
             page = yield Ask(operation=operations.LIST_HEADS, asked=asked)
-            yield Found([read_head(each) for each in page["heads"]])
+            yield NextValues([read_head(each) for each in page["heads"]])
             position = page.get("after")
 
     @method

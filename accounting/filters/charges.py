@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from shuffle_ledger.accounting.filters.filter_set import Charge, FilterSet
+from shuffle_ledger.accounting.filters.filter_set import FilterCharge, FilterSet
 from shuffle_ledger.accounting.filters.gaussian_and_renyi import GaussianFilter, RenyiFilter
 from shuffle_ledger.accounting.numeric.arrays import TINY, UNIT_ROUND_OFF, FloatArray, IndexArray
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
@@ -99,7 +99,7 @@ def charge_of(
     slack: float,
     certain_loss: float = 0.0,
     known: KnownBounds | None = None,
-) -> Charge:
+) -> FilterCharge:
     """Returns about the smallest certified charge of every filter, and what the round uses of the accounts of
     delta.
 
@@ -125,13 +125,13 @@ def charge_of(
         cost if exact is None or not math.isinf(one.order) else min(cost, exact)
         for one, cost in zip(filters.renyi, map(_rounded_up, renyi), strict=True)
     ]
-    return Charge(gaussian=tuple(map(_rounded_up, gaussian)), renyi=tuple(rounded), account=account)
+    return FilterCharge(gaussian=tuple(map(_rounded_up, gaussian)), renyi=tuple(rounded), account=account)
 
 
 def is_covered(
     pair: PrivacyLossDistribution,
     filters: FilterSet,
-    charge: Charge,
+    charge: FilterCharge,
     *,
     slack: float,
     finer: float = 1.0,

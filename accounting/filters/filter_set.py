@@ -60,7 +60,7 @@ _LEAST_SOUGHT = 1e-300
 
 
 @dataclass(frozen=True, kw_only=True)
-class Charge:
+class FilterCharge:
     """The cost of one round in each filter; exact fractions.
 
     Attributes:
@@ -74,13 +74,13 @@ class Charge:
     renyi: tuple[Fraction, ...]
     account: tuple[Fraction, ...]
 
-    def __mul__(self, count: int | Fraction) -> Charge:
-        return Charge(**{name: tuple(count * one for one in part) for name, part in vars(self).items()})
+    def __mul__(self, count: int | Fraction) -> FilterCharge:
+        return FilterCharge(**{name: tuple(count * one for one in part) for name, part in vars(self).items()})
 
-    def at_least(self, other: Charge) -> Charge:
+    def at_least(self, other: FilterCharge) -> FilterCharge:
         """Returns the larger of two charges, filter by filter."""
         pairs = {name: zip(part, vars(other)[name], strict=True) for name, part in vars(self).items()}
-        return Charge(**{name: tuple(max(a, b) for a, b in pair) for name, pair in pairs.items()})
+        return FilterCharge(**{name: tuple(max(a, b) for a, b in pair) for name, pair in pairs.items()})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from shuffle_ledger.accounting.accountant import DEFAULT_PRECISION, Accountant
 from shuffle_ledger.accounting.filters.charges import is_covered
-from shuffle_ledger.accounting.filters.filter_set import Charge, FilterSet
+from shuffle_ledger.accounting.filters.filter_set import FilterCharge, FilterSet
 from shuffle_ledger.accounting.pld.approximate import ROUNDED
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, charged_as
 
@@ -45,9 +45,9 @@ class Coverage:
         wanted.append(_COARSEST_PRECISION)
         self._accountants = {accountant.precision: accountant}
         self.precisions = tuple(dict.fromkeys(wanted))
-        self._known: OrderedDict[tuple[ShuffledRound, FilterSet, Charge], bool] = OrderedDict()
+        self._known: OrderedDict[tuple[ShuffledRound, FilterSet, FilterCharge], bool] = OrderedDict()
 
-    def covers(self, shuffled: ShuffledRound, filters: FilterSet, charge: Charge) -> bool:
+    def covers(self, shuffled: ShuffledRound, filters: FilterSet, charge: FilterCharge) -> bool:
         """Returns whether `charge` is certainly enough for the round. With several reports of a user, each of
         the rounds that it is charged as must be covered by an equal part of the charge. A charge for a
         certain loss of everything covers any slack: no filter that an account limits holds with it.
@@ -74,7 +74,9 @@ class Coverage:
                 self._known.popitem(last=False)
         return self._known[key]
 
-    def _proves(self, precision: float, shuffled: ShuffledRound, filters: FilterSet, charge: Charge) -> bool:
+    def _proves(
+        self, precision: float, shuffled: ShuffledRound, filters: FilterSet, charge: FilterCharge
+    ) -> bool:
         if precision not in self._accountants:
             self._accountants[precision] = Accountant(precision=precision)
         accountant = self._accountants[precision]

@@ -207,7 +207,7 @@ def _exit_code(made: Statement) -> ExitCode:
     return ExitCode.NOT_VERIFIED if damaged else ExitCode.DONE
 
 
-def papers_here() -> dict[str, Callable[[Statement], bytes]]:
+def statement_files_here() -> dict[str, Callable[[Statement], bytes]]:
     """Returns how statements are set as files for people, where the libraries for that are installed."""
     return {
         form: _SETTERS[form]

@@ -11,7 +11,7 @@ import click
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.cli.backends.database import health_of
 from shuffle_ledger.cli.backends.session import Session, open_session, settings_from
-from shuffle_ledger.cli.commands.audit_statement import papers_here
+from shuffle_ledger.cli.commands.audit_statement import statement_files_here
 from shuffle_ledger.cli.failures import BadValue, require
 from shuffle_ledger.cli.options import broker_option, database_options, output_options
 from shuffle_ledger.cli.rendering.started import present_start
@@ -91,7 +91,7 @@ def dispatch_of(session: Session) -> Dispatch:
     shared: dict[str, Any] = {
         "decide": functools.partial(_decide_here, session),
         "health": functools.partial(health_of, session),
-        "papers": papers_here(),
+        "statement_files": statement_files_here(),
     }
     if session.settings.broker_url is None:
         return Dispatch(**shared)

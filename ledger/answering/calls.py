@@ -19,8 +19,8 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.texts import checked_text
 
 Answer = TypeVar("Answer")
-Desk: TypeAlias = Literal["deciding", "pricing", "calculating", "auditing"]  # of a server: see `Service`
-Place: TypeAlias = "Desk | Callable[[Any], Desk] | None"
+ThreadName: TypeAlias = Literal["deciding", "pricing", "calculating", "auditing"]  # see `Service`
+Place: TypeAlias = "ThreadName | Callable[[Any], ThreadName] | None"
 Function: TypeAlias = "Callable[[Call, Any], Answer]"
 
 
@@ -37,14 +37,14 @@ class Call:
     actor: str
     team: str | None
     token: AccessToken | None = None  # None: the caller opened the database, and sees everything
-    computing: Accountant | None = None  # None: the function was given no desk
+    computing: Accountant | None = None  # None: the function was given no thread
     progress: Callable[[str, int, int], None] = silent
 
     @property
     def accountant(self) -> Accountant:
         """What computes the answer."""
         if self.computing is None:
-            raise AssertionError("this function computes: it needs a desk")
+            raise AssertionError("this function computes: it needs a thread with an accountant")
         return self.computing
 
     @property
@@ -131,8 +131,8 @@ def answers(
 ) -> Callable[[Function[Answer]], Function[Answer]]:
     """Return a decorator of the function that answers an operation.
 
-    `at`: the desk of a server where it gets an accountant, or which desk for a question; None: it computes
-    nothing.
+    `at`: the thread of a server on which it gets an accountant, or which one for a question; None: it
+    computes nothing.
     """
 
     def kept(function: Function[Answer]) -> Function[Answer]:
@@ -143,6 +143,6 @@ def answers(
 
 
 def answer_to(operation: Operation[..., Answer]) -> tuple[Function[Answer], Place]:
-    """Return the function that answers an operation, and its desk; imports the module of its tag."""
+    """Return the function that answers an operation, and its thread; imports the module of its tag."""
     import_module(f"shuffle_ledger.ledger.answering.{operation.tag}")
     return _FUNCTIONS[operation.name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from shuffle_ledger.ledger import operations
-from shuffle_ledger.ledger.answering.calls import Call, Desk, answers
+from shuffle_ledger.ledger.answering.calls import Call, ThreadName, answers
 from shuffle_ledger.ledger.decisions.budget_changes import change_budget as decide_budget
 from shuffle_ledger.ledger.decisions.opening import check_opening, open_cohort
 from shuffle_ledger.ledger.decisions.quotas import QuotaReading, quotas_of
@@ -22,7 +22,7 @@ from shuffle_ledger.ledger.values.requests import Cohort, RoundRequest, cohort_f
 from shuffle_ledger.ledger.values.texts import checked_text
 
 
-def _composing(asked: asking.OpenCohort) -> Desk:
+def _composing(asked: asking.OpenCohort) -> ThreadName:
     return "deciding" if asked.plan is None else "auditing"  # composing a plan may take minutes
 
 

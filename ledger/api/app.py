@@ -23,17 +23,17 @@ from shuffle_ledger.ledger import request_ids, telemetry
 from shuffle_ledger.ledger.access import tokens_named_as_subjects
 from shuffle_ledger.ledger.api import description, problems
 from shuffle_ledger.ledger.api.access_log import QUIET, AccessLog
+from shuffle_ledger.ledger.api.accountant_thread import AccountantThread
 from shuffle_ledger.ledger.api.auth.middleware import API_PREFIX, Door, Gate
 from shuffle_ledger.ledger.api.auth.oidc_settings import OidcSettings
 from shuffle_ledger.ledger.api.auth.rate_limits import FailureLimit
 from shuffle_ledger.ledger.api.auth.sessions import Sessions
 from shuffle_ledger.ledger.api.cohort_uses import CohortUses
 from shuffle_ledger.ledger.api.dependencies import Dispatch, Service
-from shuffle_ledger.ledger.api.desk import Desk
 from shuffle_ledger.ledger.api.jobs import Jobs
 from shuffle_ledger.ledger.api.metrics import Metrics
 from shuffle_ledger.ledger.api.overview import Overview
-from shuffle_ledger.ledger.api.pages import papers, rounds, routes
+from shuffle_ledger.ledger.api.pages import rounds, routes, statement_files
 from shuffle_ledger.ledger.api.recent import RecentBudgets
 from shuffle_ledger.ledger.api.root_path import RootPath, checked_root_path
 from shuffle_ledger.ledger.api.routes import router
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 Handler = Callable[[Request, Exception], Awaitable[Response]]
 
-THREADS_MAX = 11  # for the database; with four desks, no more than it gives connections
+THREADS_MAX = 11  # for the database; with those of four accountants, no more than it gives connections
 CALCULATIONS_MAX = 32  # of calculators, in line; others are asked to come again
 _ABOUT = (
     "Privacy budgets of shuffled telemetry: what may be collected is decided here, before it is. The values "
@@ -86,17 +86,17 @@ def create_app(
     door = Door(store, FailureLimit(burst=settings.authentication_failures, clock=clock), oidc)
     key = settings.session_key.get_secret_value() if settings.session_key else None
     sessions = Sessions(key)
-    auditing = Desk(Accountant(precision=settings.precision))
+    auditing = AccountantThread(Accountant(precision=settings.precision))
     service = Service(
         settings=settings,
         store=store,
         dispatch=dispatch,
         sessions=sessions,
         door=door,
-        deciding=Desk(Accountant(precision=settings.precision)),
-        pricing=Desk(Accountant(precision=settings.precision)),
-        calculating=Desk(Accountant(), line_max=CALCULATIONS_MAX),
-        reading=Desk(Accountant(precision=settings.precision)),
+        deciding=AccountantThread(Accountant(precision=settings.precision)),
+        pricing=AccountantThread(Accountant(precision=settings.precision)),
+        calculating=AccountantThread(Accountant(), line_max=CALCULATIONS_MAX),
+        reading=AccountantThread(Accountant(precision=settings.precision)),
         budgets=RecentBudgets(store),
         auditing=auditing,
         jobs=Jobs(auditing, clock),
@@ -158,7 +158,7 @@ def _oidc_of(settings: Settings, store: Store, clock: Callable[[], float]) -> Op
 
 def _offer(app: FastAPI) -> None:
     """Add all routes."""
-    routers = (router(), routes.router, rounds.router, papers.router)
+    routers = (router(), routes.router, rounds.router, statement_files.router)
     for each in routers:
         app.include_router(each)
     app.state.offered = [route for each in routers for route in each.routes]

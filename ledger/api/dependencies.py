@@ -1,4 +1,4 @@
-"""What routes share: the store, the desks, how rounds get decided, and what somebody may see."""
+"""What routes share: the store, the threads, how rounds get decided, and what somebody may see."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger import telemetry
 from shuffle_ledger.ledger.access import AccessToken, Permission, refusal
 from shuffle_ledger.ledger.answering.calls import Call, seen_name, sees_round
+from shuffle_ledger.ledger.api.accountant_thread import AccountantThread
 from shuffle_ledger.ledger.api.auth.middleware import Door
 from shuffle_ledger.ledger.api.auth.sessions import Sessions
 from shuffle_ledger.ledger.api.cohort_uses import CohortUses
-from shuffle_ledger.ledger.api.desk import Desk
 from shuffle_ledger.ledger.api.jobs import Jobs
-from shuffle_ledger.ledger.api.line import Line
+from shuffle_ledger.ledger.api.line import DecisionLine
 from shuffle_ledger.ledger.api.memory import AnswerMemory
 from shuffle_ledger.ledger.api.overview import Overview
 from shuffle_ledger.ledger.api.pages.spending import Continuation
@@ -60,7 +60,7 @@ class Dispatch:
     publish: Callable[[str], bool] | None = None  # to workers; None: no broker, `decide` is used
     health: Callable[[], Health] | None = None  # with checkpoints and queues; None: the ledger's own
     # Statements as files for people, by the ending of their names.
-    papers: Mapping[str, Callable[[Statement], bytes]] = field(default_factory=dict)
+    statement_files: Mapping[str, Callable[[Statement], bytes]] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
@@ -71,31 +71,31 @@ class Service:
     store: Store
     dispatch: Dispatch
     sessions: Sessions
-    deciding: Desk
-    pricing: Desk
-    calculating: Desk  # of the command line's precision
-    reading: Desk
-    budgets: RecentBudgets  # at the desk for reading
-    auditing: Desk
+    deciding: AccountantThread
+    pricing: AccountantThread
+    calculating: AccountantThread  # of the command line's precision
+    reading: AccountantThread
+    budgets: RecentBudgets  # on the thread for reading
+    auditing: AccountantThread
     door: Door
     uses: CohortUses
-    overview: Overview  # at the desk for reading
+    overview: Overview  # on the thread for reading
     observe_decision: Callable[[str, float], None] = lambda _outcome, _seconds: None
     root_path: str = ""  # before every address in answers; empty: the server has the whole host
-    jobs: Jobs  # at the desk for auditing
+    jobs: Jobs  # on the thread for auditing
     is_ending: bool = False  # the server was asked to stop, and answers until others take its place
     profiles: AnswerMemory[tuple[ProfilePoint, ...]] = field(default_factory=AnswerMemory)
     continuations: AnswerMemory[Continuation | None] = field(default_factory=AnswerMemory)
     calculations: AnswerMemory[Json] = field(default_factory=AnswerMemory)
     published: dict[str, tuple[float, Any]] = field(default_factory=dict)  # answers to all
     _fits: AnswerMemory[Fits] = field(default_factory=AnswerMemory)
-    _line: Line = field(init=False)
+    _line: DecisionLine = field(init=False)
     _tasks: set[asyncio.Task[Outcome | Pending]] = field(default_factory=set)
     _begun: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        """Begin the line at the desk for decisions."""
-        self._line = Line(self.store, self.deciding)
+        """Begin the line of the thread for decisions."""
+        self._line = DecisionLine(self.store, self.deciding)
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Go on with some work that no answer waits for; at most one at a time, others are dropped."""

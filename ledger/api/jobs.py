@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.access import AccessToken
-from shuffle_ledger.ledger.api.desk import Desk
+from shuffle_ledger.ledger.api.accountant_thread import AccountantThread
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound, TryAgain
 from shuffle_ledger.ledger.evidence.statement_builder import Progress
 from shuffle_ledger.ledger.operations import State, StatementProgress, VerificationProgress
@@ -75,9 +75,9 @@ class Jobs:
     again and made anew.
     """
 
-    def __init__(self, desk: Desk, clock: Callable[[], float] = time.monotonic) -> None:
-        """Work at a desk."""
-        self._desk = desk
+    def __init__(self, thread: AccountantThread, clock: Callable[[], float] = time.monotonic) -> None:
+        """Work on a thread."""
+        self._thread = thread
         self._clock = clock
         self._jobs: dict[str, Job] = {}
 
@@ -127,7 +127,7 @@ class Jobs:
 
     async def _made(self, job: Job, work: Work) -> bytes:
         try:
-            found = await self._desk.run(lambda accountant: work(accountant, job.tell))
+            found = await self._thread.run(lambda accountant: work(accountant, job.tell))
             if job.is_kept and len(found) > DOCUMENT_BYTES_MAX:
                 kind, limit = job.wanted.kind, f"{DOCUMENT_BYTES_MAX >> 20} MiB"
                 expected = f"fewer of them: the {kind} is larger than {limit}"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.ledger.api.desk import Desk
+from shuffle_ledger.ledger.api.accountant_thread import AccountantThread
 from shuffle_ledger.ledger.decisions.batches import admit_each
 from shuffle_ledger.ledger.storage import Store
 from shuffle_ledger.ledger.values import Outcome, RoundRequest
@@ -18,30 +18,30 @@ TOGETHER_MAX = 16  # rounds in one commit: with more of them, a round costs litt
 
 
 @dataclass(kw_only=True, eq=False)
-class _Waiting:
+class _WaitingRound:
     request: RoundRequest
     actor: str
     answer: Answer = None
 
 
-class Line:
-    """Rounds in the order in which they came, decided at one desk."""
+class DecisionLine:
+    """Rounds in the order in which they came, decided on one thread."""
 
-    def __init__(self, store: Store, desk: Desk) -> None:
-        self._store, self._desk = store, desk
-        self._line: list[_Waiting] = []
-        self._lock = threading.Lock()  # of the list: it grows in the event loop, and shrinks at the desk
+    def __init__(self, store: Store, thread: AccountantThread) -> None:
+        self._store, self._thread = store, thread
+        self._line: list[_WaitingRound] = []
+        self._lock = threading.Lock()  # of the list: it grows in the event loop, and shrinks on the thread
 
     async def admit_at_once(self, request: RoundRequest, *, actor: str) -> Outcome | None:
         """Return what `decisions.admit_at_once` returns, and raise what it raises, or TryAgain if the line is
         full.
         """
-        mine = _Waiting(request=request, actor=actor)
+        mine = _WaitingRound(request=request, actor=actor)
         with self._lock:
             self._line.append(mine)
         try:
-            # At the desk one works after the other: this round is decided now, or was by an earlier caller.
-            await self._desk.run(self._decide, quick=True)
+            # The thread works for one after the other: this round is decided now, or was before.
+            await self._thread.run(self._decide, quick=True)
         finally:
             with self._lock:
                 if mine in self._line:

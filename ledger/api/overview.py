@@ -13,16 +13,16 @@ from typing import Final, TypeVar
 from shuffle_ledger.accounting import Accountant, AccountingError
 from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.errors import LedgerError
-from shuffle_ledger.ledger.policies.registry import Books
+from shuffle_ledger.ledger.policies.registry import LossSource
+from shuffle_ledger.ledger.reports.chain_outlines import ChainOutline, chain_outlines
 from shuffle_ledger.ledger.reports.forecasts import KINDS_MAX as FITTING_MAX
 from shuffle_ledger.ledger.reports.forecasts import (
     FittingRounds,
-    ScheduleOfLate,
+    RecentSchedule,
     by_frequency,
     schedule_forecast,
     what_fits,
 )
-from shuffle_ledger.ledger.reports.glimpses import Glimpse, glimpses
 from shuffle_ledger.ledger.reports.listing import CohortHead
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
@@ -41,7 +41,7 @@ class Outlook:
     """The future of a cohort, if it goes on at the present pace; the numbers are those of `forecast`."""
 
     fits: tuple[FittingRounds, ...]  # of the kinds in use, as `budget` lists them
-    of_late: ScheduleOfLate | None  # None: no schedule is recognized
+    of_late: RecentSchedule | None  # None: no schedule is recognized
 
 
 class Overview:
@@ -51,36 +51,36 @@ class Overview:
         """Begin with nothing."""
         self._store = store
         self._lock = threading.Lock()
-        self._glimpses: OrderedDict[str, Glimpse] = OrderedDict()
+        self._outlines: OrderedDict[str, ChainOutline] = OrderedDict()
         self._outlooks: OrderedDict[str, tuple[int, date, Outlook | None]] = OrderedDict()
 
-    def glimpses(self, heads: Collection[CohortHead]) -> dict[str, Glimpse]:
-        """Return the glimpses of cohorts up to their heads; later ones, if the heads moved meanwhile."""
+    def outlines(self, heads: Collection[CohortHead]) -> dict[str, ChainOutline]:
+        """Return the outlines of cohorts up to their heads; later ones, if the heads moved meanwhile."""
         sequences = {head.body.cohort: head.body.sequence for head in heads}
         with self._lock:
-            known = {name: self._glimpses[name] for name in sequences if name in self._glimpses}
+            known = {name: self._outlines[name] for name in sequences if name in self._outlines}
         moved = [name for name, sequence in sequences.items() if known.get(name) is None
                  or known[name].sequence < sequence]  # fmt: skip
         if moved:
-            read = glimpses(self._store, moved)
+            read = chain_outlines(self._store, moved)
             known |= read
-            for name, glimpse in read.items():
-                self._keep(self._glimpses, name, glimpse)
+            for name, outline in read.items():
+                self._keep(self._outlines, name, outline)
         return known
 
     def known_outlooks(
-        self, seen: Sequence[tuple[str, Glimpse]], *, today: date
+        self, seen: Sequence[tuple[str, ChainOutline]], *, today: date
     ) -> dict[str, Outlook | None]:
         """Return the outlooks of cohorts that were computed before, as `outlooks` does."""
         with self._lock:
             kept = {name: self._outlooks[name] for name, _ in seen if name in self._outlooks}
-        sequences = {name: glimpse.sequence for name, glimpse in seen}
+        sequences = {name: outline.sequence for name, outline in seen}
         return {name: one[2] for name, one in kept.items() if one[:2] == (sequences[name], today)}
 
     def outlooks(
         self,
         accountant: Accountant,
-        seen: Sequence[tuple[str, Glimpse]],
+        seen: Sequence[tuple[str, ChainOutline]],
         *,
         today: date,
         seconds: float = COMPUTED_SECONDS,
@@ -92,7 +92,7 @@ class Overview:
 
         Args:
             accountant: computes with the ledger's precision.
-            seen: cohorts with their glimpses, the most urgent first.
+            seen: cohorts with their outlines, the most urgent first.
             today: the first day of all schedules.
             seconds: after which no other computation is begun; 0: one is made.
         """
@@ -102,8 +102,8 @@ class Overview:
             ends = time.monotonic() + seconds
             self._store.remember_first_bodies(list(unknown))
             for view in self._store.views(list(unknown)):
-                name, glimpse = view.cohort.name, unknown[view.cohort.name]
-                computed = self._computed(accountant, view, glimpse, today)
+                name, outline = view.cohort.name, unknown[view.cohort.name]
+                computed = self._computed(accountant, view, outline, today)
                 found[name] = computed
                 self._keep(self._outlooks, name, (view.head_sequence, today, computed))
                 if time.monotonic() > ends:
@@ -111,18 +111,18 @@ class Overview:
         return found
 
     def _computed(
-        self, accountant: Accountant, view: CohortView, glimpse: Glimpse, today: date
+        self, accountant: Accountant, view: CohortView, outline: ChainOutline, today: date
     ) -> Outlook | None:
-        if view.head_sequence != glimpse.sequence or glimpse.latest is None:
+        if view.head_sequence != outline.sequence or outline.latest is None:
             return None
-        books = Books(store=self._store, accountant=accountant, keep=False)
+        losses = LossSource(store=self._store, accountant=accountant, keep=False)
         try:
-            if not _has_losses(books, view, glimpse):
+            if not _has_losses(losses, view, outline):
                 return None
-            late = glimpse.schedule
+            late = outline.schedule
             return Outlook(
-                fits=what_fits(books, view, by_frequency(view.local), on=today),
-                of_late=schedule_forecast(books, view, late, today=today) if late is not None else None,
+                fits=what_fits(losses, view, by_frequency(view.local), on=today),
+                of_late=schedule_forecast(losses, view, late, today=today) if late is not None else None,
             )
         except (AccountingError, LedgerError):
             return None  # the cohort's own page says what is wrong
@@ -135,15 +135,15 @@ class Overview:
                 memory.popitem(last=False)
 
 
-def _has_losses(books: Books, view: CohortView, glimpse: Glimpse) -> bool:
+def _has_losses(losses: LossSource, view: CohortView, outline: ChainOutline) -> bool:
     """Return whether all privacy losses that the forecasts need are stored, and few; give them to the
     accountant.
     """
     if view.cohort.policy == POLICY_PLAN or view.cohort.status != "open":
         return True
-    kinds = glimpse.schedule.kinds if glimpse.schedule is not None else ()
+    kinds = outline.schedule.kinds if outline.schedule is not None else ()
     needed = {*by_frequency(view.local)[:FITTING_MAX], *kinds}
     if len(needed) > KINDS_MAX:
         return False
-    loss_cache.recall(books.store, books.accountant, needed)
-    return not loss_cache.unknown(books.accountant, needed)
+    loss_cache.recall(losses.store, losses.accountant, needed)
+    return not loss_cache.unknown(losses.accountant, needed)

@@ -59,12 +59,12 @@ class ServedAsk:
         return {} if self.waited is None else {"Preference-Applied": f"wait={self.waited:g}"}
 
     async def answered(self, asked: Any) -> Any:
-        """Return what the function of `ledger.answering` answers, at its desk."""
+        """Return what the function of `ledger.answering` answers, on its thread."""
         function, at = answer_to(self.operation)
-        desk = at(asked) if callable(at) else at
-        if desk is None:
+        thread = at(asked) if callable(at) else at
+        if thread is None:
             return await in_thread(function, self.call, asked)
-        return await getattr(self.service, desk).run(
+        return await getattr(self.service, thread).run(
             lambda accountant: function(replace(self.call, computing=accountant), asked)
         )
 

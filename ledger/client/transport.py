@@ -85,7 +85,7 @@ class _Transient(Exception):
         self.wait_seconds = wait_seconds
 
 
-class _Wire:
+class _Requests:
     """The requests to one server, with one token."""
 
     def __init__(self, url: str, token: str, *, timeout_seconds: float, retry_seconds: float) -> None:
@@ -159,7 +159,7 @@ class _Attempts:
         return _Transient(self._lost or unavailable)
 
 
-class Wire(_Wire):
+class Wire(_Requests):
     """The connections to one server, with one token."""
 
     def __init__(
@@ -207,7 +207,7 @@ class Wire(_Wire):
             raise last.error from last
 
 
-class AsyncWire(_Wire):
+class AsyncWire(_Requests):
     """As `Wire`, for one event loop."""
 
     def __init__(

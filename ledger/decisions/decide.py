@@ -24,7 +24,7 @@ from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.base import slot_of
 from shuffle_ledger.ledger.policies.policy import decided_together
-from shuffle_ledger.ledger.policies.registry import Books
+from shuffle_ledger.ledger.policies.registry import LossSource
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
@@ -48,14 +48,14 @@ class Decision:
     message: str | None = None  # names all budgets that refuse the round; None: none does
 
 
-def decide(books: Books, views: Sequence[CohortView], request: RoundRequest) -> list[Decision]:
+def decide(losses: LossSource, views: Sequence[CohortView], request: RoundRequest) -> list[Decision]:
     """Returns what each budget of a round, as `views` say they are, answers to it: the machine decides once,
     for all of them.
 
     Raises:
         AccountingError, LedgerError: the numbers cannot be computed.
     """
-    policies = {view.cohort.name: registry.policy_of(books.store, view) for view in views}
+    policies = {view.cohort.name: registry.policy_of(losses.store, view) for view in views}
     unseen, states, costs = {}, {}, {}
     for view in views:
         name, policy = view.cohort.name, policies[view.cohort.name]
@@ -63,7 +63,7 @@ def decide(books: Books, views: Sequence[CohortView], request: RoundRequest) -> 
         if refused is not None:
             unseen[name] = refused
             continue
-        states[name], costs[name] = policy.state(view), policy.cost(books, request.round)
+        states[name], costs[name] = policy.state(view), policy.cost(losses, request.round)
     postings = decided_together(states, costs)
     decisions, refusals = list[Decision](), list[tuple[Cohort, Refusal]]()
     for view in views:
@@ -71,7 +71,7 @@ def decide(books: Books, views: Sequence[CohortView], request: RoundRequest) -> 
         accounted, refused, spent = slot_of(request.round), unseen.get(name), None
         details: Mapping[str, Any] = {}
         if refused is None:
-            step = policy.decided(books, view, request.round, costs[name], postings[name])
+            step = policy.decided(losses, view, request.round, costs[name], postings[name])
             accounted, spent, details = step.accounted or accounted, step.spent, step.details
             refused = refusal_of(policy, view, accounted, step)
         if refused is not None:
@@ -94,8 +94,8 @@ def is_quick(store: Store, accountant: Accountant, view: CohortView, request: Ro
     accounted = policy.accounted(view, request.round)
     if accounted is None:
         return True
-    books = Books(store=store, accountant=accountant)
-    return policy.is_quick(books, accounted) and loss_cache.is_stored(store, accounted)
+    losses = LossSource(store=store, accountant=accountant)
+    return policy.is_quick(losses, accounted) and loss_cache.is_stored(store, accounted)
 
 
 def prepare(store: Store, accountant: Accountant, view: CohortView, request: RoundRequest) -> bool:
@@ -108,7 +108,7 @@ def prepare(store: Store, accountant: Accountant, view: CohortView, request: Rou
     accounted = policy.accounted(view, request.round)
     if accounted is None or not loss_cache.is_stored(store, accounted):
         return False
-    return policy.prepare(Books(store=store, accountant=accountant), accounted)
+    return policy.prepare(LossSource(store=store, accountant=accountant), accounted)
 
 
 def drafts(
@@ -133,7 +133,7 @@ def drafts(
     Raises:
         What `decide` raises.
     """
-    decisions = decide(Books(store=store, accountant=accountant), views, request)
+    decisions = decide(LossSource(store=store, accountant=accountant), views, request)
     refused_by = {
         view.cohort.name: _numbers_of(decision, view)
         for view, decision in zip(views, decisions, strict=True)

@@ -67,7 +67,7 @@ def described_now(record: RoundRecord) -> ShuffledRound:
     """Returns the present description of a round: as declared, settled, corrected, or recorded as an incident
     last."""
     described = record.request.round
-    for one in record.told:
+    for one in record.restatements:
         described = (
             with_reports(described, one.reports) if isinstance(one, Settled) else one.round or IN_CLEAR
         )

@@ -18,7 +18,7 @@ from shuffle_ledger.ledger.decisions.windows import open_periods, placed, views_
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.machine import Cause
 from shuffle_ledger.ledger.policies.base import IN_CLEAR
-from shuffle_ledger.ledger.policies.registry import Books
+from shuffle_ledger.ledger.policies.registry import LossSource
 from shuffle_ledger.ledger.storage.rows import EntryDraft, NewRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, LedgerEntry
@@ -124,10 +124,10 @@ def _first_entries(
     if not dry_run:
         open_periods(store, placing, actor=asked.actor)
     new = NewRoundRequest(request=request, actor=asked.actor)  # a release may have any name
-    books = Books(store=store, accountant=accountant)
+    losses = LossSource(store=store, accountant=accountant)
 
     def drafted(found: Sequence[NewRound]) -> list[EntryDraft]:
-        return [first_draft(books, asked, each.view, new.stored(each)) for each in found]
+        return [first_draft(losses, asked, each.view, new.stored(each)) for each in found]
 
     # What takes a computation is computed now, where nothing waits for it.
     views = views_of(store, placing) if dry_run else store.views(request.cohorts)

@@ -15,7 +15,7 @@ from shuffle_ledger.ledger.decisions.decide import check_sizes
 from shuffle_ledger.ledger.errors import InvalidValue, UnacceptedWarnings
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.policy import BudgetPolicy
-from shuffle_ledger.ledger.policies.registry import Books
+from shuffle_ledger.ledger.policies.registry import LossSource
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.audiences import check_selectable
@@ -148,5 +148,5 @@ def _policy(
     for one in plan:
         check_sizes(one, cohort.population)
     return registry.policy_with_slots(
-        Books(store=store, accountant=accountant), cohort, plan, approximate_share=approximate_share
+        LossSource(store=store, accountant=accountant), cohort, plan, approximate_share=approximate_share
     )

@@ -109,7 +109,9 @@ def record_of(store: Store, stored: StoredRound) -> RoundRecord:
     """Return a stored round and all that has happened to it."""
     outcome = outcome_of(store, stored)
     closing = closing_of(store, stored)
-    told = [restatement_from(_own(one, stored)) for one in store.told(stored.cohort, stored.round_id)]
+    told = [
+        restatement_from(_own(one, stored)) for one in store.restatements_of(stored.cohort, stored.round_id)
+    ]
     corrections = tuple(one for one in told if isinstance(one, Corrected))
     incident = next((one for one in told if isinstance(one, Incident)), None)
     request = RoundRequest.from_bytes(stored.content)
@@ -139,7 +141,7 @@ def record_of(store: Store, stored: StoredRound) -> RoundRecord:
         corrections=corrections,
         incident=incident,
     )
-    return replace(record, accounted=record.told[-1].accounted) if record.told else record
+    return replace(record, accounted=record.restatements[-1].accounted) if record.restatements else record
 
 
 def outcome_from(entry: LedgerEntry) -> Outcome:

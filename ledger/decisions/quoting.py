@@ -20,7 +20,7 @@ from shuffle_ledger.ledger.errors import (
     UnacceptedWarnings,
 )
 from shuffle_ledger.ledger.policies import registry
-from shuffle_ledger.ledger.policies.registry import Books
+from shuffle_ledger.ledger.policies.registry import LossSource
 from shuffle_ledger.ledger.policies.room import help_of_slots, room_of
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
@@ -122,8 +122,8 @@ def _help_of_slots(
 ) -> SlotsHelp | None:
     if len(request.members) > 1:
         return None
-    books = Books(store=store, accountant=accountant, keep=False)
-    return help_of_slots(books, views[0], request.round)
+    losses = LossSource(store=store, accountant=accountant, keep=False)
+    return help_of_slots(losses, views[0], request.round)
 
 
 def quote_for_all(
@@ -146,7 +146,7 @@ def quote_next(
 ) -> tuple[Quote, list[CohortView]]:
     """Return what `quote_for_all` returns, and how the cohorts would be after that answer."""
     decide.check_request(request, [view.cohort for view in views])
-    decisions = decide.decide(Books(store=store, accountant=accountant, keep=False), views, request)
+    decisions = decide.decide(LossSource(store=store, accountant=accountant, keep=False), views, request)
     pairs = [_quoted(store, view, one) for view, one in zip(views, decisions, strict=True)]
     quotes = [each for each, _ in pairs]
     if len(quotes) == 1:
@@ -256,10 +256,10 @@ def what_fits(store: Store, accountant: Accountant, request: RoundRequest) -> Fi
         return Fits(rounds=0, epsilon0=None)  # its days have passed
     views = views_of(store, request)
     decide.check_request(request, [view.cohort for view in views])
-    books = Books(store=store, accountant=accountant, keep=False)
+    losses = LossSource(store=store, accountant=accountant, keep=False)
 
     def count(described: ShuffledRound) -> int:
-        return min(room_of(books, view, [described]).turns for view in views)
+        return min(room_of(losses, view, [described]).turns for view in views)
 
     rounds = min(count(request.round), ROUNDS_MAX)
     is_open = all(view.cohort.status == "open" for view in views)

@@ -36,7 +36,7 @@ from shuffle_ledger.ledger.errors import Conflict, Damaged, InvalidValue, NotFou
 from shuffle_ledger.ledger.machine import Cause
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.base import IN_CLEAR, slot_of
-from shuffle_ledger.ledger.policies.registry import Books
+from shuffle_ledger.ledger.policies.registry import LossSource
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
@@ -136,7 +136,7 @@ class Restatement:
             is_same = isinstance(closing, Voided) and closing.reason == self.reason
             return closing.sequence if closing and is_same else None
         if self.cause is Cause.CORRECT:
-            last = record.told[-1] if record.told else None
+            last = record.restatements[-1] if record.restatements else None
             if not isinstance(last, Corrected) or last.reason != self.reason:
                 return None
             return last.sequence if last.round == self.describes(record) else None
@@ -175,7 +175,7 @@ def restated(
             f"cohort {lost[0]!r} was lost when the database was put back: how its rounds ended is unknown,"
             " and what was released is told by a correction"
         )
-    users, books = users_of(store, stored), Books(store=store, accountant=accountant)
+    users, losses = users_of(store, stored), LossSource(store=store, accountant=accountant)
 
     def decide(view: CohortView) -> EntryDraft | LedgerEntry | None:
         try:
@@ -190,7 +190,7 @@ def restated(
         if (known := asked.repeats(record)) is not None:
             return store.entry(view.cohort.name, known)
         _check(asked, record, view, users)
-        return _draft(books, asked, view, row, record)
+        return _draft(losses, asked, view, row, record)
 
     if dry_run:
         entries = _would_be(store, store.views(cohorts), decide)
@@ -349,7 +349,7 @@ def _check_past(released: ReleaseTimes, now: datetime) -> None:
             raise InvalidValue(field=name, value=moment.isoformat(), expected=expected)
 
 
-def first_draft(books: Books, asked: Restatement, view: CohortView, row: StoredRound) -> EntryDraft:
+def first_draft(losses: LossSource, asked: Restatement, view: CohortView, row: StoredRound) -> EntryDraft:
     """Returns the entry of an incident under an identifier that is registered with it."""
     record = RoundRecord(
         request=RoundRequest.from_bytes(row.content),
@@ -362,15 +362,15 @@ def first_draft(books: Books, asked: Restatement, view: CohortView, row: StoredR
         attempts=0,
         last_error=None,
     )
-    return replace(_draft(books, asked, view, row, record), registers=row)
+    return replace(_draft(losses, asked, view, row, record), registers=row)
 
 
 def _draft(
-    books: Books, asked: Restatement, view: CohortView, row: StoredRound, record: RoundRecord
+    losses: LossSource, asked: Restatement, view: CohortView, row: StoredRound, record: RoundRecord
 ) -> EntryDraft:
     """Returns the entry that says in one chain what turned out otherwise, with what that changes."""
-    policy = registry.policy_of(books.store, view)
-    truth, last = asked.describes(record), _last_charged(books.store, asked, record)
+    policy = registry.policy_of(losses.store, view)
+    truth, last = asked.describes(record), _last_charged(losses.store, asked, record)
     before = None if record.accounted is None or asked.cause is Cause.INCIDENT else record.accounted
     details: dict[str, Any] = _stated(asked, view, row, truth)
     overspent, spent = view.cohort.status == "overspent", view.spent
@@ -383,8 +383,8 @@ def _draft(
     else:
         # A quota may be set by anything: its numbers bound nothing.
         is_early = asked.cause is Cause.INCIDENT and view.cohort.quota is None
-        is_early = is_early and not is_later(asked.released, than=_opened_at(books.store, view.cohort))
-        step = policy.restating(books, view, asked.cause, truth, last=last, is_early=is_early)
+        is_early = is_early and not is_later(asked.released, than=_opened_at(losses.store, view.cohort))
+        step = policy.restating(losses, view, asked.cause, truth, last=last, is_early=is_early)
         accounted = step.accounted or before or slot_of(record.request.round)
         overspent, spent = step.posting.is_overspent, step.spent
         changes = _holdings(asked, record, step.changes, accounted)
@@ -392,7 +392,7 @@ def _draft(
         if asked.cause is Cause.INCIDENT:
             details["chosen_after"] = is_early
         if truth is not None:
-            details["privacy_loss"] = loss_cache.digest_of(books.store, books.accountant, accounted).hex()
+            details["privacy_loss"] = loss_cache.digest_of(losses.store, losses.accountant, accounted).hex()
     details["accounted"] = accounted.to_mapping()
     if truth is not None:
         details["overspent"] = overspent
@@ -434,7 +434,7 @@ def _stated(
 def _last_charged(store: Store, asked: Restatement, record: RoundRecord) -> Mapping[str, Any] | None:
     """Returns the details of the entry that says last what a round is charged or, for an incident, of the one
     that voided it; None: nothing was charged."""
-    last = record.told[-1] if record.told else record.outcome
+    last = record.restatements[-1] if record.restatements else record.outcome
     if asked.cause is Cause.INCIDENT:
         voided = record.closing
         return None if voided is None else store.entry(voided.cohort, voided.sequence).content().details
@@ -450,7 +450,7 @@ def _holdings(
     changes = [HoldingChange(accounted=kind, count=count, local_count=sent) for kind, count in held.items()]
     if asked.cause is Cause.CORRECT:
         admitted = [one for one in (record.outcome,) if isinstance(one, Admitted) and not record.incident]
-        told = [one for one in record.told if isinstance(one, Incident | Corrected)]
+        told = [one for one in record.restatements if isinstance(one, Incident | Corrected)]
         known = [one.accounted for one in (*admitted, *told)]
         before, after = local_kind(known), local_kind([*known, accounted])
         if before != after:

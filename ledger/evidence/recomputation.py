@@ -11,7 +11,7 @@ from typing import TypeAlias
 from shuffle_ledger.accounting import (
     Accountant,
     AccountingError,
-    Charge,
+    FilterCharge,
     FilterSet,
     ShuffledRound,
     exact_text,
@@ -90,7 +90,7 @@ class Recomputation:
             self._ask(step)
         self._last = (step, due)
 
-    def charge(self, accounted: ShuffledRound, filters: FilterSet) -> Charge:
+    def charge(self, accounted: ShuffledRound, filters: FilterSet) -> FilterCharge:
         """Return what a round costs each filter, from nothing but its parameters."""
         return self._accountant.charge(accounted, filters)
 

@@ -39,7 +39,7 @@ from shuffle_ledger.ledger.evidence.statement import (
     Statement,
     Verdict,
 )
-from shuffle_ledger.ledger.policies.registry import ASSUMES, Books, assumes
+from shuffle_ledger.ledger.policies.registry import ASSUMES, LossSource, assumes
 from shuffle_ledger.ledger.receipts import stated_releases
 from shuffle_ledger.ledger.reports.budgets import Head, unknown_readings
 from shuffle_ledger.ledger.reports.forecasts import FittingRounds, by_frequency, what_fits
@@ -298,8 +298,8 @@ def _check_since(since: int | None, last: int) -> None:
 def _fits(
     store: Store, accountant: Accountant, view: CohortView, replay: Replay
 ) -> tuple[FittingRounds, ...]:
-    books = Books(store=store, accountant=accountant, keep=False)
-    return what_fits(books, view, by_frequency(replay.local))
+    losses = LossSource(store=store, accountant=accountant, keep=False)
+    return what_fits(losses, view, by_frequency(replay.local))
 
 
 def _last_sequence(store: Store, cohort: Cohort, as_of: AsOf, head: int) -> int:

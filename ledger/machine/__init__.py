@@ -8,14 +8,14 @@ same postings.
 from shuffle_ledger.ledger.machine.budgets import change_budget, fold, freeze, new_state, open_budget
 from shuffle_ledger.ledger.machine.decisions import decide
 from shuffle_ledger.ledger.machine.filters import (
-    Standing,
+    Coordinates,
     added,
     rounds_of_one_user,
     standing,
     taken,
 )
 from shuffle_ledger.ledger.machine.forecasts import after, how_many, room
-from shuffle_ledger.ledger.machine.periods import BudgetName, Cohort, Window, budgets_of
+from shuffle_ledger.ledger.machine.periods import BudgetName, CohortBudgets, WindowUnits, budgets_of
 from shuffle_ledger.ledger.machine.restatements import restate
 from shuffle_ledger.ledger.machine.values import (
     DELTA_UNIT,
@@ -34,12 +34,12 @@ from shuffle_ledger.ledger.machine.values import (
     Limits,
     Posting,
     PostingKind,
-    Refusal,
     Request,
     Round,
     Rules,
     State,
     Total,
+    Unchanged,
     parts_of,
 )
 
@@ -53,7 +53,8 @@ __all__ = [
     "BudgetName",
     "Cause",
     "Charge",
-    "Cohort",
+    "CohortBudgets",
+    "Coordinates",
     "Cost",
     "Decided",
     "Described",
@@ -62,14 +63,13 @@ __all__ = [
     "Limits",
     "Posting",
     "PostingKind",
-    "Refusal",
     "Request",
     "Round",
     "Rules",
-    "Standing",
     "State",
     "Total",
-    "Window",
+    "Unchanged",
+    "WindowUnits",
     "added",
     "after",
     "budgets_of",

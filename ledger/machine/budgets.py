@@ -13,10 +13,10 @@ from shuffle_ledger.ledger.machine.values import (
     Limits,
     Posting,
     PostingKind,
-    Refusal,
     Rules,
     State,
     Total,
+    Unchanged,
 )
 
 _USES = {PostingKind.ADMITTED, PostingKind.REFUSED, PostingKind.RESTATED}
@@ -75,7 +75,7 @@ def may_open_again(state: State) -> bool:
 
 def change_budget(
     state: State, refuse: Level, promise: Level | None = None, *, slack: int | None = None
-) -> Posting | Refusal:
+) -> Posting | Unchanged:
     """Returns the posting that moves `refuse_at`, and `promise_at` if it is given.
 
     A larger promise takes the smaller limit of slack at its price; the sliding limit grows with it. A smaller
@@ -109,9 +109,9 @@ def change_budget(
     if rules.promises and not state.is_overspent:
         found = filters.standing(rules, limits, state.total, promise)
         if rules.reserves and is_raised and not found.slack:
-            return Refusal(reasons=("slack",))
+            return Unchanged(reasons=("slack",))
         if not found.promised:
-            return Refusal(reasons=("what is held does not fit",))
+            return Unchanged(reasons=("what is held does not fit",))
     return posted(state, PostingKind.BUDGET_CHANGED, limits=limits)
 
 

@@ -192,7 +192,7 @@ def rounds_of_one_user(rules: Rules, total: Total) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class Coordinates:
     """One number for each limit and filter: whether it holds (1 or 0), or how many more rounds it takes."""
 
     local: int
@@ -217,7 +217,7 @@ class Standing:
         return min(self.local, self.promised)
 
 
-def standing(rules: Rules, limits: Limits, total: Total, level: Level) -> Standing:
+def standing(rules: Rules, limits: Limits, total: Total, level: Level) -> Coordinates:
     """Returns which limits and filters hold at a level."""
     times = rounds_of_one_user(rules, total)
     local, *others = zip(numbers(total), most_allowed(rules, limits, level), strict=True)
@@ -229,7 +229,7 @@ def standing(rules: Rules, limits: Limits, total: Total, level: Level) -> Standi
         and total.late <= headroom(limit)
     )
     free = all(claimed <= slots for claimed, slots in zip(total.claims, rules.slots, strict=True))
-    return Standing(
+    return Coordinates(
         local=int(local[0] <= local[1]),
         certain=certain,
         slack=slack,
@@ -293,7 +293,7 @@ def taken_instead(state: State, before: Charge, cost: Cost) -> Charge:
         divergences=tuple(map(max, before.divergences, whole.divergences)),
         sliding=sliding,
         reserve=reserve,
-        late=late_after(before, sliding),
+        late=added_by_restatements(before, sliding),
         kind=place(before.claimed, cost.fits),
         units=cost.parts if rules.slots else 0,
         is_corrected=before.is_corrected or is_worse,
@@ -301,7 +301,7 @@ def taken_instead(state: State, before: Charge, cost: Cost) -> Charge:
     )
 
 
-def late_after(before: Charge, sliding: int) -> int:
+def added_by_restatements(before: Charge, sliding: int) -> int:
     """Returns the late part of a restated sliding charge: all that it is above the charge at admission.
     Rounds that were admitted since had less noise left than the totals said."""
     return before.late + sliding - before.sliding

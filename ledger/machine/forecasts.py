@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from shuffle_ledger.ledger.machine import filters
 from shuffle_ledger.ledger.machine.decisions import check_charges
-from shuffle_ledger.ledger.machine.filters import Standing
+from shuffle_ledger.ledger.machine.filters import Coordinates
 from shuffle_ledger.ledger.machine.values import ROUNDS_MAX, Charge, Cost, Request, State, Total
 
 
@@ -30,7 +30,7 @@ def how_many(states: Mapping[str, State], request: Request, charges: Mapping[str
     return min(ROUNDS_MAX, *(room(state, charges[name]).budget for name, state in states.items()))
 
 
-def room(state: State, *costs: Cost) -> Standing:
+def room(state: State, *costs: Cost) -> Coordinates:
     """Returns how many turns of rounds of some costs each limit and filter takes at `refuse_at`, up to
     `ROUNDS_MAX`.
 
@@ -49,7 +49,7 @@ def room(state: State, *costs: Cost) -> Standing:
     placed = ROUNDS_MAX if rules.is_record else 0
     if rules.slots and filters.standing(rules, limits, total, level).slots:
         placed = _within(_placed(state, costs))
-    return Standing(
+    return Coordinates(
         local=_takes_summed(*local),
         certain=certain,
         slack=slack,

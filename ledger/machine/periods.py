@@ -21,7 +21,7 @@ _DAY: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
+class WindowUnits:
     """A budget for each calendar unit, or for each run of `run` units in a row."""
 
     unit: str
@@ -37,12 +37,12 @@ class Window:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cohort:
+class CohortBudgets:
     """What budgets a cohort has: perhaps one of its life, some windows, and quotas of some teams."""
 
     name: str
     has_life: bool = True
-    windows: tuple[Window, ...] = ()
+    windows: tuple[WindowUnits, ...] = ()
     teams: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
@@ -58,11 +58,13 @@ class BudgetName:
     name: str
     cohort: str
     kind: BudgetKind
-    window: Window | None = None
+    window: WindowUnits | None = None
     team: str | None = None
 
 
-def budgets_of(request: Request, cohorts: Mapping[str, Cohort], day: date | None) -> tuple[BudgetName, ...]:
+def budgets_of(
+    request: Request, cohorts: Mapping[str, CohortBudgets], day: date | None
+) -> tuple[BudgetName, ...]:
     """Returns the budgets that a round is charged to.
 
     Args:
@@ -85,7 +87,7 @@ def budgets_of(request: Request, cohorts: Mapping[str, Cohort], day: date | None
     )
 
 
-def _of_cohort(cohort: Cohort, team: str | None, first: date, last: date) -> Iterator[BudgetName]:
+def _of_cohort(cohort: CohortBudgets, team: str | None, first: date, last: date) -> Iterator[BudgetName]:
     name = cohort.name
     if cohort.has_life:
         yield BudgetName(name=name, cohort=name, kind=BudgetKind.LIFE)
@@ -111,7 +113,7 @@ def _days(request: Request, day: date | None) -> tuple[date, date]:
     return first, last
 
 
-def _labels(window: Window, first: date, last: date) -> Iterator[str]:
+def _labels(window: WindowUnits, first: date, last: date) -> Iterator[str]:
     """Yields the labels of the periods that meet these days, in order."""
     most = _CALENDAR_UNITS_MAX if window.run == 1 else window.run
     starts = [_start(window.unit, first)]

@@ -51,7 +51,7 @@ def restate(
     )
 
 
-def is_late_enough(state: State, released_after: int | None) -> bool:
+def is_after_opening(state: State, released_after: int | None) -> bool:
     """Returns whether a release that nothing admitted is attested to be later than the opening in force.
 
     The opening chooses limits and slots. A release before it may have been seen before they were chosen.
@@ -66,7 +66,11 @@ def _cost(state: State, round_: Round, cause: Cause, stated: Cost | None) -> Cos
     if stated is None:
         return filters.unrandomized(state.rules)
     filters.check_cost(state.rules, stated)
-    if cause is Cause.INCIDENT and state.rules.promises and not is_late_enough(state, round_.released_after):
+    if (
+        cause is Cause.INCIDENT
+        and state.rules.promises
+        and not is_after_opening(state, round_.released_after)
+    ):
         return filters.unrandomized(state.rules)
     return stated
 

@@ -345,7 +345,7 @@ class Decided:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refusal:
+class Unchanged:
     """A change that is not made, and why."""
 
     reasons: tuple[str, ...]

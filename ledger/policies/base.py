@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from shuffle_ledger.accounting import (
     Accountant,
-    Charge,
+    FilterCharge,
     FilterSet,
     ShuffledRound,
     fits,
@@ -86,7 +86,7 @@ class SlotReading:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Books:
+class LossSource:
     """Where privacy losses come from; `keep` stores new ones. Made anew for each decision."""
 
     store: Store
@@ -101,7 +101,7 @@ class Books:
             self.store, self.accountant, held, delta=delta, budget=budget, keep=self.keep
         )
 
-    def charge(self, accounted: ShuffledRound, filters: FilterSet) -> Charge:
+    def charge(self, accounted: ShuffledRound, filters: FilterSet) -> FilterCharge:
         """Return what a round costs each filter, from its stored privacy loss if there is one."""
         if not self.accountant.knows_charge(accounted, filters):
             loss_cache.recall(self.store, self.accountant, [accounted])
@@ -140,7 +140,7 @@ def rules_digest(rules: Mapping[str, Any]) -> str:
     return canonical.framed_digest(_RULES_DOMAIN, canonical.encode(rules)).hex()
 
 
-def told(accounted: ShuffledRound, truth: ShuffledRound) -> ShuffledRound:
+def accounted_again(accounted: ShuffledRound, truth: ShuffledRound) -> ShuffledRound:
     """Return what is charged for a round that is charged as `accounted` and truly was `truth`.
 
     What dominates the truth may stay. That another pair has a smaller epsilon now would be no reason: with

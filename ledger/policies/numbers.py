@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from shuffle_ledger.accounting import Charge as FilterCharge
-from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.accounting import FilterCharge, ShuffledRound
 from shuffle_ledger.ledger.errors import Damaged
 from shuffle_ledger.ledger.machine import (
     DELTA_UNIT,

@@ -33,23 +33,24 @@ from shuffle_ledger.ledger.machine import (
     BudgetKind,
     Cause,
     Charge,
+    Coordinates,
     Cost,
     Described,
     Level,
     Limits,
     Posting,
-    Refusal,
     Request,
     Round,
     Rules,
-    Standing,
     State,
     Total,
+    Unchanged,
 )
 from shuffle_ledger.ledger.policies.base import (
-    Books,
     Effect,
+    LossSource,
     SlotReading,
+    accounted_again,
     assumes,
     changed,
     read_once,
@@ -57,7 +58,6 @@ from shuffle_ledger.ledger.policies.base import (
     slot_of,
     spell_once,
     standing_of,
-    told,
 )
 from shuffle_ledger.ledger.policies.numbers import (
     cost_of,
@@ -362,11 +362,11 @@ class BudgetPolicy:
         refuse = self.state(view).limits.refuse
         return self.filters is None and self.machine_rules.slots_epsilon > refuse.epsilon
 
-    def composition(self, books: Books, view: CohortView) -> Spending:
+    def composition(self, losses: LossSource, view: CohortView) -> Spending:
         """Returns the certified composition of what is held."""
         if self.filters is None:
             return view.spent
-        return books.certify(view.held, delta=view.cohort.delta_budget)
+        return losses.certify(view.held, delta=view.cohort.delta_budget)
 
     def accounted(self, view: CohortView, described: ShuffledRound) -> ShuffledRound | None:
         """Returns what a round is accounted as: its own slot or, of slots alone, the declared kind that it
@@ -387,12 +387,12 @@ class BudgetPolicy:
         others = [place for place, kind in enumerate(kinds) if kind != described and fits(described, kind)]
         return (*own, *others)
 
-    def cost(self, books: Books, described: ShuffledRound) -> Cost:
+    def cost(self, losses: LossSource, described: ShuffledRound) -> Cost:
         """Returns what a round costs the budget; computes its privacy loss if it is not known."""
         kinds = self.fitting(described)
         if self.filters is None:
             return Cost(fits=kinds, local=self.local(described))
-        charge = books.charge(slot_of(described), self.filters)
+        charge = losses.charge(slot_of(described), self.filters)
         return cost_of(charge, fits=kinds, local=self.local(described))
 
     def local(self, described: ShuffledRound) -> int:
@@ -407,34 +407,39 @@ class BudgetPolicy:
         left = state.limits.local - state.total.local
         return max(min(left // cost if cost else machine.ROUNDS_MAX, machine.ROUNDS_MAX), 0)
 
-    def is_quick(self, books: Books, accounted: ShuffledRound) -> bool:
+    def is_quick(self, losses: LossSource, accounted: ShuffledRound) -> bool:
         """Returns whether `cost` answers from memory, so that a decision may be awaited."""
         if self.filters is None:
             return self.is_record
-        return books.accountant.remembers_charge(accounted, self.filters)
+        return losses.accountant.remembers_charge(accounted, self.filters)
 
-    def prepare(self, books: Books, accounted: ShuffledRound) -> bool:
+    def prepare(self, losses: LossSource, accounted: ShuffledRound) -> bool:
         """Computes what `is_quick` misses, where the privacy loss is stored; returns whether that is
         enough."""
         if self.filters is None:
             return self.is_record
-        books.charge(accounted, self.filters)
+        losses.charge(accounted, self.filters)
         return True
 
     def decided(
-        self, books: Books, view: CohortView, described: ShuffledRound, cost: Cost, posting: Posting
+        self,
+        losses: LossSource,
+        view: CohortView,
+        described: ShuffledRound,
+        cost: Cost,
+        posting: Posting,
     ) -> Effect:
         """Returns what the machine's decision about a round of this cost changes."""
         state = self.state(view)
         accounted = self.accounted(view, described) or slot_of(described)
         after = state if posting.charge is None else self._with(state, posting.charge)
         return self._step(
-            books, view, posting, shown=after, changes={accounted: 1}, cost=cost, accounted=accounted
+            losses, view, posting, shown=after, changes={accounted: 1}, cost=cost, accounted=accounted
         )
 
     def restating(
         self,
-        books: Books,
+        losses: LossSource,
         view: CohortView,
         cause: Cause,
         truth: ShuffledRound | None,
@@ -445,7 +450,7 @@ class BudgetPolicy:
         """Returns what it changes that a release turned out otherwise.
 
         Args:
-            books: where privacy losses come from.
+            losses: where privacy losses come from.
             view: the cohort now.
             cause: why.
             truth: what was released; None: nothing.
@@ -457,30 +462,34 @@ class BudgetPolicy:
         charge = None if last is None else read(Charge, last["charge"])
         is_incident = cause is Cause.INCIDENT
         before = None if last is None or is_incident else ShuffledRound.from_mapping(last["accounted"])
-        cost = None if truth is None or is_early else self._cost_instead(books, truth, before, last or {})
+        cost = None if truth is None or is_early else self._cost_instead(losses, truth, before, last or {})
         described = Described.STATED if cost else Described.UNKNOWN
         if truth is None:
             described = Described.NOTHING
         state = self.state(view)
         posting = restated(state, recorded(state, charge, voided=is_incident), described, cause, cost)
-        accounted = truth and self.accounted_truth(posting, truth, before)
+        accounted = truth and self.accounted_restated(posting, truth, before)
         changes = {} if before is None else {before: -1}
         if accounted is not None:
             changes = changed(changes, {accounted: 1})
         after = dataclasses.replace(state, total=posting.total)
-        return self._step(books, view, posting, shown=after, changes=changes, cost=cost, accounted=accounted)
+        return self._step(losses, view, posting, shown=after, changes=changes, cost=cost, accounted=accounted)
 
     def _cost_instead(
-        self, books: Books, truth: ShuffledRound, before: ShuffledRound | None, last: Mapping[str, Any]
+        self,
+        losses: LossSource,
+        truth: ShuffledRound,
+        before: ShuffledRound | None,
+        last: Mapping[str, Any],
     ) -> Cost:
         """Returns what a restated round costs: as before, if what was accounted dominates the truth."""
         if self.filters is None or before is None:
-            return self.cost(books, truth)
-        accounted = told(before, truth)
+            return self.cost(losses, truth)
+        accounted = accounted_again(before, truth)
         if accounted == before and "cost" in last:
             known = read(Cost, last["cost"])
             return dataclasses.replace(known, fits=self.fitting(truth), local=self.local(truth))
-        charge = books.charge(accounted, self.filters)
+        charge = losses.charge(accounted, self.filters)
         return cost_of(charge, fits=self.fitting(truth), local=self.local(truth))
 
     def rebudgeted(self, view: CohortView, epsilon: float) -> Effect:
@@ -502,12 +511,12 @@ class BudgetPolicy:
             slack = self._slack(epsilon) if is_raised else None
         refuse = _least(refuse, promise or (refuse if self.kind is BudgetKind.QUOTA else limits.promise))
         found = machine.change_budget(state, refuse, promise, slack=slack)
-        if isinstance(found, Refusal) and "slack" in found.reasons:
+        if isinstance(found, Unchanged) and "slack" in found.reasons:
             raise Conflict(
                 f"at epsilon {epsilon!r} the local deltas of rounds would cost more than the account of delta"
                 " that is set aside for them: the budget cannot be raised so far"
             )
-        if isinstance(found, Refusal):
+        if isinstance(found, Unchanged):
             raise Conflict(
                 f"cohort {view.cohort.name!r} has no ceiling, so its budget is what is promised: what it has"
                 f" spent or planned, at most {upper_text(self._least_promise(view))}, does not certainly fit"
@@ -527,9 +536,9 @@ class BudgetPolicy:
         """Returns the limits in force."""
         return self.state(view).limits
 
-    def room(self, books: Books, view: CohortView, *kinds: ShuffledRound) -> Standing:
+    def room(self, losses: LossSource, view: CohortView, *kinds: ShuffledRound) -> Coordinates:
         """Returns how many more turns each limit and filter takes: one round of each kind, in this order."""
-        return machine.room(self.state(view), *(self.cost(books, kind) for kind in kinds))
+        return machine.room(self.state(view), *(self.cost(losses, kind) for kind in kinds))
 
     def spending(self, state: State, *, rounds: int) -> Spending:
         """Returns the smallest epsilon at which a filter, or the slots, hold, as spending."""
@@ -540,11 +549,13 @@ class BudgetPolicy:
         posting = decided(state, cost)
         return dataclasses.replace(state, total=posting.total), not posting.reasons
 
-    def epsilon_after(self, books: Books, view: CohortView, described: ShuffledRound, rounds: int) -> float:
+    def epsilon_after(
+        self, losses: LossSource, view: CohortView, described: ShuffledRound, rounds: int
+    ) -> float:
         """Returns an epsilon within the budget that holds after so many more rounds of one kind; infinite if
         one of them would be refused."""
         epsilon = view.cohort.epsilon_budget
-        return self.epsilon_of(self.state(view), self.cost(books, described), rounds, epsilon=epsilon)
+        return self.epsilon_of(self.state(view), self.cost(losses, described), rounds, epsilon=epsilon)
 
     def epsilon_of(self, state: State, cost: Cost, rounds: int, *, epsilon: float) -> float:
         """Returns the same of a cost, for a state whose `refuse_at` is `epsilon`."""
@@ -560,21 +571,21 @@ class BudgetPolicy:
     def _with(self, state: State, charge: Charge) -> State:
         return dataclasses.replace(state, total=machine.added(state.rules, state.total, charge))
 
-    def accounted_truth(
+    def accounted_restated(
         self, posting: Posting, truth: ShuffledRound, before: ShuffledRound | None
     ) -> ShuffledRound:
         """Returns what a restated round is accounted as: itself or, of slots alone, the kind in which it
         stands and has room."""
         kind = posting.charge.kind if posting.charge else None
         if not self.has_slots_alone:
-            return slot_of(truth) if before is None else told(before, truth)
+            return slot_of(truth) if before is None else accounted_again(before, truth)
         if kind is None or posting.total.claims[kind] > self.machine_rules.slots[kind]:
             return slot_of(truth)
         return self.slots_declared[kind][0]
 
     def _step(
         self,
-        books: Books,
+        losses: LossSource,
         view: CohortView,
         posting: Posting,
         *,
@@ -589,7 +600,7 @@ class BudgetPolicy:
         if posting.charge is not None:
             details = {"charge": spelled(posting.charge), **details}
         return Effect(
-            spent=self._spent(books, view, shown, changes),
+            spent=self._spent(losses, view, shown, changes),
             details=details,
             posting=posting,
             changes=changes,
@@ -597,7 +608,7 @@ class BudgetPolicy:
         )
 
     def _spent(
-        self, books: Books, view: CohortView, state: State, changes: Mapping[ShuffledRound, int]
+        self, losses: LossSource, view: CohortView, state: State, changes: Mapping[ShuffledRound, int]
     ) -> Spending:
         rounds = view.spent.rounds + sum(changes.values())
         if self.is_record:
@@ -606,7 +617,7 @@ class BudgetPolicy:
             return self.spending(state, rounds=rounds)
         if not changes:
             return view.spent
-        spent = books.certify(changed(view.held, changes), delta=view.cohort.delta_budget)
+        spent = losses.certify(changed(view.held, changes), delta=view.cohort.delta_budget)
         # Where slots cover all that is held, the whole plan's bound is one for it too.
         is_covered = machine.standing(state.rules, state.limits, state.total, _endless(state)).slots
         upper = min(spent.epsilon_upper, self.slots_epsilon[0]) if is_covered else spent.epsilon_upper

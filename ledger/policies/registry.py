@@ -16,13 +16,13 @@ from shuffle_ledger.accounting import (
 from shuffle_ledger.ledger.errors import BeyondBudget, Damaged
 from shuffle_ledger.ledger.policies.base import (
     ASSUMES,
-    Books,
     Effect,
+    LossSource,
     SlotReading,
+    accounted_again,
     assumes,
     rules_digest,
     standing_of,
-    told,
 )
 from shuffle_ledger.ledger.policies.policy import BudgetPolicy, slots_share
 from shuffle_ledger.ledger.storage.rows import CohortView
@@ -32,10 +32,11 @@ from shuffle_ledger.ledger.values.requests import Cohort
 
 __all__ = [
     "ASSUMES",
-    "Books",
     "BudgetPolicy",
     "Effect",
+    "LossSource",
     "SlotReading",
+    "accounted_again",
     "approximate_share_of",
     "assumes",
     "policy_for",
@@ -44,7 +45,6 @@ __all__ = [
     "policy_with_slots",
     "rules_digest",
     "standing_of",
-    "told",
 ]
 
 _RULES_REMEMBERED_MAX = 4096
@@ -66,7 +66,7 @@ def policy_for(cohort: Cohort, *, approximate_share: float | None = None) -> Bud
 
 
 def policy_with_slots(
-    books: Books,
+    losses: LossSource,
     cohort: Cohort,
     plan: Mapping[ShuffledRound, int],
     *,
@@ -75,7 +75,7 @@ def policy_with_slots(
     """Return the rules that a new cohort with declared slots is opened with.
 
     Args:
-        books: where privacy losses come from; their composition is certified here.
+        losses: where privacy losses come from; their composition is certified here.
         cohort: as it would be opened.
         plan: how many rounds of each kind are declared.
         approximate_share: part of delta for approximate rounds, of what slots leave; None: the usual one.
@@ -87,7 +87,7 @@ def policy_with_slots(
     share = APPROXIMATE_SHARE if approximate_share is None else checked_share(approximate_share)
     most = cohort.epsilon_budget if cohort.ceiling is None else cohort.ceiling
     delta = cohort.delta_budget * slots_share(cohort.policy)
-    whole = books.certify(plan, delta=delta, budget=most)
+    whole = losses.certify(plan, delta=delta, budget=most)
     if not whole.epsilon_upper <= most:
         raise BeyondBudget(whole.epsilon_upper, epsilon=most, delta=delta)
     bounds = (whole.epsilon_upper, whole.epsilon_lower)

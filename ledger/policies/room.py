@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from shuffle_ledger.accounting import ShuffledRound, fits
-from shuffle_ledger.ledger.machine import ROUNDS_MAX, Standing
-from shuffle_ledger.ledger.policies.base import Books, slot_of
+from shuffle_ledger.ledger.machine import ROUNDS_MAX, Coordinates
+from shuffle_ledger.ledger.policies.base import LossSource, slot_of
 from shuffle_ledger.ledger.policies.policy import BudgetPolicy, slots_share
 from shuffle_ledger.ledger.policies.registry import policy_of
 from shuffle_ledger.ledger.storage.rows import CohortView
@@ -43,11 +43,11 @@ class Room:
     limit: str  # the same as a sentence
 
 
-def room_of(books: Books, view: CohortView, kinds: Sequence[ShuffledRound]) -> Room:
+def room_of(losses: LossSource, view: CohortView, kinds: Sequence[ShuffledRound]) -> Room:
     """Returns how many more turns of some rounds a budget admits by itself, up to `ROUNDS_MAX`.
 
     Args:
-        books: where privacy losses come from.
+        losses: where privacy losses come from.
         view: the budget now.
         kinds: the rounds of one turn in their order, as declared or as they are accounted.
 
@@ -64,8 +64,8 @@ def room_of(books: Books, view: CohortView, kinds: Sequence[ShuffledRound]) -> R
         status = view.cohort.status
         sentence = f"The cohort is {status}: it admits nothing any more."
         return Room(turns=0, is_largest=True, word=f"cohort_{status}", limit=sentence)
-    policy = policy_of(books.store, view)
-    found = policy.room(books, view, *kinds)
+    policy = policy_of(losses.store, view)
+    found = policy.room(losses, view, *kinds)
     turns, is_exact = min(found.promised, found.local), True
     if turns >= ROUNDS_MAX:
         word, is_exact = SEARCH, False
@@ -90,11 +90,11 @@ def dearest(view: CohortView, policy: BudgetPolicy, kind: ShuffledRound) -> Shuf
     return max(slots, key=lambda slot: local_bounds([(slot, 1)]), default=slot_of(kind))
 
 
-def help_of_slots(books: Books, view: CohortView, kind: ShuffledRound) -> SlotsHelp | None:
+def help_of_slots(losses: LossSource, view: CohortView, kind: ShuffledRound) -> SlotsHelp | None:
     """Returns by how much slots would help rounds of one kind, if they were declared when a cohort is opened.
 
     Args:
-        books: where privacy losses come from.
+        losses: where privacy losses come from.
         view: the cohort now.
         kind: the round, as declared or as it is accounted.
 
@@ -108,18 +108,18 @@ def help_of_slots(books: Books, view: CohortView, kind: ShuffledRound) -> SlotsH
     cohort = view.cohort
     is_new = view.head_sequence == FIRST_SEQUENCE and cohort.parent is None and cohort.status == "open"
     is_plain = cohort.policy == POLICY_ADAPTIVE and not cohort.windows and cohort.rounds_per_user is None
-    policy = policy_of(books.store, view)
+    policy = policy_of(losses.store, view)
     if not (is_new and is_plain) or policy.slots_declared:
         return None
-    without = room_of(books, view, [kind]).turns
-    most = policy.room(books, view, kind).local
+    without = room_of(losses, view, [kind]).turns
+    most = policy.room(losses, view, kind).local
     with_slots, limit = int(SLOTS_HELP_FROM * without) + 1, min(most, SLOTS_COUNTED_MAX)
     delta, epsilon = cohort.delta_budget * slots_share(cohort.policy), cohort.epsilon_budget
 
     def hold(count: int) -> bool:
         if count > limit:
             return False
-        return books.certify({slot_of(kind): count}, delta=delta, budget=epsilon).epsilon_upper <= epsilon
+        return losses.certify({slot_of(kind): count}, delta=delta, budget=epsilon).epsilon_upper <= epsilon
 
     if not hold(with_slots):
         return None
@@ -132,7 +132,7 @@ def help_of_slots(books: Books, view: CohortView, kind: ShuffledRound) -> SlotsH
     return SlotsHelp(rounds_without=without, rounds_with=with_slots)
 
 
-def _word(policy: BudgetPolicy, view: CohortView, kinds: Sequence[ShuffledRound], found: Standing) -> str:
+def _word(policy: BudgetPolicy, view: CohortView, kinds: Sequence[ShuffledRound], found: Coordinates) -> str:
     """Returns the word for what ends these rounds in slots and filters."""
     if policy.filters is None:
         is_refused = policy.refuses_all(view) and all(policy.accounted(view, kind) for kind in kinds)

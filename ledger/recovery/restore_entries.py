@@ -75,7 +75,7 @@ class Copy(EntrySource, Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Tail:
+class _LostEntries:
     """The lost entries of one cohort, in order."""
 
     cohort: Cohort  # as it was opened
@@ -149,7 +149,7 @@ def _check_nothing_later(checkpoint: Checkpoint, found: Losses, source: Copy) ->
             )
 
 
-def _tails(store: Store, found: Losses, source: EntrySource) -> tuple[list[_Tail], list[Unproven]]:
+def _tails(store: Store, found: Losses, source: EntrySource) -> tuple[list[_LostEntries], list[Unproven]]:
     tails, unproven = [], []
     for head in (*found.behind, *found.missing):
         try:
@@ -173,7 +173,7 @@ class _Watched:
             yield entry
 
 
-def _tail(store: Store, head: CheckpointHead, source: EntrySource) -> _Tail:
+def _tail(store: Store, head: CheckpointHead, source: EntrySource) -> _LostEntries:
     """Return what the ledger lacks of a chain up to `head`; raises LedgerError unless all of it is proven."""
     here, digest = _place(store, head.cohort)
     if here >= head.sequence:
@@ -205,7 +205,7 @@ def _tail(store: Store, head: CheckpointHead, source: EntrySource) -> _Tail:
         raise Conflict(f"the copy does not lead to entry {head.sequence} of the checkpoint")
     if replay.opened is None:
         raise Damaged("the copy does not begin with the entry that opened the cohort")
-    return _Tail(cohort=_as_opened(replay.opened), lost=tuple(lost))
+    return _LostEntries(cohort=_as_opened(replay.opened), lost=tuple(lost))
 
 
 def _place(store: Store, cohort: str) -> tuple[int, bytes]:
@@ -246,12 +246,12 @@ def _as_opened(body: EntryBody) -> Cohort:
     )
 
 
-def _append(connection: Connection, tail: _Tail) -> None:
+def _append(connection: Connection, tail: _LostEntries) -> None:
     for lost in tail.lost:
         if lost.entry.sequence == FIRST_SEQUENCE:
             rows.insert_cohort(connection, tail.cohort, lost.entry)
             continue
-        if lost.body.kind in _DECISIONS or _is_first_told(connection, lost.body):
+        if lost.body.kind in _DECISIONS or _is_first_restated(connection, lost.body):
             _register(connection, lost.body)
         view, draft = _as_written(tail.cohort, lost)
         step = appends.Step.of(view, draft)
@@ -318,7 +318,7 @@ def _row_of(body: EntryBody) -> tuple[ColumnElement[bool], ...]:
     return (rounds.c.round_id == body.round_id, rounds.c.cohort == body.cohort)
 
 
-def _is_first_told(connection: Connection, body: EntryBody) -> bool:
+def _is_first_restated(connection: Connection, body: EntryBody) -> bool:
     """Whether an entry tells a release of a round that nothing decided."""
     if body.kind is not EntryKind.INCIDENT:
         return False

@@ -24,7 +24,7 @@ from shuffle_ledger.ledger.decisions.outcomes import collected_on
 from shuffle_ledger.ledger.decisions.windows import views_booked, views_on
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies import registry
-from shuffle_ledger.ledger.policies.registry import Books, SlotReading
+from shuffle_ledger.ledger.policies.registry import LossSource, SlotReading
 from shuffle_ledger.ledger.reports.forecasts import FittingRounds, by_frequency, what_fits
 from shuffle_ledger.ledger.storage.rows import CohortView, StoredHead, StoredHolding
 from shuffle_ledger.ledger.storage.store import Store
@@ -191,8 +191,8 @@ def budget(
     local_epsilon_upper, local_delta_upper = local_bounds(seen.items())
     cohort, spent = view.cohort, least.spent
     policy, deciding = registry.policy_of(store, view), registry.policy_of(store, least)
-    books = Books(store=store, accountant=accountant, keep=False)
-    composed = deciding.composition(books, least)
+    losses = LossSource(store=store, accountant=accountant, keep=False)
+    composed = deciding.composition(losses, least)
     found = BudgetStatement(
         cohort=cohort.name,
         population=cohort.population,
@@ -219,7 +219,7 @@ def budget(
         on=day,
         booked=tuple(map(_promise, views_booked(store, view, day))),
         windows=_windows(view.cohort, periods),
-        fits=what_fits(books, view, by_frequency(seen), on=day),
+        fits=what_fits(losses, view, by_frequency(seen), on=day),
         numerical_policy=head.numerical_policy,
         local_epsilon_upper=local_epsilon_upper,
         local_delta_upper=local_delta_upper,

@@ -22,7 +22,7 @@ from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.decisions.windows import views_today
 from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.policies.numbers import cost_of
-from shuffle_ledger.ledger.policies.registry import Books, BudgetPolicy, policy_of
+from shuffle_ledger.ledger.policies.registry import BudgetPolicy, LossSource, policy_of
 from shuffle_ledger.ledger.policies.room import is_over
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
@@ -129,11 +129,11 @@ def calibrate_for(
     view = store.view(checked_text("cohort", cohort))
     store.check_anchor()  # now: the connection may have been opened for this
     _refuse_closed(view)
-    books = Books(store=store, accountant=accountant, keep=False)
+    losses = LossSource(store=store, accountant=accountant, keep=False)
     policy = policy_of(store, view)
-    decides = _with_local(view, policy, rounds, _decision(books, view, rounds))
+    decides = _with_local(view, policy, rounds, _decision(losses, view, rounds))
     in_periods = [
-        (each, _with_local(each, policy_of(store, each), rounds, _decision(books, each, rounds)))
+        (each, _with_local(each, policy_of(store, each), rounds, _decision(losses, each, rounds)))
         for each in views_today(store, view)
     ]
 
@@ -186,7 +186,7 @@ def _with_local(
     return decides_locally
 
 
-def _decision(books: Books, view: CohortView, rounds: int) -> Callable[[ShuffledRound], float]:
+def _decision(losses: LossSource, view: CohortView, rounds: int) -> Callable[[ShuffledRound], float]:
     """Return the function from a round to the epsilon that decides on this number of such rounds."""
-    policy = policy_of(books.store, view)
-    return lambda described: policy.epsilon_after(books, view, described, rounds)
+    policy = policy_of(losses.store, view)
+    return lambda described: policy.epsilon_after(losses, view, described, rounds)

@@ -24,10 +24,10 @@ from shuffle_ledger.ledger.decisions.quotas import with_budgets
 from shuffle_ledger.ledger.decisions.windows import empty_view, views_of, views_on
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies.base import changed
-from shuffle_ledger.ledger.policies.registry import Books, policy_of
+from shuffle_ledger.ledger.policies.registry import LossSource, policy_of
 from shuffle_ledger.ledger.policies.room import SEARCH, Room, dearest, help_of_slots, is_over, room_of
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
-from shuffle_ledger.ledger.reports.glimpses import glimpses
+from shuffle_ledger.ledger.reports.chain_outlines import chain_outlines
 from shuffle_ledger.ledger.reports.schedules import EVERY, Every, Schedule, ScheduleDays
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
@@ -152,7 +152,7 @@ class ScheduleForecast:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleOfLate:
+class RecentSchedule:
     """How long a cohort can go on as of late, from today: one round of each kind in every period."""
 
     every: Every
@@ -177,7 +177,7 @@ class Forecast:
     until: date | None
     kinds: tuple[KindForecast, ...]
     together: ScheduleForecast | None  # None: no schedule, or fewer than two kinds
-    of_late: ScheduleOfLate | None = None  # None: no schedule is recognized, or a round was described
+    of_late: RecentSchedule | None = None  # None: no schedule is recognized, or a round was described
     promise: str  # what the numbers say, and that nothing is reserved
 
 
@@ -209,12 +209,17 @@ class JointForecast:
 
 
 def fitting(
-    books: Books, view: CohortView, kinds: Sequence[ShuffledRound], days: ScheduleDays, *, most: int
+    losses: LossSource,
+    view: CohortView,
+    kinds: Sequence[ShuffledRound],
+    days: ScheduleDays,
+    *,
+    most: int,
 ) -> Room:
     """Returns how many turns of a schedule a cohort admits, in its own budget and in all of its windows.
 
     Args:
-        books: where privacy losses come from.
+        losses: where privacy losses come from.
         view: the cohort now.
         kinds: the rounds of one turn, in their order.
         days: on which one turn each is collected; without a schedule, all of them on the first.
@@ -225,16 +230,16 @@ def fitting(
     Raises:
         AccountingError, LedgerError: the numbers cannot be computed.
     """
-    room = room_of(books, view, kinds)
+    room = room_of(losses, view, kinds)
     if not view.cohort.windows or not room.turns:
         return _up_to(most, room)
     if days.every is None:
-        rooms = _rooms_on(books, view, kinds, days.first)
+        rooms = _rooms_on(losses, view, kinds, days.first)
         ends = min((each for _, each in rooms), key=lambda each: each.turns)
         return _up_to(most, ends if ends.turns < room.turns else room)
     room = _up_to(min(most, SCHEDULED_MAX), room)
     dates = (days.last_of(turn) for turn in range(1, room.turns + 1))
-    return _in_windows(books, view, kinds, [day for day in dates if day is not None]) or room
+    return _in_windows(losses, view, kinds, [day for day in dates if day is not None]) or room
 
 
 def _up_to(most: int, room: Room) -> Room:
@@ -245,22 +250,22 @@ def _up_to(most: int, room: Room) -> Room:
 
 
 def _in_windows(
-    books: Books, view: CohortView, kinds: Sequence[ShuffledRound], dates: Sequence[date]
+    losses: LossSource, view: CohortView, kinds: Sequence[ShuffledRound], dates: Sequence[date]
 ) -> Room | None:
     """Returns how many of the first dates pass before a period of a window refuses rounds; None: none
     does."""
     name, windows = view.cohort.name, view.cohort.windows
     met = [periods_of(windows, name, day, day) for day in dates]
     names = {period.name for periods in met for period in periods}
-    opened = {cohort.name for cohort in books.store.cohorts_among(names, parts=True)}
+    opened = {cohort.name for cohort in losses.store.cohorts_among(names, parts=True)}
 
     @functools.cache
     def of_opened(period: str) -> Room:
-        return room_of(books, books.store.view(period), kinds)
+        return room_of(losses, losses.store.view(period), kinds)
 
     @functools.cache
     def of_empty(kind: str) -> Room:
-        return _room_in_empty(books, view, _window(view, kind), kinds)
+        return _room_in_empty(losses, view, _window(view, kind), kinds)
 
     taken: Counter[str] = Counter()
     for turn, periods in enumerate(met):
@@ -273,20 +278,22 @@ def _in_windows(
 
 
 def _rooms_on(
-    books: Books, view: CohortView, kinds: Sequence[ShuffledRound], day: date
+    losses: LossSource, view: CohortView, kinds: Sequence[ShuffledRound], day: date
 ) -> list[tuple[Period, Room]]:
     """Returns the rooms of the periods that a round collected on a day is charged to."""
     found = []
-    for each in views_on(books.store, view, day):
+    for each in views_on(losses.store, view, day):
         if each.cohort.period is None:
             raise AssertionError("a view of a period")
-        room = room_of(books, each, kinds)
+        room = room_of(losses, each, kinds)
         found.append((each.cohort.period, _of_window(view, each.cohort.period, room)))
     return found
 
 
-def _room_in_empty(books: Books, view: CohortView, window: Window, kinds: Sequence[ShuffledRound]) -> Room:
-    return room_of(books, empty_view(books.store, view, window), kinds)
+def _room_in_empty(
+    losses: LossSource, view: CohortView, window: Window, kinds: Sequence[ShuffledRound]
+) -> Room:
+    return room_of(losses, empty_view(losses.store, view, window), kinds)
 
 
 def _of_window(view: CohortView, period: Period, room: Room) -> Room:
@@ -303,7 +310,7 @@ def _window(view: CohortView, kind: str) -> Window:
 
 
 def what_fits(
-    books: Books, view: CohortView, kinds: Iterable[ShuffledRound], *, on: date | None = None
+    losses: LossSource, view: CohortView, kinds: Iterable[ShuffledRound], *, on: date | None = None
 ) -> tuple[FittingRounds, ...]:
     """Returns how many more rounds of each kind fit, of the first `KINDS_MAX`; of a plan, its own kinds.
 
@@ -314,12 +321,12 @@ def what_fits(
     Raises:
         AccountingError, LedgerError: the numbers cannot be computed.
     """
-    policy = policy_of(books.store, view)
+    policy = policy_of(losses.store, view)
     slots = policy.slots(view) if policy.filters is None else ()
     listed = [slot.round for slot in slots] if slots else list(kinds)
     day = ScheduleDays(every=None, first=on or view.now.date(), until=None)
     found = (
-        (kind, fitting(books, view, [kind], day, most=machine.ROUNDS_MAX)) for kind in listed[:KINDS_MAX]
+        (kind, fitting(losses, view, [kind], day, most=machine.ROUNDS_MAX)) for kind in listed[:KINDS_MAX]
     )
     return tuple(FittingRounds(round=kind, rounds_at_least=room.turns) for kind, room in found)
 
@@ -352,7 +359,7 @@ def forecast(
     store.check_anchor()  # now: the connection may have been opened for this
     if wanted.round is not None:
         check_sizes(wanted.round, view.cohort.population)
-    return _forecast(Books(store=store, accountant=accountant, keep=False), view, wanted, today=today)
+    return _forecast(LossSource(store=store, accountant=accountant, keep=False), view, wanted, today=today)
 
 
 def joint_forecast(
@@ -389,14 +396,14 @@ def joint_forecast(
     request = with_budgets(store, request, is_new=True)
     views = views_of(store, request)
     check_request(request, [view.cohort for view in views])
-    books = Books(store=store, accountant=accountant, keep=False)
+    losses = LossSource(store=store, accountant=accountant, keep=False)
     charged = [view for view in views if view.cohort.period is None]  # a cohort's forecast has its windows
     today = _first_day(charged, today)
     is_searched = len(charged) <= SEARCHED_MAX
     if wanted.fit is not None and not is_searched:
         expected = f"it left out for more than {SEARCHED_MAX} budgets, and these are {len(charged)}"
         raise InvalidValue(field="fit", value=wanted.fit, expected=expected)
-    budgets = tuple(_forecast(books, view, wanted, today=today, searches=is_searched) for view in charged)
+    budgets = tuple(_forecast(losses, view, wanted, today=today, searches=is_searched) for view in charged)
     kinds = [one.kinds[0] for one in budgets]
     least = min(range(len(kinds)), key=lambda at: (kinds[at].rounds_at_least, not kinds[at].next_is_refused))
     return JointForecast(
@@ -413,29 +420,29 @@ def joint_forecast(
         ends_on=kinds[least].ends_on,
         rounds_until=kinds[least].rounds_until,
         reaches_until=kinds[least].reaches_until,
-        largest=_largest_of_all(books, charged, kind, [one.largest for one in kinds], today=today),
+        largest=_largest_of_all(losses, charged, kind, [one.largest for one in kinds], today=today),
         budgets=budgets,
         promise=PROMISE_OF_ALL + (DAYS_OF_WINDOWS if any(view.cohort.windows for view in charged) else ""),
     )
 
 
-def kind_forecast(books: Books, view: CohortView, kind: ShuffledRound, *, today: date) -> KindForecast:
+def kind_forecast(losses: LossSource, view: CohortView, kind: ShuffledRound, *, today: date) -> KindForecast:
     """Returns what `forecast` says of one kind, of a cohort that was read; raises as that."""
     days = ScheduleDays(every=None, first=_first_day([view], today), until=None)
-    return _of_kind(books, view, kind, days, rounds=None)
+    return _of_kind(losses, view, kind, days, rounds=None)
 
 
-def schedule_of_late(books: Books, view: CohortView, *, today: date) -> ScheduleOfLate | None:
+def recent_schedule(losses: LossSource, view: CohortView, *, today: date) -> RecentSchedule | None:
     """Returns how long the schedule that the last entries show fits; None if they show none; raises as
     `schedule_forecast`.
     """
-    schedule = glimpses(books.store, [view.cohort.name])[view.cohort.name].schedule
-    return None if schedule is None else schedule_forecast(books, view, schedule, today=today)
+    schedule = chain_outlines(losses.store, [view.cohort.name])[view.cohort.name].schedule
+    return None if schedule is None else schedule_forecast(losses, view, schedule, today=today)
 
 
 def schedule_forecast(
-    books: Books, view: CohortView, schedule: Schedule, *, today: date
-) -> ScheduleOfLate | None:
+    losses: LossSource, view: CohortView, schedule: Schedule, *, today: date
+) -> RecentSchedule | None:
     """Returns how long a cohort can go on as of late, from today.
 
     Guarantee: if the rounds of each period are collected on its day, registered in the order of the kinds,
@@ -450,19 +457,19 @@ def schedule_forecast(
     if len(schedule.kinds) > KINDS_MAX:
         return None
     days = ScheduleDays(every=schedule.every, first=_first_day([view], today), until=None)
-    count = fitting(books, view, schedule.kinds, days, most=PERIODS_MAX).turns
-    return ScheduleOfLate(
+    count = fitting(losses, view, schedule.kinds, days, most=PERIODS_MAX).turns
+    return RecentSchedule(
         every=schedule.every, kinds=schedule.kinds, periods_at_least=count, ends_on=days.last_of(count)
     )
 
 
-def schedule_course(
-    books: Books, view: CohortView, late: ScheduleOfLate, *, today: date, until: date
+def schedule_spending(
+    losses: LossSource, view: CohortView, late: RecentSchedule, *, today: date, until: date
 ) -> tuple[tuple[date, float], ...]:
     """Returns days of a schedule that fits, and upper bounds on epsilon spent after their rounds.
 
     Args:
-        books: where privacy losses come from.
+        losses: where privacy losses come from.
         view: the cohort that `late` was computed for.
         late: the schedule.
         today: its first day.
@@ -474,23 +481,25 @@ def schedule_course(
     days = ScheduleDays(every=late.every, first=_first_day([view], today), until=until)
     periods = min(late.periods_at_least, days.count() or 0)
     counts = sorted({math.ceil(periods * step / COURSE_POINTS) for step in range(1, COURSE_POINTS + 1)} - {0})
-    spent = _spent_after(books, view, late.kinds)
+    spent = _spent_after(losses, view, late.kinds)
     course = ((days.last_of(count), spent(count)) for count in counts)
     return tuple((day, value) for day, value in course if day is not None)
 
 
-def _spent_after(books: Books, view: CohortView, kinds: Sequence[ShuffledRound]) -> Callable[[int], float]:
+def _spent_after(
+    losses: LossSource, view: CohortView, kinds: Sequence[ShuffledRound]
+) -> Callable[[int], float]:
     """Returns the upper bound on the epsilon that is spent as a function of the number of turns."""
-    policy = policy_of(books.store, view)
+    policy = policy_of(losses.store, view)
     if policy.filters is None:
         turn = Counter(dearest(view, policy, kind) for kind in kinds)
 
         def composed(count: int) -> float:
             held = changed(view.held, {kind: count * times for kind, times in turn.items()})
-            return books.certify(held, delta=view.cohort.delta_budget).epsilon_upper
+            return losses.certify(held, delta=view.cohort.delta_budget).epsilon_upper
 
         return composed
-    state, costs = policy.state(view), [policy.cost(books, kind) for kind in kinds]
+    state, costs = policy.state(view), [policy.cost(losses, kind) for kind in kinds]
 
     def read(count: int) -> float:
         rounds = view.spent.rounds + count * len(kinds)
@@ -500,13 +509,13 @@ def _spent_after(books: Books, view: CohortView, kinds: Sequence[ShuffledRound])
 
 
 def _forecast(
-    books: Books, view: CohortView, wanted: ForecastWanted, *, today: date, searches: bool = True
+    losses: LossSource, view: CohortView, wanted: ForecastWanted, *, today: date, searches: bool = True
 ) -> Forecast:
     """Returns what `forecast` says of a cohort that was read, and of a round with a size that was checked.
 
     It `searches` for an epsilon0 if that is asked for.
     """
-    store, today = books.store, _first_day([view], today)
+    store, today = losses.store, _first_day([view], today)
     if view.cohort.windows and wanted.first_on is not None and wanted.first_on < today:
         expected = (
             f"a day from {today.isoformat()}: of a cohort with windows, no round of earlier days is admitted"
@@ -517,7 +526,7 @@ def _forecast(
     rounds = wanted.fit or (days.count() if wanted.round is not None else None)
     is_scheduled_in_windows = bool(view.cohort.windows and days.every)
     rounds = rounds if searches and not is_scheduled_in_windows else None
-    found = tuple(_of_kind(books, view, kind, days, rounds=rounds) for kind in kinds[:KINDS_MAX])
+    found = tuple(_of_kind(losses, view, kind, days, rounds=rounds) for kind in kinds[:KINDS_MAX])
     return Forecast(
         cohort=view.cohort.name,
         policy=view.cohort.policy,
@@ -530,17 +539,17 @@ def _forecast(
         first_on=days.first if wanted.every else None,
         until=wanted.until,
         kinds=found,
-        together=_together(books, view, kinds, days),
-        of_late=None if wanted.round is not None else schedule_of_late(books, view, today=today),
+        together=_together(losses, view, kinds, days),
+        of_late=None if wanted.round is not None else recent_schedule(losses, view, today=today),
         promise=PROMISE + (DAYS_OF_WINDOWS if view.cohort.windows else ""),
     )
 
 
 def _of_kind(
-    books: Books, view: CohortView, kind: ShuffledRound, days: ScheduleDays, *, rounds: int | None
+    losses: LossSource, view: CohortView, kind: ShuffledRound, days: ScheduleDays, *, rounds: int | None
 ) -> KindForecast:
     """Returns the forecast of one kind; of the largest epsilon0 for `rounds`, unless that is None."""
-    room = fitting(books, view, [kind], days, most=machine.ROUNDS_MAX)
+    room = fitting(losses, view, [kind], days, most=machine.ROUNDS_MAX)
     return KindForecast(
         round=kind,
         rounds_at_least=room.turns,
@@ -550,33 +559,33 @@ def _of_kind(
         ends_on=days.last_of(room.turns),
         rounds_until=days.count(),
         reaches_until=days.reaches(room.turns),
-        largest=_largest(books, view, kind, rounds) if rounds else None,
-        windows=_of_windows(books, view, kind),
-        slots_would_help=help_of_slots(books, view, kind),
+        largest=_largest(losses, view, kind, rounds) if rounds else None,
+        windows=_of_windows(losses, view, kind),
+        slots_would_help=help_of_slots(losses, view, kind),
     )
 
 
-def _of_windows(books: Books, view: CohortView, kind: ShuffledRound) -> tuple[WindowForecast, ...]:
+def _of_windows(losses: LossSource, view: CohortView, kind: ShuffledRound) -> tuple[WindowForecast, ...]:
     """Returns how many more rounds each window of an open cohort admits by itself."""
     if view.cohort.status != "open" or not view.cohort.windows:
         return ()
-    today = _rooms_on(books, view, [kind], view.now.date())
+    today = _rooms_on(losses, view, [kind], view.now.date())
     return tuple(
         WindowForecast(
             window=window,
             rounds_today=min(room.turns for period, room in today if period.kind == window.kind),
-            rounds_in_empty=_room_in_empty(books, view, window, [kind]).turns,
+            rounds_in_empty=_room_in_empty(losses, view, window, [kind]).turns,
         )
         for window in view.cohort.windows
     )
 
 
 def _together(
-    books: Books, view: CohortView, kinds: Sequence[ShuffledRound], days: ScheduleDays
+    losses: LossSource, view: CohortView, kinds: Sequence[ShuffledRound], days: ScheduleDays
 ) -> ScheduleForecast | None:
     if days.every is None or not 2 <= len(kinds) <= KINDS_MAX:
         return None
-    count = fitting(books, view, kinds, days, most=PERIODS_MAX).turns
+    count = fitting(losses, view, kinds, days, most=PERIODS_MAX).turns
     return ScheduleForecast(
         periods_at_least=count,
         ends_on=days.last_of(count),
@@ -585,7 +594,7 @@ def _together(
     )
 
 
-def _largest(books: Books, view: CohortView, kind: ShuffledRound, rounds: int) -> LargestEpsilon0:
+def _largest(losses: LossSource, view: CohortView, kind: ShuffledRound, rounds: int) -> LargestEpsilon0:
     nothing = LargestEpsilon0(rounds=rounds, epsilon0=None)
     randomizer = kind.randomizer.to_mapping()
     single = isinstance(randomizer.get("epsilon0"), float)
@@ -595,7 +604,12 @@ def _largest(books: Books, view: CohortView, kind: ShuffledRound, rounds: int) -
     described: dict[str, Any] = {**kind.to_mapping(), "randomizer": without}
     try:
         found = calibrate_for(
-            books.store, books.accountant, view.cohort.name, described, rounds=rounds, width=_WIDTH
+            losses.store,
+            losses.accountant,
+            view.cohort.name,
+            described,
+            rounds=rounds,
+            width=_WIDTH,
         )
     except InvalidParameter as error:
         if error.field != "rounds":
@@ -605,7 +619,7 @@ def _largest(books: Books, view: CohortView, kind: ShuffledRound, rounds: int) -
 
 
 def _largest_of_all(
-    books: Books,
+    losses: LossSource,
     views: Sequence[CohortView],
     kind: ShuffledRound,
     found: Sequence[LargestEpsilon0 | None],
@@ -629,7 +643,7 @@ def _largest_of_all(
     smaller = ShuffledRound.from_mapping({**kind.to_mapping(), "randomizer": randomizer})
     days = ScheduleDays(every=None, first=today, until=None)
     fit = (
-        fitting(books, view, [smaller], days, most=rounds).turns >= rounds
+        fitting(losses, view, [smaller], days, most=rounds).turns >= rounds
         for view, value in zip(views, values, strict=True)
         if value > least
     )

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Final, Literal, TypeAlias
 
 from shuffle_ledger.accounting import LocalRandomizer, ShuffledRound
-from shuffle_ledger.ledger.reports.forecasts import FittingRounds, ScheduleOfLate
+from shuffle_ledger.ledger.reports.forecasts import FittingRounds, RecentSchedule
 from shuffle_ledger.ledger.values.requests import CohortStatus
 
 BudgetState: TypeAlias = Literal["open", "nearly used up", "used up", "overspent", "frozen"]
@@ -75,7 +75,7 @@ def fits_in_words(fits: Sequence[FittingRounds]) -> tuple[str, ...]:
     return (*dict.fromkeys(some), *([f"none of {', '.join(dict.fromkeys(none))}"] if none else []))
 
 
-def pace_in_words(late: ScheduleOfLate | None) -> str | None:
+def pace_in_words(late: RecentSchedule | None) -> str | None:
     """Returns until when a budget is enough at the present pace; None: no pace is recognized."""
     if late is None:
         return None
@@ -84,7 +84,7 @@ def pace_in_words(late: ScheduleOfLate | None) -> str | None:
     return "no end in sight" if late.periods_at_least else "the next round may not fit"
 
 
-def pace_detail(late: ScheduleOfLate) -> str:
+def pace_detail(late: RecentSchedule) -> str:
     """Returns the pace itself: `every week one each of krr(k=96), oue(domain=64)`."""
     names = _names(kind.randomizer for kind in late.kinds)
     counted = Counter(names[kind.randomizer] for kind in late.kinds)

@@ -88,15 +88,15 @@ def census(engine: Engine, *, unverified_seconds: float, names_max: int) -> Cens
 def _unverified_since(before: datetime, now: datetime) -> FromClause:
     """Return the cohorts whose whole chain was last replayed, or that were opened, before a moment."""
 
-    def is_late(since: ColumnElement[datetime]) -> ColumnElement[bool]:
+    def is_due(since: ColumnElement[datetime]) -> ColumnElement[bool]:
         return or_(since < before, since > now)  # a moment to come was not written by a verification
 
     known = select(verifications.c.cohort).join(cohorts, cohorts.c.name == verifications.c.cohort)
     # One for each of the indexes.
     return union_all(
-        known.where(is_late(verifications.c.replayed_at)),
-        known.where(text(NOT_REPLAYED), is_late(cohorts.c.opened_at)),
-        _never_verified().where(is_late(unverified.c.opened_at)),
+        known.where(is_due(verifications.c.replayed_at)),
+        known.where(text(NOT_REPLAYED), is_due(cohorts.c.opened_at)),
+        _never_verified().where(is_due(unverified.c.opened_at)),
     ).subquery()
 
 

@@ -62,7 +62,7 @@ def claimed(engine: Engine, key: bytes) -> Iterator[bool]:
                 connection.invalidate()  # a lock goes with its connection
 
 
-class Turns:
+class CohortTurns:
     """The advisory locks of contended cohorts; they do nothing on SQLite, which has one writer at a time."""
 
     def __init__(self, engine: Engine) -> None:

@@ -176,7 +176,7 @@ def of_round(connection: Connection, kinds: Kinds, round_id: str) -> list[Cohort
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class RoundBasis:
     """What new rounds are decided on."""
 
     views: Mapping[str, CohortView]
@@ -191,7 +191,7 @@ class Found:
 
 def of_new_rounds(
     connection: Connection, memory: Memory, wanted: Mapping[str, Sequence[str]], lines: Sequence[int]
-) -> Found:
+) -> RoundBasis:
     """Return what rounds are registered and decided on, by one statement if the cohorts are as in memory.
 
     Args:
@@ -232,7 +232,7 @@ def of_new_rounds(
         taken = connection.execute(_TAKEN, {"ids": ids}).scalars().all()
         first = listed[0].number
         numbers = range(first, first + count)
-    return Found(
+    return RoundBasis(
         views=seen | read,
         taken=frozenset(taken),
         numbers=iter(numbers),

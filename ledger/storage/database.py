@@ -13,7 +13,7 @@ from shuffle_ledger.ledger.storage import engine as engines
 from shuffle_ledger.ledger.storage import schema
 from shuffle_ledger.ledger.storage.anchor import Anchor, Guard
 from shuffle_ledger.ledger.storage.clocks import CLOCK_DIFFERENCE_MAX_SECONDS, Clocks
-from shuffle_ledger.ledger.storage.cohort_locks import Turns
+from shuffle_ledger.ledger.storage.cohort_locks import CohortTurns
 from shuffle_ledger.ledger.storage.positions import Positions
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Database:
         self._engine = engine
         self.clocks = Clocks(is_of_this_machine=not engines.is_postgresql(engine))
         self._guard = Guard(engine, anchor) if anchor else None
-        self.turns = Turns(engine)
+        self.turns = CohortTurns(engine)
         self.positions = Positions(engine)
 
     @classmethod

@@ -95,7 +95,7 @@ class RoundStore(Database):
             found = {rows.entry_from(row) for row in connection.execute(union_all(decided, closed, told))}
         return sorted(found, key=lambda entry: (entry.cohort, entry.sequence))
 
-    def told(self, cohort: str, round_id: str) -> list[LedgerEntry]:
+    def restatements_of(self, cohort: str, round_id: str) -> list[LedgerEntry]:
         """Return the entries of a chain that tell what a round truly was, in order: its corrections, or its
         incident."""
         query = select(*ENTRY_COLUMNS).where(

@@ -60,7 +60,7 @@ class RefusalReason(StrEnum):
     REFUSED_ELSEWHERE = "refused_elsewhere"  # another cohort of the round's audience refused it
 
 
-class Declared(Protocol):
+class PromiseSource(Protocol):
     """What of a cohort says what its budget promises."""
 
     @property
@@ -224,7 +224,7 @@ def cohort_from_opening(**opening: Unpack[Opening]) -> Cohort:
     return Cohort(**budget, **declared)
 
 
-def promised_epsilon(declared: Declared, budget: float) -> float:
+def promised_epsilon(declared: PromiseSource, budget: float) -> float:
     """Return the epsilon that must hold, or a promise is broken.
 
     Of a cohort with a ceiling that is the ceiling, at whatever budget rounds are refused; of a quota and of a
@@ -639,7 +639,7 @@ class RoundRecord:
     incident: Incident | None = None  # released although nothing admitted it
 
     @property
-    def told(self) -> tuple[Incident | Corrected | Settled, ...]:
+    def restatements(self) -> tuple[Incident | Corrected | Settled, ...]:
         """Corrections and settlement of the release that counts, in order; an incident begins a new one."""
         told: list[Incident | Corrected | Settled] = [*self.corrections]
         if isinstance(self.closing, Settled) and self.incident is None:

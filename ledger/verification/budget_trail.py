@@ -15,6 +15,7 @@ from typing import Any, Protocol, Self
 
 from shuffle_ledger.accounting import (
     AccountsReading,
+    FilterCharge,
     FilterReading,
     FilterSet,
     ShuffledRound,
@@ -22,7 +23,6 @@ from shuffle_ledger.accounting import (
     lower_text,
     slot_for,
 )
-from shuffle_ledger.accounting import Charge as FilterCharge
 from shuffle_ledger.accounting.verification import Coverage
 from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.errors import Damaged
@@ -39,8 +39,8 @@ from shuffle_ledger.ledger.machine import (
     Limits,
     Posting,
     PostingKind,
-    Refusal,
     State,
+    Unchanged,
 )
 from shuffle_ledger.ledger.policies.numbers import epsilon_units, filter_charge, read
 from shuffle_ledger.ledger.policies.policy import (
@@ -190,12 +190,12 @@ class Trail:
         elif self.policy is not None and self.state is not None:
             yield from self._follow(self.policy, self.state, body, truth)
 
-    def recompute(self, books: ChargeSource, coverage: Coverage) -> Iterator[str]:
+    def recompute(self, losses: ChargeSource, coverage: Coverage) -> Iterator[str]:
         """Prove anew what the last entry states of costs, limits and slots; yield what cannot be proven."""
         if self.policy is None:
             return
         if self._opens and self.policy.slots_declared:
-            yield from self._recompute_slots(self.policy, books)
+            yield from self._recompute_slots(self.policy, losses)
         filters = self.policy.filters
         if filters is None:
             return
@@ -205,19 +205,19 @@ class Trail:
                 yield "its sliding limit is not the variance that its promise allows"
         if self._stated is not None:
             accounted, cost = self._stated
-            books.charge(accounted, filters)  # from the stored privacy loss, if there is one
+            losses.charge(accounted, filters)  # from the stored privacy loss, if there is one
             if not coverage.covers(accounted, filters, filter_charge(cost)):
                 yield (
                     "the charge it states is too small: nothing proves that it covers a round of its"
                     f" parameters, at precisions down to {exact_text(min(coverage.precisions))}"
                 )
 
-    def dearer(self, books: ChargeSource) -> Iterator[str]:
+    def dearer(self, losses: ChargeSource) -> Iterator[str]:
         """Yield which costs of the last entry are more than its round needs: sound, and a waste."""
         if self.policy is None or self.policy.filters is None or self._stated is None:
             return
         accounted, cost = self._stated
-        share = _dearer(filter_charge(cost), books.charge(accounted, self.policy.filters))
+        share = _dearer(filter_charge(cost), losses.charge(accounted, self.policy.filters))
         if share > DEARER_MAX:
             more = lower_text(100 * share, digits=3)
             yield f"the charge it states is {more} % more than its round needs: sound, and a waste"
@@ -371,7 +371,7 @@ class Trail:
             yield "it promises another epsilon than its budget says"
         slack = stated.slack if stated.slack != before.limits.slack or promise is not None else None
         found = machine.change_budget(before, stated.refuse, promise, slack=slack)
-        if isinstance(found, Refusal):
+        if isinstance(found, Unchanged):
             yield "it changes the budget so that what is held does not fit"
             return None
         return found
@@ -398,9 +398,9 @@ class Trail:
                 f" the filters say {exact_text(again.epsilon_upper)}"
             )
 
-    def _recompute_slots(self, policy: BudgetPolicy, books: ChargeSource) -> Iterator[str]:
+    def _recompute_slots(self, policy: BudgetPolicy, losses: ChargeSource) -> Iterator[str]:
         upper, lower = policy.slots_epsilon
-        again = books.certify(dict(policy.slots_declared), delta=policy.share_of_slots)
+        again = losses.certify(dict(policy.slots_declared), delta=policy.share_of_slots)
         if lower > again.epsilon_upper:
             yield (
                 f"it says the whole plan costs at least {exact_text(lower)}; computed again it is up to"
@@ -489,7 +489,7 @@ def _misaccounted(
     if not policy.has_slots_alone or posting is None or truth is None:
         return
     accounted = ShuffledRound.from_mapping(body.details["accounted"])
-    if accounted != policy.accounted_truth(posting, truth, None):
+    if accounted != policy.accounted_restated(posting, truth, None):
         yield "what it accounts is not the slot of the plan in which its round stands"
 
 

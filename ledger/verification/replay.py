@@ -17,7 +17,7 @@ from shuffle_ledger.accounting import (
 )
 from shuffle_ledger.ledger.decisions.descriptions import local_kind, with_reports
 from shuffle_ledger.ledger.errors import Damaged, LedgerError
-from shuffle_ledger.ledger.policies.base import IN_CLEAR, told
+from shuffle_ledger.ledger.policies.base import IN_CLEAR, accounted_again
 from shuffle_ledger.ledger.values import canonical, entries
 from shuffle_ledger.ledger.values.entries import (
     CORRECTED_OR_INCIDENT,
@@ -259,7 +259,7 @@ class Replay:
             case EntryKind.SETTLED | EntryKind.VOIDED:
                 self._apply_closing(body)
             case EntryKind.CORRECTED | EntryKind.INCIDENT:
-                self._apply_told(body)
+                self._apply_restated(body)
             case EntryKind.BUDGET_CHANGED:
                 self._apply_budget(body)
             case EntryKind.FROZEN:
@@ -385,7 +385,7 @@ class Replay:
         self._note_loss(body, accounted)
         self.held[accounted] += 1
 
-    def _apply_told(self, body: EntryBody) -> None:
+    def _apply_restated(self, body: EntryBody) -> None:
         if body.kind is EntryKind.CORRECTED:
             self._apply_correction(body)
         else:
@@ -400,13 +400,13 @@ class Replay:
         self.joint.see(body, None)
         if self.charged.get(round_id) != before:
             self.blame(body.sequence, "it corrects a round that was not charged as it says")
-        self._check_told(body, truth)
+        self._check_restated(body, truth)
         if round_id in self.declared:
             self.declared[round_id] = self._kinds.setdefault(truth, truth)
         if self.frozen:
-            self._check_only_told(body, is_kept=accounted == before)
+            self._check_only_restated(body, is_kept=accounted == before)
             return
-        if self.trail.filtered and told(before, truth) != accounted:
+        if self.trail.filtered and accounted_again(before, truth) != accounted:
             self.blame(body.sequence, "what it accounts does not follow from the round that it states")
         self.charged[round_id] = self._kinds.setdefault(accounted, accounted)
         local = self.local_kinds.get(round_id, before)  # before: a chain that was damaged
@@ -424,7 +424,7 @@ class Replay:
         truth = IN_CLEAR if details["round"] is None else ShuffledRound.from_mapping(details["round"])
         self._truth = truth
         self._note_members(body, RoundRequest.from_bytes(canonical.encode(details["request"])))
-        self._check_told(body, truth)
+        self._check_restated(body, truth)
         accounted = ShuffledRound.from_mapping(details["accounted"])
         self.charged[round_id] = self._kinds.setdefault(accounted, accounted)
         released = ReleaseTimes.from_mapping(details["released"])
@@ -432,7 +432,7 @@ class Replay:
             self.blame(body.sequence, "it tells a release that was yet to come")
         if self.frozen:
             is_kept = accounted == slot_for(truth)
-            self._check_only_told(body, is_kept=is_kept)
+            self._check_only_restated(body, is_kept=is_kept)
             return
         if self.trail.filtered and slot_for(truth) != accounted:
             self.blame(body.sequence, "what it accounts does not follow from the release that it states")
@@ -448,7 +448,7 @@ class Replay:
         self.local[accounted] += 1
         self.local_kinds[round_id] = self._kinds.setdefault(accounted, accounted)
 
-    def _check_only_told(self, body: EntryBody, *, is_kept: bool) -> None:
+    def _check_only_restated(self, body: EntryBody, *, is_kept: bool) -> None:
         """Checks a correction or an incident of a frozen cohort: it must charge nothing."""
         details = body.details
         charged = "charge" in details or details["privacy_loss"] is not None
@@ -483,7 +483,7 @@ class Replay:
         if body.round_id in self.of_several and is_sampled and reports > declared.reports:
             self.blame(body.sequence, "it settles a round with more reports than its cohorts' samples have")
         self._truth = truth = with_reports(declared, reports)
-        if self.trail.filtered and told(before, truth) != accounted:
+        if self.trail.filtered and accounted_again(before, truth) != accounted:
             self.blame(
                 body.sequence, f"what it accounts does not follow from the {reports} reports it states"
             )
@@ -498,7 +498,7 @@ class Replay:
         if len(request.members) > 1:
             self.of_several.add(str(body.round_id))
 
-    def _check_told(self, body: EntryBody, truth: ShuffledRound) -> None:
+    def _check_restated(self, body: EntryBody, truth: ShuffledRound) -> None:
         """Check what a correction or an incident says was released, whatever it is charged."""
         self._check_size(body, _users(truth))
 

@@ -15,7 +15,7 @@ from shuffle_ledger.accounting.verification import Coverage
 from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, Signature
 from shuffle_ledger.ledger.errors import BadSignature, Damaged, LedgerError, NotFound, TryAgain, Unavailable
-from shuffle_ledger.ledger.policies.registry import Books
+from shuffle_ledger.ledger.policies.registry import LossSource
 from shuffle_ledger.ledger.storage.rows import StoredVerification
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind, Spending
@@ -147,7 +147,7 @@ def verify(
     for place, name in enumerate(names):
         position = None if key is None else trusted_position(store, name, key)
         tell = None if progress is None else partial(_tell, progress, name, place, len(names))
-        run = _Run(
+        run = _ChainVerification(
             store=store,
             accountant=accountant,
             numbers=numbers,
@@ -205,7 +205,7 @@ def verify_and_sign(
     if position is not None and not timedelta() <= began - position.replayed_at < whole_every:
         position = None
     chains: dict[str, JointRounds] = {}
-    run = _Run(store=store, accountant=accountant, numbers="sampled", position=position)
+    run = _ChainVerification(store=store, accountant=accountant, numbers="sampled", position=position)
     found, replay = run.judged(name, saved, chains)
     found = _with_siblings(store, found, chains)
     state = state_of(replay) if replay is not None and found.ok else None
@@ -307,7 +307,7 @@ def _with_siblings(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Run:
+class _ChainVerification:
     """The verification of one cohort."""
 
     store: Store
@@ -406,9 +406,9 @@ class _NumberChecker:
         self._check_last()
 
     def _check_charges(self, step: ReplayedEntry) -> None:
-        books = Books(store=self._store, accountant=self._accountant, keep=False)
+        losses = LossSource(store=self._store, accountant=self._accountant, keep=False)
         try:
-            for what in self._replay.trail.recompute(books, self._coverage):
+            for what in self._replay.trail.recompute(losses, self._coverage):
                 self._replay.blame(step.sequence, what)
         except (AccountingError, LedgerError, ArithmeticError) as error:
             self._replay.blame(step.sequence, f"its charge cannot be computed again: {error}")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from shuffle_ledger.accounting import (
     Accountant,
-    Charge,
+    FilterCharge,
     FilterSet,
     PrivacyLossDistribution,
     ShuffledRound,
@@ -234,7 +234,7 @@ def test_the_price_of_adaptivity_is_small(randomizer: str, fields: dict[str, obj
         charge = accountant.charge(shuffled, filters)
 
         def adaptive(
-            count: int, epsilon: float = epsilon, filters: FilterSet = filters, charge: Charge = charge
+            count: int, epsilon: float = epsilon, filters: FilterSet = filters, charge: FilterCharge = charge
         ) -> bool:
             return bool(holding(filters, charge * count, epsilon))
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shuffle_ledger.accounting import Accountant, Charge, FilterSet, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting import Accountant, FilterCharge, FilterSet, ShuffledRound, parse_randomizer
 from shuffle_ledger.accounting.filters.charges import charge_of, is_covered
 from shuffle_ledger.accounting.verification.coverage import Coverage
 from tests.accounting.alike import alike
@@ -41,11 +41,11 @@ def made(randomizer: str, **fields: object) -> ShuffledRound:
     return alike(randomizer=parse_randomizer(randomizer), **fields)
 
 
-def scaled(charge: Charge, factor: float, *, only: int | None = None) -> Charge:
+def scaled(charge: FilterCharge, factor: float, *, only: int | None = None) -> FilterCharge:
     parts = [*charge.gaussian, *charge.renyi]
     parts = [part * Fraction(factor) if only in (None, place) else part for place, part in enumerate(parts)]
     count = len(charge.gaussian)
-    return Charge(gaussian=tuple(parts[:count]), renyi=tuple(parts[count:]), account=charge.account)
+    return FilterCharge(gaussian=tuple(parts[:count]), renyi=tuple(parts[count:]), account=charge.account)
 
 
 @pytest.fixture(scope="module")

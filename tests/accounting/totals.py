@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from shuffle_ledger.accounting import Charge, FilterSet
+from shuffle_ledger.accounting import FilterCharge, FilterSet
 
 
-def together(*charges: Charge) -> Charge:
+def together(*charges: FilterCharge) -> FilterCharge:
     """The charges of several rounds, added up."""
     first, *others = charges
     for one in others:
-        first = Charge(
+        first = FilterCharge(
             **{
                 name: tuple(a + b for a, b in zip(part, vars(one)[name], strict=True))
                 for name, part in vars(first).items()
@@ -22,18 +22,18 @@ def together(*charges: Charge) -> Charge:
     return first
 
 
-def variance(filters: FilterSet, total: Charge) -> Fraction:
+def variance(filters: FilterSet, total: FilterCharge) -> Fraction:
     """The Gaussian total, reserve included, at the fixed reserve where it is least."""
     pairs = zip(filters.gaussian.reserves, total.gaussian, strict=True)
     return min(Fraction(reserve) + used for reserve, used in pairs)
 
 
-def epsilon_upper(filters: FilterSet, total: Charge) -> float:
+def epsilon_upper(filters: FilterSet, total: FilterCharge) -> float:
     """The smallest reading of a filter; accounts of delta are not asked."""
     return min(one.epsilon_upper for one in filters.readings(variance(filters, total), total.renyi))
 
 
-def holding(filters: FilterSet, total: Charge, epsilon: float) -> set[str]:
+def holding(filters: FilterSet, total: FilterCharge, epsilon: float) -> set[str]:
     """The names of the filters that hold at an epsilon; none of them if an account of delta is used up."""
     limits, accounts = filters.limits(epsilon), filters.accounts.limits(epsilon)
     if any(used > limit for used, limit in zip(total.account, accounts, strict=True)):

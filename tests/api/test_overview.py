@@ -20,8 +20,13 @@ from shuffle_ledger.ledger.api.pages.charts import upper
 from shuffle_ledger.ledger.decisions import open_cohort
 from shuffle_ledger.ledger.decisions.admission import admit_at_once, register
 from shuffle_ledger.ledger.reports.budgets import history
+from shuffle_ledger.ledger.reports.chain_outlines import (
+    CURVE_POINTS,
+    TAIL_ENTRIES,
+    chain_outlines,
+    refused_since,
+)
 from shuffle_ledger.ledger.reports.collection_days import last_of_days
-from shuffle_ledger.ledger.reports.glimpses import CURVE_POINTS, TAIL_ENTRIES, glimpses, refused_since
 from shuffle_ledger.ledger.reports.listing import EntryFilter, cohort_heads, matching_entries
 from shuffle_ledger.ledger.reports.summaries import day_in_words
 from shuffle_ledger.ledger.settings import Settings
@@ -132,7 +137,7 @@ def test_a_page_of_cohorts_takes_as_many_statements_as_one(any_store: Store) -> 
         fresh = Store(any_store.engine)
         overview = Overview(fresh)
         with statements(any_store.engine) as heard:
-            seen = overview.glimpses(cohort_heads(fresh, only=some))
+            seen = overview.outlines(cohort_heads(fresh, only=some))
             refused_since(fresh, some, datetime.now(UTC))
             found = overview.outlooks(Accountant(), list(seen.items()), today=FIRST, seconds=1e9)
         assert {name for name, one in found.items() if one is not None} == set(some)
@@ -196,7 +201,7 @@ def test_what_is_not_stored_is_not_computed(sqlite_store: Store) -> None:
             with sqlite_store.engine.begin() as connection:
                 connection.execute(delete(privacy_losses))
         overview, unknowing = Overview(sqlite_store), Accountant()
-        seen = overview.glimpses(cohort_heads(sqlite_store, only=["phones"]))
+        seen = overview.outlines(cohort_heads(sqlite_store, only=["phones"]))
         found = overview.outlooks(unknowing, list(seen.items()), today=FIRST)
         assert (found["phones"] is not None) is stored
         assert unknowing.knows(seen["phones"].latest or KIND) is stored
@@ -211,7 +216,7 @@ def test_a_glimpse_and_the_refusals_of_late(any_store: Store) -> None:
         admit(any_store, accountant, f"{number}", "phones", use_case=use_case, collected_on=day)
     before = any_store.view("phones")
     admit(any_store, accountant, "no", "phones", ShuffledRound.from_mapping(TOO_MUCH))
-    found = glimpses(any_store, ["phones", "secret"])
+    found = chain_outlines(any_store, ["phones", "secret"])
     phones, secret = found["phones"], found["secret"]
     assert (secret.latest, secret.schedule, len(secret.curve)) == (None, None, 1)
     assert phones.sequence == before.head_sequence + 1

@@ -4,6 +4,7 @@ client."""
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -49,3 +50,35 @@ def test_importing_the_name_imports_neither_scipy_nor_the_ledger() -> None:
     program = "import sys, shuffle_ledger; print(*sorted(m for m in sys.modules if '.' not in m))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not {"numpy", "scipy", "sqlalchemy", "httpx", "click"} & set(done.stdout.split())
+
+
+def _definitions(*rooms: str) -> list[tuple[str, str, ast.AST]]:
+    """Return each module, class and function of some rooms: its file, its name, and its node."""
+    found: list[tuple[str, str, ast.AST]] = []
+    for room in rooms:
+        for file in sorted((ROOT / room).rglob("*.py")):
+            tree, place = ast.parse(file.read_text("utf-8")), str(file.relative_to(ROOT))
+            named = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+            nodes = [node for node in ast.walk(tree) if isinstance(node, named)]
+            found += [(place, file.stem, tree), *((place, node.name, node) for node in nodes)]
+    return found
+
+
+def test_a_class_name_of_the_ledger_means_one_thing() -> None:
+    places: dict[str, list[str]] = {}
+    for place, name, node in _definitions("ledger"):
+        if isinstance(node, ast.ClassDef):
+            places.setdefault(name.lstrip("_"), []).append(place)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_names_say_what_they_name() -> None:
+    """These words say nothing to a reader who does not know the code."""
+    vague = {"told", "truth", "course", "elsewhere", "whose", "books", "desk", "papers", "glimpses"}
+    found = [
+        (place, name)
+        for place, name, _ in _definitions("accounting", "ledger", "workers", "cli")
+        if not place.startswith(("ledger/evidence/", "cli/rendering/"))  # which name what statements hold
+        if vague & set(re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()))
+    ]
+    assert found == []

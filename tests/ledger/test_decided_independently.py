@@ -523,7 +523,7 @@ class History:
         promise = dataclasses.replace(wanted, gaussian=variance, divergences=moments)
         refuse, slack = (wanted, self.draw.randint(20, 40) * self.filtered) if is_raised else (promise, None)
         changed = machine.change_budget(self.state, refuse, promise, slack=slack)
-        if not isinstance(changed, machine.Refusal):
+        if not isinstance(changed, machine.Unchanged):
             assert changed.limits is not None
             self.state = dataclasses.replace(self.state, limits=changed.limits)
             before, self.epsilon = self.epsilon, wanted.epsilon / 10**30

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from shuffle_ledger.accounting import Accountant, ShuffledRound
 from shuffle_ledger.ledger.decisions import open_cohort, price, register, register_and_admit, settle
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
-from shuffle_ledger.ledger.policies.registry import Books
+from shuffle_ledger.ledger.policies.registry import LossSource
 from shuffle_ledger.ledger.reports import Forecast, ForecastWanted, forecast
-from shuffle_ledger.ledger.reports.forecasts import FIT_MAX, PROMISE, fitting, schedule_course
+from shuffle_ledger.ledger.reports.forecasts import FIT_MAX, PROMISE, fitting, schedule_spending
 from shuffle_ledger.ledger.reports.schedules import Every, ScheduleDays
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
@@ -98,9 +98,9 @@ def test_a_schedule_of_late_goes_on_as_long_and_costs_as_was_said(folder: Path, 
         assert (late.every, [kind.randomizer for kind in late.kinds]) == ("week", [SMALL.randomizer] * 2)
         last = TODAY + timedelta(days=7 * (late.periods_at_least - 1))
         assert late.ends_on == last
-        books = Books(store=store, accountant=accountant, keep=False)
+        losses = LossSource(store=store, accountant=accountant, keep=False)
         view, until = store.view("watches"), TODAY + timedelta(days=7 * 40)
-        course = dict(schedule_course(books, view, late, today=TODAY, until=until))
+        course = dict(schedule_spending(losses, view, late, today=TODAY, until=until))
         assert max(course) == min(last, until)
         assert late.periods_at_least > 3
         for number in range(min(late.periods_at_least, 41)):
@@ -185,8 +185,8 @@ def test_a_schedule_ends_where_deciding_it_day_by_day_ends(
         for kind, days in before:
             admits(store, accountant, kind, collected_on=today + timedelta(days=days))
         dates = ScheduleDays(every=every, first=today, until=None)
-        books = Books(store=store, accountant=accountant, keep=False)
-        found = fitting(books, store.view("watches"), kinds, dates, most=TURNS_MAX)
+        losses = LossSource(store=store, accountant=accountant, keep=False)
+        found = fitting(losses, store.view("watches"), kinds, dates, most=TURNS_MAX)
         turns = 0
         while turns < TURNS_MAX and all(
             admits(store, accountant, kind, collected_on=dates.last_of(turns + 1)) for kind in kinds

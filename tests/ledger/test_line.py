@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import event
 
 from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.ledger.api.desk import Desk
-from shuffle_ledger.ledger.api.line import TOGETHER_MAX, Line
+from shuffle_ledger.ledger.api.accountant_thread import AccountantThread
+from shuffle_ledger.ledger.api.line import TOGETHER_MAX, DecisionLine
 from shuffle_ledger.ledger.decisions import open_cohort, register_and_admit
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.storage.store import Store
@@ -40,8 +40,8 @@ def test_those_who_wait_together_are_decided_in_few_commits(
         20: make_request("large", cohort="phones", reports=10**7),
     }
     requests = [odd.get(place, request) for place, request in enumerate(plain)]
-    desk = Desk(accountant)
-    line, begins, heads = Line(store, desk), threading.Event(), store.heads()
+    desk = AccountantThread(accountant)
+    line, begins, heads = DecisionLine(store, desk), threading.Event(), store.heads()
     written: list[str] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
@@ -88,7 +88,7 @@ def test_a_refused_budget_is_never_overspent_by_a_group(
     requests = {
         name: [make_request(f"{name} {n}", cohort=name) for n in range(40)] for name in ("alone", "together")
     }
-    line = Line(store, Desk(accountant))
+    line = DecisionLine(store, AccountantThread(accountant))
 
     async def ask() -> list[Any]:
         return await asyncio.gather(*(line.admit_at_once(each, actor="x") for each in requests["together"]))

@@ -11,7 +11,7 @@ import pytest
 
 from shuffle_ledger.accounting import (
     Accountant,
-    Charge,
+    FilterCharge,
     FilterSet,
     InvalidParameter,
     ShuffledRound,
@@ -93,7 +93,7 @@ class Desk:
     def total(self, cohort: str = "phones") -> Total:
         return total_in(self.store, cohort)
 
-    def has_cost(self, charge: Charge, cohort: str = "phones") -> bool:
+    def has_cost(self, charge: FilterCharge, cohort: str = "phones") -> bool:
         """Whether this is what all rounds of a cohort cost together."""
         cost, total = cost_of(charge), self.total(cohort)
         return all(

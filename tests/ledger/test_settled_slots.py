@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shuffle_ledger.accounting import ShuffledRound, fits, parse_randomizer, slot_for
 from shuffle_ledger.ledger.decisions.descriptions import with_reports
-from shuffle_ledger.ledger.policies.base import told
+from shuffle_ledger.ledger.policies.base import accounted_again
 
 KRR = parse_randomizer("krr(k=4, epsilon0=1)")
 COUNTS = st.one_of(st.integers(1, 500), st.integers(1, 10**7))
@@ -31,7 +31,7 @@ def declared_rounds(draw: st.DrawFn) -> ShuffledRound:
 
 
 def charged(declared: ShuffledRound, reports: int) -> ShuffledRound:
-    return told(slot_for(declared), with_reports(declared, reports))
+    return accounted_again(slot_for(declared), with_reports(declared, reports))
 
 
 @pytest.mark.slow
@@ -62,6 +62,6 @@ def test_a_charge_that_a_correction_left_covers_the_honest_reports_that_arrived(
     )
     accounted = slot_for(declared)
     assert fits(corrected, accounted), "so the correction changes no charge"
-    fewer, enough = (told(accounted, with_reports(corrected, reports)) for reports in (700, 1_800))
+    fewer, enough = (accounted_again(accounted, with_reports(corrected, reports)) for reports in (700, 1_800))
     assert fewer == slot_for(with_reports(corrected, 700))
     assert enough == accounted

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from shuffle_ledger.accounting import Accountant, FilterSet, ShuffledRound, slot_for
-from shuffle_ledger.accounting import Charge as FilterCharge
+from shuffle_ledger.accounting import Accountant, FilterCharge, FilterSet, ShuffledRound, slot_for
 from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.decisions import admit, change_budget, open_cohort, register, settle, void
 from shuffle_ledger.ledger.machine import LOSS_UNIT, Charge, Limits, State, Total

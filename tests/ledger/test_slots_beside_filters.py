@@ -16,7 +16,7 @@ from shuffle_ledger.ledger.errors import BeyondBudget, Conflict, InvalidValue
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
-from shuffle_ledger.ledger.machine import Charge, Cost, Standing, Total
+from shuffle_ledger.ledger.machine import Charge, Coordinates, Cost, Total
 from shuffle_ledger.ledger.policies.numbers import read, spelled
 from shuffle_ledger.ledger.policies.registry import rules_digest
 from shuffle_ledger.ledger.reports.budgets import budget
@@ -65,7 +65,7 @@ class Desk(AnyDesk):
         return total_in(self.store, "watches")
 
     @property
-    def holds(self) -> Standing:
+    def holds(self) -> Coordinates:
         """Which limits and filters hold at the budget's epsilon."""
         state = state_in(self.store, "watches")
         return machine.standing(state.rules, state.limits, state.total, state.limits.refuse)

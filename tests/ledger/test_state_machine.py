@@ -34,7 +34,7 @@ from hypothesis.stateful import (
 from shuffle_ledger.accounting import (
     NUMERICAL_POLICY,
     Accountant,
-    Charge,
+    FilterCharge,
     FilterSet,
     ShuffledRound,
     fits,
@@ -86,9 +86,9 @@ ANY_LOSS = Accountant(precision=0.1).privacy_loss(
 )
 
 
-def costing(filters: FilterSet, others: Fraction, loss: Fraction) -> Charge:
+def costing(filters: FilterSet, others: Fraction, loss: Fraction) -> FilterCharge:
     """Returns the charge of a round with a largest loss, and the same in all other filters."""
-    return Charge(
+    return FilterCharge(
         gaussian=(others,) * len(filters.gaussian.reserves),
         renyi=(*(others for _ in filters.renyi[:-1]), loss),
         account=(Fraction(0), Fraction(0)),
@@ -115,7 +115,7 @@ class AddingAccountant:
     def knows_charge(self, accounted: ShuffledRound, filters: FilterSet) -> bool:
         return True
 
-    def charge(self, accounted: ShuffledRound, filters: FilterSet) -> Charge:
+    def charge(self, accounted: ShuffledRound, filters: FilterSet) -> FilterCharge:
         """Nothing rests on it."""
         return costing(filters, Fraction(0), Fraction(0))
 
@@ -148,7 +148,7 @@ class ChargingAccountant(AddingAccountant):
     def remembers_charge(self, accounted: ShuffledRound, filters: FilterSet) -> bool:
         return accounted in self.seen
 
-    def charge(self, accounted: ShuffledRound, filters: FilterSet) -> Charge:
+    def charge(self, accounted: ShuffledRound, filters: FilterSet) -> FilterCharge:
         self.seen.add(accounted)
         cost = Fraction(super().certify({accounted: 1}, delta=DELTA).epsilon_upper)
         return costing(filters, Fraction(10**30), cost)

@@ -8,7 +8,7 @@ import pytest
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.policies import ASSUMES
-from shuffle_ledger.ledger.reports.forecasts import FittingRounds, ScheduleOfLate
+from shuffle_ledger.ledger.reports.forecasts import FittingRounds, RecentSchedule
 from shuffle_ledger.ledger.reports.summaries import (
     fits_in_words,
     pace_detail,
@@ -74,7 +74,7 @@ def test_a_state_never_sounds_better_than_it_is() -> None:
 
 
 def test_a_pace_names_its_last_day() -> None:
-    pace = ScheduleOfLate(
+    pace = RecentSchedule(
         every="week",
         kinds=(kind(KRR), kind(OUE), kind(KRR, 900)),
         periods_at_least=5,

@@ -18,7 +18,7 @@ from celery.exceptions import WorkerShutdown
 from click.testing import CliRunner
 from kombu.exceptions import OperationalError
 
-from shuffle_ledger.accounting import Accountant, Charge, FilterSet, ShuffledRound
+from shuffle_ledger.accounting import Accountant, FilterCharge, FilterSet, ShuffledRound
 from shuffle_ledger.cli.failures import ExitCode
 from shuffle_ledger.cli.main import main
 from shuffle_ledger.ledger import request_ids
@@ -186,7 +186,7 @@ def test_a_poison_round_is_tried_a_bounded_number_of_times_and_seen(
     accountant, tries = Accountant(), []
     charge = Accountant.charge
 
-    def fail_once_per_round(self: Accountant, accounted: ShuffledRound, filters: FilterSet) -> Charge:
+    def fail_once_per_round(self: Accountant, accounted: ShuffledRound, filters: FilterSet) -> FilterCharge:
         tries.append(1)
         if len(store.pending(limit=10)) == 2:
             raise MemoryError("too large")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from shuffle_ledger.ledger.api.pages.charts import plain, upper
 from shuffle_ledger.ledger.reports.budgets import BudgetStatement
-from shuffle_ledger.ledger.reports.forecasts import FittingRounds, ScheduleOfLate
+from shuffle_ledger.ledger.reports.forecasts import FittingRounds, RecentSchedule
 from shuffle_ledger.ledger.reports.summaries import (
     BudgetState,
     fits_in_words,
@@ -47,7 +47,7 @@ def first_row(
     budget: float,
     detail: str,
     fits: Sequence[FittingRounds],
-    late: ScheduleOfLate | None,
+    late: RecentSchedule | None,
     is_computed: bool,
 ) -> FirstRow:
     """Return the row of one budget.
@@ -74,7 +74,7 @@ def first_row(
     )
 
 
-def _pace(late: ScheduleOfLate | None, *, is_closed: bool, is_computed: bool) -> str:
+def _pace(late: RecentSchedule | None, *, is_closed: bool, is_computed: bool) -> str:
     if is_closed:
         return "no round is admitted any more"
     if not is_computed:
@@ -82,7 +82,7 @@ def _pace(late: ScheduleOfLate | None, *, is_closed: bool, is_computed: bool) ->
     return pace_in_words(late) or "no regular rounds"
 
 
-def row_of(statement: BudgetStatement, late: ScheduleOfLate | None, *, is_computed: bool) -> FirstRow:
+def row_of(statement: BudgetStatement, late: RecentSchedule | None, *, is_computed: bool) -> FirstRow:
     """Return the row of a cohort's promise that has the least left."""
     which = next((one for one in statement.promises if one.budget == statement.budget), None)
     period = "" if which is None or which.first is None else f", {which.first} to {which.last}"

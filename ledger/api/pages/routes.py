@@ -22,6 +22,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from shuffle_ledger.accounting import Accountant, InvalidParameter, ShuffledRound
 from shuffle_ledger.ledger import security_log
 from shuffle_ledger.ledger.access import AccessToken, Permission
+from shuffle_ledger.ledger.api.accountant_thread import AccountantThread
 from shuffle_ledger.ledger.api.auth.middleware import address_of, session_cookie
 from shuffle_ledger.ledger.api.auth.sessions import COOKIE, SESSION_SECONDS
 from shuffle_ledger.ledger.api.dependencies import (
@@ -32,7 +33,6 @@ from shuffle_ledger.ledger.api.dependencies import (
     seen_cohort,
     service_of,
 )
-from shuffle_ledger.ledger.api.desk import Desk
 from shuffle_ledger.ledger.api.overview import COMPUTED_AT_ONCE, Outlook
 from shuffle_ledger.ledger.api.pages import charts
 from shuffle_ledger.ledger.api.pages.first_row import FirstRow, first_row, row_of
@@ -44,10 +44,10 @@ from shuffle_ledger.ledger.decisions.quoting import quote_batch, what_fits
 from shuffle_ledger.ledger.errors import InvalidValue, NotAllowed
 from shuffle_ledger.ledger.evidence.conditions import OF_SEVERAL_REPORTS
 from shuffle_ledger.ledger.health import VERIFIED_ALARM_SECONDS
-from shuffle_ledger.ledger.policies.registry import ASSUMES, Books
+from shuffle_ledger.ledger.policies.registry import ASSUMES, LossSource
 from shuffle_ledger.ledger.reports.budgets import history, history_point
-from shuffle_ledger.ledger.reports.forecasts import kind_forecast, schedule_course, schedule_of_late
-from shuffle_ledger.ledger.reports.glimpses import REFUSALS_COUNTED_MAX, refused_since
+from shuffle_ledger.ledger.reports.chain_outlines import REFUSALS_COUNTED_MAX, refused_since
+from shuffle_ledger.ledger.reports.forecasts import kind_forecast, recent_schedule, schedule_spending
 from shuffle_ledger.ledger.reports.listing import (
     EVERY_ENTRY,
     CohortHead,
@@ -124,7 +124,7 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Listed:
+class _HistoryShown:
     """Which entries the history shows."""
 
     before: int | None = None
@@ -143,7 +143,7 @@ class _Listed:
         return urlencode({name: str(value) for name, value in fields.items() if value is not None})
 
 
-_LAST = _Listed()
+_LAST = _HistoryShown()
 
 
 @router.get("/style.css")
@@ -262,11 +262,11 @@ async def _cards(service: Service, heads: Sequence[CohortHead]) -> list[Card]:
     """Return the cards of some cohorts, by a bounded number of statements and of computations."""
     now = datetime.now(UTC)
     names = [head.body.cohort for head in heads]
-    glimpses = await in_thread(service.overview.glimpses, heads)
+    outlines = await in_thread(service.overview.outlines, heads)
     since = now - timedelta(days=REFUSED_DAYS)
     refused = await in_thread(refused_since, service.store, names, since)
     verified = await in_thread(partial(service.store.verifications, only=names))
-    ordered = [(name, glimpses[name]) for name in names]
+    ordered = [(name, outlines[name]) for name in names]
     outlooks = service.overview.known_outlooks(ordered, today=now.date())
     if len(outlooks) < len(names) and not service.reading.waiting:
         computing = partial(service.overview.outlooks, seen=ordered, today=now.date())
@@ -275,7 +275,7 @@ async def _cards(service: Service, heads: Sequence[CohortHead]) -> list[Card]:
     return [
         Card(
             head=head,
-            spark=charts.sparkline(glimpses[name].curve, budget=head.body.epsilon_budget)
+            spark=charts.sparkline(outlines[name].curve, budget=head.body.epsilon_budget)
             if head.has_life
             else None,
             refused_of_late=refused.get(name, 0),
@@ -286,12 +286,12 @@ async def _cards(service: Service, heads: Sequence[CohortHead]) -> list[Card]:
     ]
 
 
-async def _computed_while_idle(desk: Desk, one_more: Callable[[Accountant], object]) -> None:
+async def _computed_while_idle(thread: AccountantThread, one_more: Callable[[Accountant], object]) -> None:
     """Compute forecasts that a page left out, for the next one, until another request is in line."""
     for _ in range(COMPUTED_AT_ONCE):
-        if desk.waiting:
+        if thread.waiting:
             return
-        await desk.run(one_more)
+        await thread.run(one_more)
 
 
 @router.get("/cohorts/{cohort}")
@@ -329,7 +329,7 @@ async def cohort_page(
         first=first or None,
         last=last or None,
     )
-    listed = _Listed(before=before, wanted=wanted)
+    listed = _HistoryShown(before=before, wanted=wanted)
     return await _cohort(request, service, seen_cohort(token, cohort), listed=listed)
 
 
@@ -373,9 +373,9 @@ def _priced(store: Store, accountant: Accountant, wanted: RoundRequest) -> Price
     if answer.would_be != "admitted":
         instead = what_fits(store, accountant, wanted)
         return Priced(quote=answer, more=None, epsilon0=instead.epsilon0)
-    books, view = Books(store=store, accountant=accountant, keep=False), store.view(wanted.cohort)
+    losses, view = LossSource(store=store, accountant=accountant, keep=False), store.view(wanted.cohort)
     today = datetime.now(UTC).date()
-    found = kind_forecast(books, view, wanted.round, today=today)
+    found = kind_forecast(losses, view, wanted.round, today=today)
     count = f"{found.rounds_at_least:,}{'' if found.next_is_refused else ' or more'}"
     count += " of these fit" if not found.windows else " of these fit, collected today"
     return Priced(quote=answer, more=count if found.rounds_at_least else None, epsilon0=None)
@@ -398,7 +398,7 @@ async def _cohort(
     asked: Mapping[str, str] | None = None,
     priced: Priced | None = None,
     wrong: str | None = None,
-    listed: _Listed = _LAST,
+    listed: _HistoryShown = _LAST,
 ) -> HTMLResponse:
     statement = await service.reading.run(lambda accountant: service.budgets.budget(accountant, name))
     view = await in_thread(service.store.view, name)
@@ -420,7 +420,7 @@ async def _cohort(
         statement=statement,
         held=view.held,
         verified=verified,
-        papers=sorted(service.dispatch.papers),
+        statement_files=sorted(service.dispatch.statement_files),
         spending=spending_picture(points, continuation=continuation, today=today, **limit)
         if has_life
         else None,
@@ -508,11 +508,11 @@ async def _continuation(
     """Return how a cohort could go on at its present pace, None without one; and whether that is computed."""
 
     def work(accountant: Accountant) -> Continuation | None:
-        books = Books(store=service.store, accountant=accountant, keep=False)
-        late = schedule_of_late(books, view, today=today)
+        losses = LossSource(store=service.store, accountant=accountant, keep=False)
+        late = recent_schedule(losses, view, today=today)
         if late is None:
             return None
-        course = schedule_course(books, view, late, today=today, until=until)
+        course = schedule_spending(losses, view, late, today=today, until=until)
         return Continuation(late=late, course=course)
 
     async def computed() -> Continuation | None:

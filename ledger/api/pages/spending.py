@@ -12,7 +12,7 @@ from typing import Final
 from shuffle_ledger.ledger.api.pages.charts import Chart, plain, stepped_chart, time_place, upper
 from shuffle_ledger.ledger.reports.budgets import HistoryPoint
 from shuffle_ledger.ledger.reports.collection_days import by_use_case, days_of, last_of_days
-from shuffle_ledger.ledger.reports.forecasts import ScheduleOfLate
+from shuffle_ledger.ledger.reports.forecasts import RecentSchedule
 from shuffle_ledger.ledger.reports.summaries import day_in_words
 from shuffle_ledger.ledger.values.entries import EntryKind
 
@@ -57,7 +57,7 @@ class SpendingPicture:
 class Continuation:
     """What would be spent at the present pace."""
 
-    late: ScheduleOfLate
+    late: RecentSchedule
     course: tuple[tuple[date, float], ...]  # days, and upper bounds on epsilon spent by then
 
 

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from shuffle_ledger.accounting import Accountant, Charge, FilterSet, ShuffledRound
+from shuffle_ledger.accounting import Accountant, FilterCharge, FilterSet, ShuffledRound
 from shuffle_ledger.workers.celery_app import app
 
 POISON_EPSILON0 = 0.75  # of a round that kills the process that computes it
@@ -18,7 +18,7 @@ CHARGE = Accountant.charge
 def main(directory: Path) -> None:
     """Run a worker of two processes until stopped."""
 
-    def charge(self: Accountant, shuffled: ShuffledRound, filters: FilterSet) -> Charge:
+    def charge(self: Accountant, shuffled: ShuffledRound, filters: FilterSet) -> FilterCharge:
         (directory / f"computing-{os.getpid()}").touch()
         if shuffled.randomizer.epsilon0 == POISON_EPSILON0:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -194,7 +194,7 @@ def test_what_is_told_late_hides_nothing(is_incident: bool, monkeypatch: Patch) 
     epsilon, delta = 6.0, 1e-2
     opened = Opened(epsilon, delta)
     assert worst_of_a_late_record(opened, is_incident=is_incident) / delta == pytest.approx(0.819, abs=5e-4)
-    monkeypatch.setattr(rules_of, "late_after", lambda before, sliding: 0)
+    monkeypatch.setattr(rules_of, "added_by_restatements", lambda before, sliding: 0)
     assert worst_of_a_late_record(opened, is_incident=is_incident) / delta == pytest.approx(1.055, abs=5e-4)
 
 

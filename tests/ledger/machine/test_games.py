@@ -19,7 +19,7 @@ from shuffle_ledger.ledger.machine import (
     BudgetKind,
     Cause,
     Charge,
-    Cohort,
+    CohortBudgets,
     Cost,
     Described,
     InvalidStep,
@@ -29,7 +29,7 @@ from shuffle_ledger.ledger.machine import (
     Rules,
     State,
     Total,
-    Window,
+    WindowUnits,
     budgets_of,
     restate,
 )
@@ -111,7 +111,7 @@ def test_the_increase_of_a_restated_round_is_late(monkeypatch: Patch) -> None:
         asked(STRONG, coins(87), times=1),
     ]
     assert 0.5 < reached(STRONG, kinds, rounds=3) <= 1
-    monkeypatch.setattr(rules_of, "late_after", lambda before, sliding: 0)
+    monkeypatch.setattr(rules_of, "added_by_restatements", lambda before, sliding: 0)
     assert reached(STRONG, kinds, rounds=3) > 1.1
 
 
@@ -122,7 +122,7 @@ def test_an_incident_is_late_as_a_whole(monkeypatch: Patch) -> None:
         asked(STRONG, coins(87), times=1),
     ]
     assert 0.5 < reached(STRONG, kinds, rounds=3) <= 1
-    monkeypatch.setattr(rules_of, "late_after", lambda before, sliding: 0)
+    monkeypatch.setattr(rules_of, "added_by_restatements", lambda before, sliding: 0)
     assert reached(STRONG, kinds, rounds=3) > 1.1
 
 
@@ -169,7 +169,7 @@ def test_a_release_behind_a_void_is_late_as_a_whole(monkeypatch: Patch) -> None:
         asked(STRONG, coins(87), times=1),
     ]
     assert 0.5 < reached(STRONG, kinds, rounds=3) <= 1
-    monkeypatch.setattr(rules_of, "late_after", lambda before, sliding: 0)
+    monkeypatch.setattr(rules_of, "added_by_restatements", lambda before, sliding: 0)
     assert reached(STRONG, kinds, rounds=3) > 1.1
 
 
@@ -257,7 +257,7 @@ def test_certain_loss_and_slack_bind_the_filters(limit: str, monkeypatch: Patch)
     kinds = [asked(opening, reveal(0.29e-2), **cost), asked(opening, part(opening, 0.45))]
     assert 0.3 < reached(opening, kinds, rounds=5) <= 1
     filtered = property(lambda standing: max(standing.filters))
-    monkeypatch.setattr(rules_of.Standing, "filtered", filtered)
+    monkeypatch.setattr(rules_of.Coordinates, "filtered", filtered)
     assert reached(opening, kinds, rounds=5) > 1
 
 
@@ -437,7 +437,7 @@ def test_a_promise_that_stays_covers_slots_wherever_refuse_at_is_moved(
     moves = [change_to("a", opening.level(epsilon)) for epsilon in (2.0, 3.0)]
     others = {"rounds": 3, "changes": moves, "promised": promised}
     assert 0.7 < reached(opening, kinds, **others) <= 1
-    monkeypatch.setattr(rules_of.Standing, "promised", property(lambda standing: 1))
+    monkeypatch.setattr(rules_of.Coordinates, "promised", property(lambda standing: 1))
     assert reached(opening, kinds, **others) > 1.1
 
 
@@ -486,7 +486,7 @@ def test_a_look_before_opening_again_is_charged_as_unrandomized(monkeypatch: Pat
     )
     kinds = [look, slotted(REGULAR, 1), slotted(UNUSUAL, 2)]
     assert 0.5 < reached(opening, kinds, rounds=3, changes=steps) <= 1
-    monkeypatch.setattr(restating, "is_late_enough", lambda state, released_after: True)
+    monkeypatch.setattr(restating, "is_after_opening", lambda state, released_after: True)
     assert reached(opening, kinds, rounds=3, changes=steps) > 1.316
 
 
@@ -562,7 +562,7 @@ def test_a_release_that_was_too_much_ends_the_promise(monkeypatch: Patch) -> Non
 @pytest.mark.slow
 def test_every_period_that_a_round_meets_is_charged(monkeypatch: Patch) -> None:
     opening = Opening(epsilon=2.0, delta=1e-2, parts=(0.0, 0.5))
-    cohorts = {"a": Cohort(name="a", has_life=False, windows=(Window(unit="day", run=2),))}
+    cohorts = {"a": CohortBudgets(name="a", has_life=False, windows=(WindowUnits(unit="day", run=2),))}
     days = ["2026-02-01", "2026-02-02", "2026-02-03"]
 
     def names(day: str) -> list[str]:

@@ -18,11 +18,11 @@ from shuffle_ledger.ledger.machine import (
     Level,
     Limits,
     Posting,
-    Refusal,
     Request,
     Round,
     Rules,
     State,
+    Unchanged,
     after,
     change_budget,
     decide,
@@ -265,7 +265,7 @@ class History:
         refused = (
             state.rules.promises and not state.is_overspent and (breaks or not then.holds(decides=False))
         )
-        assert isinstance(posting, Refusal) is refused
+        assert isinstance(posting, Unchanged) is refused
         if isinstance(posting, Posting):
             assert posting.limits == limits
             model.events.append(("changed", limits))

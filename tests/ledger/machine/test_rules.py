@@ -14,7 +14,7 @@ from shuffle_ledger.ledger.machine import (
     UNBOUNDED,
     BudgetKind,
     Cause,
-    Cohort,
+    CohortBudgets,
     Cost,
     Described,
     InvalidStep,
@@ -22,12 +22,12 @@ from shuffle_ledger.ledger.machine import (
     Limits,
     Posting,
     PostingKind,
-    Refusal,
     Request,
     Round,
     Rules,
     State,
-    Window,
+    Unchanged,
+    WindowUnits,
     budgets_of,
     change_budget,
     decide,
@@ -179,12 +179,12 @@ def test_a_refusal_names_what_refused(cost: Cost, reasons: tuple[str, ...]) -> N
 def test_a_raised_promise_prices_slack_anew_and_a_lowered_one_must_fit() -> None:
     state, _ = after(STATE, Cost(gaussian=(60,), slack=4))
     larger = Level(epsilon=20, gaussian=200)
-    assert change_budget(state, larger, larger, slack=3) == Refusal(reasons=("slack",))
+    assert change_budget(state, larger, larger, slack=3) == Unchanged(reasons=("slack",))
     raised = change_budget(state, HIGH, larger, slack=4)
     assert isinstance(raised, Posting)
     state = fold(state, raised)
     assert (state.limits.slack, state.limits.promise) == (4, larger)
-    assert change_budget(state, LOW, LOW) == Refusal(reasons=("what is held does not fit",))
+    assert change_budget(state, LOW, LOW) == Unchanged(reasons=("what is held does not fit",))
     lowered = change_budget(state, LOW)
     assert isinstance(lowered, Posting)
     assert not lowered.is_overspent, "what is promised stays"
@@ -314,10 +314,10 @@ def retold(cause: Cause, described: Described, **round_: Any) -> Callable[[], ob
         lambda: change_budget(STATE, LOW, Level(epsilon=20, gaussian=70), slack=1),
         lambda: open_budget(RULES, LIMITS, present=[STATE]),
         lambda: open_budget(RULES, LIMITS, present=[replace(STATE, rules=replace(RULES, cohort="b"))]),
-        lambda: Window(unit="hour"),
-        lambda: Window(unit="year", run=2),
-        lambda: Window(unit="day", run=32),
-        lambda: Cohort(name="a", has_life=False),
+        lambda: WindowUnits(unit="hour"),
+        lambda: WindowUnits(unit="year", run=2),
+        lambda: WindowUnits(unit="day", run=32),
+        lambda: CohortBudgets(name="a", has_life=False),
     ],
 )
 def test_a_step_that_is_none_is_an_error_that_says_what_was_expected(step: Callable[[], object]) -> None:
@@ -336,9 +336,9 @@ UNIT_OF: dict[str, Callable[[date], str]] = {
 }
 
 
-def names(window: Window, first: date, last: date) -> list[str]:
+def names(window: WindowUnits, first: date, last: date) -> list[str]:
     request = Request(audience=("a",), collected_on=str(first), collected_until=str(last))
-    found = budgets_of(request, {"a": Cohort(name="a", has_life=False, windows=(window,))}, first)
+    found = budgets_of(request, {"a": CohortBudgets(name="a", has_life=False, windows=(window,))}, first)
     return [one.name for one in found]
 
 
@@ -348,7 +348,7 @@ def test_a_round_is_in_each_calendar_unit_of_its_days(unit: str) -> None:
         first = date(2023, 12, 20) + timedelta(days=start)
         last = first + timedelta(days=start % 2)
         days = dict.fromkeys(UNIT_OF[unit](day) for day in (first, last))
-        assert names(Window(unit=unit), first, last) == [f"a@{label}" for label in days]
+        assert names(WindowUnits(unit=unit), first, last) == [f"a@{label}" for label in days]
 
 
 @pytest.mark.parametrize(("unit", "run"), [("day", 7), ("week", 3), ("month", 12)])
@@ -360,15 +360,15 @@ def test_a_round_is_in_each_run_that_meets_its_days(unit: str, run: int) -> None
         last = first + timedelta(days=start % 7)
         met = [labels.index(UNIT_OF[unit](day)) for day in (first, last)]
         runs = [n for n in range(len(labels)) if n <= met[1] and n + run - 1 >= met[0]]
-        assert names(Window(unit=unit, run=run), first, last) == [
+        assert names(WindowUnits(unit=unit, run=run), first, last) == [
             f"a@{labels[n]}+{run}{unit[0]}" for n in runs
         ]
 
 
 def test_a_round_is_charged_to_life_windows_and_quota_of_each_cohort() -> None:
     cohorts = {
-        "a": Cohort(name="a", windows=(Window(unit="week"),), teams=frozenset({"x"})),
-        "b": Cohort(name="b", teams=frozenset({"y"})),
+        "a": CohortBudgets(name="a", windows=(WindowUnits(unit="week"),), teams=frozenset({"x"})),
+        "b": CohortBudgets(name="b", teams=frozenset({"y"})),
     }
     found = budgets_of(Request(audience=("b", "a"), team="x"), cohorts, date(2026, 11, 28))
     assert [(one.name, one.kind) for one in found] == [
@@ -398,12 +398,12 @@ def test_a_round_is_charged_to_life_windows_and_quota_of_each_cohort() -> None:
     ],
 )
 def test_days_and_cohorts_that_are_none_are_refused(request_: Request, day: date | None, said: str) -> None:
-    cohorts = {"a": Cohort(name="a", windows=(Window(unit="day"),))}
+    cohorts = {"a": CohortBudgets(name="a", windows=(WindowUnits(unit="day"),))}
     with pytest.raises(InvalidStep, match=said):
         budgets_of(request_, cohorts, day)
 
 
 def test_a_past_release_is_in_the_periods_of_its_days() -> None:
-    cohorts = {"a": Cohort(name="a", windows=(Window(unit="day"),))}
+    cohorts = {"a": CohortBudgets(name="a", windows=(WindowUnits(unit="day"),))}
     found = budgets_of(Request(audience=("a",), collected_on="2020-02-29"), cohorts, None)
     assert [one.name for one in found] == ["a", "a@2020-02-29"]

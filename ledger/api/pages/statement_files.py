@@ -45,13 +45,13 @@ async def statement_file(
         begun: the statement that is being made; None: make one.
     """
     name = seen_cohort(token, cohort)
-    paper = service.dispatch.papers.get(form)
-    if paper is None:
+    statement_file = service.dispatch.statement_files.get(form)
+    if statement_file is None:
         raise NotFound(f"this server makes no statements as {form}")
 
     def made(accountant: Accountant, tell: Progress) -> bytes:
         found = wanted.made(service.store, accountant, made_at=datetime.now(UTC), progress=tell)
-        return paper(found)
+        return statement_file(found)
 
     if begun is not None:
         job = service.jobs.find(token, begun, kind="statement", form=form)

@@ -13,9 +13,9 @@ import pytest
 from sqlalchemy import text
 
 from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.cli.commands.audit_statement import papers_here
+from shuffle_ledger.cli.commands.audit_statement import statement_files_here
 from shuffle_ledger.ledger.api.dependencies import Dispatch
-from shuffle_ledger.ledger.api.pages import papers
+from shuffle_ledger.ledger.api.pages import statement_files
 from shuffle_ledger.ledger.health import verify_oldest
 from shuffle_ledger.ledger.storage.store import Store
 from tests.api.conftest import Server
@@ -28,14 +28,16 @@ def server(serve: Callable[..., Server]) -> Server:
     def never(_accountant: Accountant, _round_id: str) -> Any:
         raise AssertionError("nothing is decided")
 
-    return serve(Dispatch(decide=never, papers=papers_here()))
+    return serve(Dispatch(decide=never, statement_files=statement_files_here()))
 
 
 @pytest.mark.slow
 def test_an_auditor_gets_statements_as_files_and_a_reader_does_not(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(papers, "WAIT_SECONDS", 60.0)  # a busy machine takes longer than a browser waits
+    monkeypatch.setattr(
+        statement_files, "WAIT_SECONDS", 60.0
+    )  # a busy machine takes longer than a browser waits
     auditor = _login(server, "auditor")
     assert "statement.pdf" in auditor.get("/cohorts/phones").text
     begins = {"html": b"<!doctype html>", "pdf": b"%PDF-", "json": b'{"made_at"'}
@@ -57,14 +59,16 @@ def test_an_auditor_gets_statements_as_files_and_a_reader_does_not(
 def test_a_long_one_is_waited_for_by_the_browser(
     serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(papers, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(statement_files, "WAIT_SECONDS", 0.05)
     may_end = threading.Event()
 
     def slowly(_statement: object) -> bytes:
         assert may_end.wait(30)
         return b"<!doctype html>"
 
-    server = serve(Dispatch(decide=lambda *_: pytest.fail("nothing is decided"), papers={"html": slowly}))
+    server = serve(
+        Dispatch(decide=lambda *_: pytest.fail("nothing is decided"), statement_files={"html": slowly})
+    )
     auditor = _login(server, "auditor")
     waiting = auditor.get("/cohorts/phones/statement.html")
     assert waiting.status_code == 202

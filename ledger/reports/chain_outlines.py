@@ -30,7 +30,7 @@ _ADMITTED: ColumnElement[str] = literal_column(f"'{EntryKind.ADMITTED}'")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Glimpse:
+class ChainOutline:
     """A cohort's chain up to one entry, in little: entries never change, so neither does this."""
 
     sequence: int  # of the last entry
@@ -39,8 +39,8 @@ class Glimpse:
     schedule: Schedule | None  # None: none is recognized
 
 
-def glimpses(store: Store, names: Collection[str]) -> dict[str, Glimpse]:
-    """Return glimpses of some cohorts, by one statement that reads at most 41 entries of each."""
+def chain_outlines(store: Store, names: Collection[str]) -> dict[str, ChainOutline]:
+    """Return outlines of some cohorts, by one statement that reads at most 41 entries of each."""
     number = select(literal(0).label("number")).cte("numbers", recursive=True)
     last = CURVE_POINTS + TAIL_ENTRIES
     number = number.union_all(select(number.c.number + 1).where(number.c.number < last))
@@ -65,7 +65,7 @@ def glimpses(store: Store, names: Collection[str]) -> dict[str, Glimpse]:
         for row in connection.execute(query.where(heads.c.cohort.in_(names))):
             if row.sequence not in read[row.cohort]:
                 read[row.cohort][row.sequence] = rows.entry_from(row).content()
-    return {name: _glimpse([bodies[place] for place in sorted(bodies)]) for name, bodies in read.items()}
+    return {name: _outline([bodies[place] for place in sorted(bodies)]) for name, bodies in read.items()}
 
 
 def refused_since(store: Store, names: Collection[str], since: datetime) -> dict[str, int]:
@@ -104,7 +104,7 @@ class _Point:
     recorded_at: datetime
 
 
-def _glimpse(bodies: Sequence[EntryBody]) -> Glimpse:
+def _outline(bodies: Sequence[EntryBody]) -> ChainOutline:
     points = [
         _Point(kind=body.kind, collected_on=collected_on(body), recorded_at=body.recorded_at)
         for body in bodies
@@ -114,7 +114,7 @@ def _glimpse(bodies: Sequence[EntryBody]) -> Glimpse:
         (body, day) for body, day in zip(bodies, days, strict=True) if body.kind is EntryKind.ADMITTED
     ]
     is_recent = bool(admitted) and last - admitted[-1][0].sequence < LOOKED_BACK_MAX
-    return Glimpse(
+    return ChainOutline(
         sequence=last,
         curve=tuple((day, bodies[place].spent.epsilon_upper) for day, place in last_of_days(points).items()),
         latest=_accounted(admitted[-1][0]) if is_recent else None,

@@ -1,4 +1,4 @@
-"""Desks: where requests that need an accountant wait, holding no thread, and not for ever."""
+"""Threads with an accountant: a bounded line of requests waits for each, and none of these holds a thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINE_MAX = 512
 Answer = TypeVar("Answer")
 
 
-class Desk:
+class AccountantThread:
     """One accountant, one thread at a time, and a line of bounded length in front of it.
 
     A waiting request waits in the event loop, so health checks never wait for a computation.
