@@ -196,18 +196,24 @@ class FilterSet:
         """
         return _limits(self, min(epsilon, _LARGEST_EPSILON), epsilon)
 
-    def readings(self, variance: Fraction, divergences: Sequence[Fraction]) -> tuple[FilterReading, ...]:
+    def readings(
+        self, variance: Fraction, divergences: Sequence[Fraction], *, deciding: bool = False
+    ) -> tuple[FilterReading, ...]:
         """Returns the answer of each filter, the Gaussian one first.
 
         Args:
             variance: the total of the Gaussian filter, its reserve included; 0 of an empty budget.
             divergences: the total for each order.
+            deciding: leave out Renyi filters whose epsilon is certainly above that of the Gaussian one: the
+                least answer is not theirs.
         """
+        first = self.gaussian_reading(variance)
         found = (
             _named(one.name, one.delta, one.reading(total))
             for one, total in zip(self.renyi, divergences, strict=True)
+            if not (deciding and one.is_above(total, first.epsilon_upper))
         )
-        return (self.gaussian_reading(variance), *found)
+        return (first, *found)
 
     def gaussian_reading(self, variance: Fraction) -> FilterReading:
         """Returns the answer of the Gaussian filter to a total, its reserve included."""

@@ -117,6 +117,20 @@ class RenyiFilter:
         if math.isinf(self.order):
             covered = self.leak_rate * total * (1 + _DELTA_ROUND_OFF) <= self.delta
             return Reading(total if covered else math.inf, total * (1 - _DELTA_ROUND_OFF))
+        return _smallest_epsilon(self._tail(total), self.leak_rate * total, self.delta)
+
+    def is_above(self, spent: Fraction, epsilon: float) -> bool:
+        """Returns whether the filter certainly holds at no epsilon up to this one, given the total of
+        charges. False may mean that round-off leaves it undecided."""
+        total = _float_above(spent)
+        if total <= 0 or not epsilon < _LARGEST_EPSILON:
+            return False
+        if math.isinf(self.order):
+            return total * (1 - _DELTA_ROUND_OFF) > epsilon
+        leak = self.leak_rate * total * (1 - _DELTA_ROUND_OFF)
+        return self._tail(total).bounds(epsilon)[0] + leak > self.delta
+
+    def _tail(self, total: float) -> _Tail:
         theta = self.order - 1
         # theta log(theta) - order log(order) without cancellation: budgets of 1e-9 have orders of 1e12.
         peak = -theta * math.log1p(1 / theta) - math.log(self.order)
@@ -133,7 +147,7 @@ class RenyiFilter:
         def guess(delta: float) -> float:
             return total + (peak - math.log(delta)) / theta
 
-        return _smallest_epsilon(_Tail(near, bounds, guess), self.leak_rate * total, self.delta)
+        return _Tail(near, bounds, guess)
 
 
 class _Tail(NamedTuple):

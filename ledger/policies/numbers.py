@@ -7,6 +7,7 @@ spelled as texts of decimal digits. A part that has its default is left out.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Mapping
@@ -27,7 +28,11 @@ from shuffle_ledger.ledger.machine import (
     Limits,
     Total,
 )
+from shuffle_ledger.ledger.values import canonical
 
+# Costs and charges are those of a few kinds of rounds, and several checks in a row read the same total.
+_READ_MAX = 4096
+_UNREADABLE = (TypeError, ValueError, InvalidStep)
 _AMOUNT = re.compile(r"0|[1-9][0-9]{0,199}")
 _AMOUNTS = {
     "local", "certain", "slack", "gaussian", "divergences", "sliding", "returned", "late", "epsilon",
@@ -37,6 +42,7 @@ _DEFAULTS: dict[type[Any], tuple[tuple[str, object], ...]] = {
     kind: tuple((one.name, one.default) for one in dataclasses.fields(kind))
     for kind in (Charge, Cost, Level, Limits, Total)
 }
+_KINDS = {kind.__name__: kind for kind in _DEFAULTS}
 Value = TypeVar("Value", Charge, Cost, Level, Limits, Total)
 
 
@@ -116,20 +122,29 @@ def read(kind: type[Value], content: object) -> Value:
     """Returns the value of the machine that a part of an entry spells; raises Damaged."""
     if not isinstance(content, Mapping):
         raise Damaged(f"an entry has no {kind.__name__.lower()} where it needs one")
-    known = dict(_DEFAULTS[kind])
     try:
-        if not set(content) <= set(known):
-            raise ValueError(f"unknown parts {sorted(set(content) - set(known))}")
-        return kind(**{name: _read_part(name, part) for name, part in content.items()})
-    except (TypeError, ValueError, InvalidStep) as error:
+        found: Value = _read(kind.__name__, canonical.memo_key(content))[0]
+    except _UNREADABLE as error:
         raise Damaged(f"an entry's {kind.__name__.lower()} cannot be read: {error}") from error
+    return found
+
+
+@functools.lru_cache(maxsize=_READ_MAX)
+def _read(name: str, content: bytes) -> tuple[Any, bool]:
+    """Returns a value of the kind of this name, and whether it is spelled as entries spell it."""
+    kind = _KINDS[name]
+    known, parts = dict(_DEFAULTS[kind]), canonical.of_memo_key(content)
+    if not set(parts) <= set(known):
+        raise ValueError(f"unknown parts {sorted(set(parts) - set(known))}")
+    found = kind(**{name: _read_part(name, part) for name, part in parts.items()})
+    return found, bool(spelled(found) == parts)
 
 
 def is_spelled(kind: type[Value], content: object) -> bool:
     """Returns whether a part of an entry is spelled as the machine's value that it means."""
     try:
-        return bool(spelled(read(kind, content)) == content)
-    except Damaged:
+        return isinstance(content, Mapping) and _read(kind.__name__, canonical.memo_key(content))[1]
+    except _UNREADABLE:
         return False
 
 

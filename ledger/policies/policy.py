@@ -79,6 +79,7 @@ NO_FILTER, NO_LOCAL = "filters", "local epsilon"
 SLOTS = "slots"  # the name of their reading
 _NAME = "budget"  # of rules that no chain has yet; budgets of one kind share them
 _NAMED_RULES_MAX = 8192
+_METHODS_MAX = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +203,15 @@ class BudgetPolicy:
         return self.delta * slots_share(POLICY_PLAN if self.filters is None else POLICY_ADAPTIVE)
 
     @functools.cached_property
+    def named_shares(self) -> Mapping[str, float]:
+        """Returns the part of delta of each filter, and of slots beside them, by the names of `readings`."""
+        filters, found = self.filters, {}
+        if filters is not None:
+            found = dict(zip(filters.names, filters.shares(), strict=False))
+            found |= {SLOTS: self.share_of_slots} if self.slots_declared else {}
+        return found
+
+    @functools.cached_property
     def machine_rules(self) -> Rules:
         """Returns the rules in the machine's numbers."""
         filters, shares = self.filters, []
@@ -290,10 +300,14 @@ class BudgetPolicy:
 
     def state_in(self, details: Mapping[str, Any], *, overspent: bool = False) -> State:
         """Returns the machine's state by an entry's details; raises Damaged."""
+        total, limits = self.stated_in(details)
+        return dataclasses.replace(self._empty, total=total, limits=limits, is_overspent=overspent)
+
+    def stated_in(self, details: Mapping[str, Any]) -> tuple[Total, Limits]:
+        """Returns the total after an entry and the limits in force, by its details; raises Damaged."""
         standing = standing_of(details, self.digest)
         limits = read(Limits, standing["limits"]) if "limits" in standing else self.limits
-        total = self.read_total(standing.get("total"))
-        return dataclasses.replace(self._empty, total=total, limits=limits, is_overspent=overspent)
+        return self.read_total(standing.get("total")), limits
 
     # What is shown.
 
@@ -308,8 +322,13 @@ class BudgetPolicy:
         """Returns what each filter says, and the slots beside them; nothing of slots alone."""
         return self.readings_of(self.state(view))
 
-    def readings_of(self, state: State) -> tuple[FilterReading, ...]:
-        """Returns what each filter says of a state, and the slots beside them; nothing of slots alone."""
+    def readings_of(self, state: State, *, deciding: bool = False) -> tuple[FilterReading, ...]:
+        """Returns what each filter says of a state, and the slots beside them; nothing of slots alone.
+
+        Args:
+            state: the budget.
+            deciding: leave filters out that certainly say more than another one.
+        """
         if self.filters is None:
             return ()
         total, times = state.total, machine.rounds_of_one_user(state.rules, state.total)
@@ -318,11 +337,16 @@ class BudgetPolicy:
             for reserve, used in zip(state.rules.reserves, total.gaussian, strict=True)
         )
         found = self.filters.readings(
-            variance * LOSS_UNIT, [one * times * LOSS_UNIT for one in total.divergences]
+            variance * LOSS_UNIT,
+            [one * times * LOSS_UNIT for one in total.divergences],
+            deciding=deciding,
         )
         holds = machine.standing(state.rules, state.limits, total, state.limits.promise)
-        if holds.filters[-1] and total.sliding > total.returned and state.limits.sliding is not None:
-            at_limit = self.filters.gaussian_reading(state.limits.sliding * LOSS_UNIT)
+        sliding = state.limits.sliding
+        # The sliding total is read at its limit, which is the smaller answer only above it.
+        is_used = holds.filters[-1] and total.sliding > total.returned
+        if sliding is not None and variance > sliding and is_used:
+            at_limit = self.filters.gaussian_reading(sliding * LOSS_UNIT)
             found = (min(found[0], at_limit, key=lambda one: one.epsilon_upper), *found[1:])
         if not (holds.certain and holds.slack):
             found = tuple(dataclasses.replace(one, epsilon_upper=math.inf) for one in found)
@@ -542,7 +566,7 @@ class BudgetPolicy:
 
     def spending(self, state: State, *, rounds: int) -> Spending:
         """Returns the smallest epsilon at which a filter, or the slots, hold, as spending."""
-        return spending_of(self.readings_of(state), rounds=rounds, delta=self.delta)
+        return spending_of(self.readings_of(state, deciding=True), rounds=rounds, delta=self.delta)
 
     def after(self, state: State, cost: Cost) -> tuple[State, bool]:
         """Returns the state after a round of some cost is decided, and whether it is admitted."""
@@ -564,7 +588,7 @@ class BudgetPolicy:
         if self.filters is None:
             return self.slots_epsilon[0]
         after = machine.after(state, [cost], rounds)
-        least = min(one.epsilon_upper for one in self.readings_of(after))
+        least = min(one.epsilon_upper for one in self.readings_of(after, deciding=True))
         # If the sliding total or the slots decide, they hold at the budget's epsilon or below.
         return min(least, epsilon)
 
@@ -743,7 +767,12 @@ def spending_of_record(rounds: int) -> Spending:
 
 def method_of(reading: FilterReading) -> str:
     """Returns how the spending is said to be read."""
-    return f"{reading.name} filter at delta {upper_text(reading.delta)}"
+    return _method(reading.name, reading.delta)
+
+
+@functools.lru_cache(maxsize=_METHODS_MAX)
+def _method(name: str, delta: float) -> str:
+    return f"{name} filter at delta {upper_text(delta)}"
 
 
 def _endless(state: State) -> Level:

@@ -202,6 +202,7 @@ def round_digest(data: bytes) -> bytes:
     return canonical.framed_digest(_KIND_DOMAIN, data)
 
 
+@functools.lru_cache(maxsize=_ROUNDS_REMEMBERED_MAX)
 def loss_key(data: bytes, numerical_policy: str) -> bytes:
     """Return the digest of an accounted round's canonical bytes and a numerical policy."""
     return canonical.framed_digest(_LOSS_KEY_DOMAIN, data, numerical_policy.encode("utf-8"))

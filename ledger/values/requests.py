@@ -6,6 +6,7 @@ All are frozen and keyword-only; what people type is validated here, once, in th
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from shuffle_ledger.ledger.values.audiences import (
     checked_labels,
 )
 from shuffle_ledger.ledger.values.quotas import Quota, checked_team
+from shuffle_ledger.ledger.values.round_parameters import read_round
 from shuffle_ledger.ledger.values.texts import POPULATION_MAX, checked_text
 from shuffle_ledger.ledger.values.windows import Period, Window, checked_windows, periods_of
 
@@ -39,6 +41,7 @@ VOID_ATTESTATION = (
 )
 # What entries and rows have of a cohort only where there is some.
 DECLARED = (*("labels", "windows", "period", "quota", "ceiling", "local_budget", "rounds_per_user"),)
+_REQUESTS_REMEMBERED_MAX = 256  # several checks in a row read the request of one entry
 _REQUEST_VERSION = 1
 _REQUEST_DOMAIN = "shuffle-ledger/round-request/1"
 
@@ -352,11 +355,14 @@ class RoundRequest:
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the fields, for an entry's details: what the canonical bytes spell."""
+        return {**self.beside_round(), "round": self.round.to_mapping()}
+
+    def beside_round(self) -> dict[str, Any]:
+        """Return the fields of `to_mapping` without the round's parameters."""
         return {
             "version": _REQUEST_VERSION,
             "round_id": self.round_id,
             "cohort": self.cohort,
-            "round": self.round.to_mapping(),
             "collected_on": self.collected_on.isoformat() if self.collected_on else None,
             "use_case": self.use_case,
             **({"audience": list(self.audience)} if self.audience else {}),
@@ -389,28 +395,41 @@ class RoundRequest:
                 changes |= {name: getattr(registered, name) for name in days}
         return dataclasses.replace(self, **changes)
 
-    @classmethod
-    def from_bytes(cls, data: bytes) -> RoundRequest:
+    @staticmethod
+    def from_bytes(data: bytes) -> RoundRequest:
         """Return the request whose canonical bytes are `data`; raises Damaged when there is none."""
-        content = canonical.decode(data)
-        version = content.get("version") if isinstance(content, Mapping) else None
-        if not isinstance(content, Mapping) or type(version) is not int or version != _REQUEST_VERSION:
-            raise Damaged("a round request of an unknown version")
-        try:
-            return cls(
-                round_id=content["round_id"],
-                cohort=content["cohort"],
-                round=ShuffledRound.from_mapping(content["round"]),
-                collected_on=_day(content["collected_on"]),
-                use_case=content["use_case"],
-                audience=tuple(content.get("audience", ())),
-                collected_until=_day(content.get("collected_until")),
-                windows=tuple(content.get("windows", ())),
-                team=content.get("team"),
-                quotas=tuple(content.get("quotas", ())),
-            )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise Damaged(f"a round request with wrong fields: {error}") from error
+        return _request_of(canonical.decode(data))
+
+    @staticmethod
+    def from_mapping(content: object) -> RoundRequest:
+        """Return the request that a decoded part of an entry spells; raises Damaged when there is none."""
+        return _read_request(canonical.memo_key(content))
+
+
+@functools.lru_cache(maxsize=_REQUESTS_REMEMBERED_MAX)
+def _read_request(spelled: bytes) -> RoundRequest:
+    return _request_of(canonical.of_memo_key(spelled))
+
+
+def _request_of(content: object) -> RoundRequest:
+    version = content.get("version") if isinstance(content, Mapping) else None
+    if not isinstance(content, Mapping) or type(version) is not int or version != _REQUEST_VERSION:
+        raise Damaged("a round request of an unknown version")
+    try:
+        return RoundRequest(
+            round_id=content["round_id"],
+            cohort=content["cohort"],
+            round=read_round(content["round"]),
+            collected_on=_day(content["collected_on"]),
+            use_case=content["use_case"],
+            audience=tuple(content.get("audience", ())),
+            collected_until=_day(content.get("collected_until")),
+            windows=tuple(content.get("windows", ())),
+            team=content.get("team"),
+            quotas=tuple(content.get("quotas", ())),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise Damaged(f"a round request with wrong fields: {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ proves that each stated cost is at least what its round costs and each stated li
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,6 @@ from shuffle_ledger.accounting import (
     ShuffledRound,
     exact_text,
     lower_text,
-    slot_for,
 )
 from shuffle_ledger.accounting.verification import Coverage
 from shuffle_ledger.ledger import machine
@@ -42,6 +42,7 @@ from shuffle_ledger.ledger.machine import (
     State,
     Unchanged,
 )
+from shuffle_ledger.ledger.policies.base import slot_of
 from shuffle_ledger.ledger.policies.numbers import epsilon_units, filter_charge, read
 from shuffle_ledger.ledger.policies.policy import (
     NO_FILTER,
@@ -57,11 +58,13 @@ from shuffle_ledger.ledger.policies.policy import (
 from shuffle_ledger.ledger.policies.registry import policy_from
 from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, EntryBody, EntryKind, Spending
 from shuffle_ledger.ledger.values.requests import RefusalReason
+from shuffle_ledger.ledger.values.round_parameters import read_round
 
 _ROUND_OFF = Fraction(1, 2**30)  # of a share of delta, on another computer
 # Charges are upper bounds. A ledger's precision is at worst 0.1, and its charges are then too large by about
 # as much. That is sound; a larger excess is worth a note.
 DEARER_MAX = 0.1
+_EPSILONS_MAX = 64  # promised ones that are kept as floats
 _CAUSES = {
     EntryKind.SETTLED: Cause.SETTLE,
     EntryKind.CORRECTED: Cause.CORRECT,
@@ -97,8 +100,9 @@ class Trail:
     ceiling: float | None = None  # what is promised, wherever the budget is moved to; None: the budget is
     _charges: dict[str, Charge] = field(default_factory=dict)  # of rounds that may be restated
     _costs: dict[str, Cost] = field(default_factory=dict)  # that their entries stated last
-    _same: dict[Any, Any] = field(default_factory=dict)  # rounds of one kind share their numbers
     _stated: tuple[ShuffledRound, Cost] | None = None  # to be proven, by the last entry followed
+    # Whether a stated cost was proven to cover its round: thousands of entries state the same few.
+    _proven: dict[tuple[ShuffledRound, Cost], bool] = field(default_factory=dict)
     _limits: Limits | None = None  # likewise
     _opens: bool = False  # the last entry followed opens the budget
 
@@ -120,7 +124,7 @@ class Trail:
         details, round_id = body.details, str(body.round_id)
         if body.kind is EntryKind.REFUSED or "charge" not in details:
             return
-        self._keep(round_id, read(Charge, details["charge"]))
+        self._charges[round_id] = read(Charge, details["charge"])
         if "cost" in details:
             self._costs[round_id] = read(Cost, details["cost"])
 
@@ -149,7 +153,7 @@ class Trail:
         """Return the epsilon that is promised after the last entry; infinite where nothing is."""
         if self.state is None or not self.state.rules.promises:
             return math.inf
-        return float(self.state.limits.promise.epsilon * EPSILON_UNIT)
+        return _epsilon(self.state.limits.promise.epsilon)
 
     def readings(self) -> tuple[FilterReading, ...]:
         """Return what each filter says after the last entry, if filters decide."""
@@ -165,9 +169,9 @@ class Trail:
             return None
         return machine.rounds_of_one_user(self.state.rules, self.state.total)
 
-    def shares(self) -> dict[str, float]:
+    def shares(self) -> Mapping[str, float]:
         """Return the shares of delta of the filters, and of slots beside them, by their names."""
-        return {one.name: one.delta for one in self.readings()}
+        return {} if self.policy is None else self.policy.named_shares
 
     def restates(self, body: EntryBody) -> bool:
         """Returns whether the next entry may state a new reading of the spending, although it admits nothing:
@@ -205,8 +209,10 @@ class Trail:
                 yield "its sliding limit is not the variance that its promise allows"
         if self._stated is not None:
             accounted, cost = self._stated
-            losses.charge(accounted, filters)  # from the stored privacy loss, if there is one
-            if not coverage.covers(accounted, filters, filter_charge(cost)):
+            if self._stated not in self._proven:
+                losses.charge(accounted, filters)  # from the stored privacy loss, if there is one
+                self._proven[self._stated] = coverage.covers(accounted, filters, filter_charge(cost))
+            if not self._proven[self._stated]:
                 yield (
                     "the charge it states is too small: nothing proves that it covers a round of its"
                     f" parameters, at precisions down to {exact_text(min(coverage.precisions))}"
@@ -225,7 +231,7 @@ class Trail:
     def accounts(self, body: EntryBody, described: ShuffledRound, accounted: ShuffledRound) -> bool:
         """Return whether a decided round is accounted as this one."""
         if self.policy is None or not self.policy.has_slots_alone or "charge" not in body.details:
-            return slot_for(described) == accounted
+            return slot_of(described) == accounted
         kind, slots = read(Charge, body.details["charge"]).claimed, self.policy.slots_declared
         return kind is not None and kind < len(slots) and slots[kind][0] == accounted
 
@@ -264,11 +270,13 @@ class Trail:
         elif body.kind is EntryKind.BUDGET_CHANGED:
             posting = yield from self._change(policy, before, body)
         after = before if posting is None else _after(before, posting)
-        self.state = after = dataclasses.replace(after, is_frozen=self.frozen)
-        stated = policy.state_in(details)
-        if stated.total != after.total:
+        if after.is_frozen != self.frozen:
+            after = dataclasses.replace(after, is_frozen=self.frozen)
+        self.state = after
+        total, limits = policy.stated_in(details)
+        if total != after.total:
             yield "what it says was charged altogether does not follow from the entries before it"
-        if stated.limits != after.limits:
+        if limits != after.limits:
             yield "what it says of limits does not follow from the entries before it"
         if not self.frozen and policy.filters is not None:
             yield from self._compare(policy, "what is spent", body.spent, after)
@@ -288,18 +296,22 @@ class Trail:
             return None
         cost, charge = read(Cost, details["cost"]), read(Charge, details["charge"])
         yield from self._check_fits(policy, cost, truth)
-        open_state = dataclasses.replace(before, is_frozen=False, is_overspent=False)
+        open_state = before
+        if before.is_frozen or before.is_overspent:
+            open_state = dataclasses.replace(before, is_frozen=False, is_overspent=False)
         posting = decided(open_state, cost)
-        self._stated = (ShuffledRound.from_mapping(details["accounted"]), cost)
+        self._stated = (read_round(details["accounted"]), cost)
         if posting.charge != charge:
             yield "what it says its round takes does not follow from its cost and from what is left"
         if body.kind is EntryKind.ADMITTED:
-            self._keep(str(body.round_id), charge)
-            self._costs[str(body.round_id)] = self._same.setdefault(cost, cost)
+            self._charges[str(body.round_id)] = charge
+            self._costs[str(body.round_id)] = cost
             if before.is_overspent or before.is_frozen:
                 yield "it admits a round although the cohort is overspent or frozen"
             if posting.reasons:
                 yield "it admits a round beyond the budget, by its own numbers"
+            if posting.kind is PostingKind.ADMITTED and posting.charge == charge:
+                return posting
             after = machine.added(before.rules, before.total, charge)
             return dataclasses.replace(posting, kind=PostingKind.ADMITTED, total=after)
         yield from _contradicted(policy, details, posting)
@@ -328,23 +340,25 @@ class Trail:
         known = self._charges.get(round_id)
         round_ = recorded(before, known, voided=cause is Cause.INCIDENT)
         posting = restated(before, round_, described, cause, cost)
-        if posting.charge != read(Charge, details["charge"]):
+        charge = read(Charge, details["charge"])
+        if posting.charge != charge:
+            charge = posting.charge or charge
             yield "what it says its round takes does not follow from its cost and from what is left"
         self._prove(policy, body, cost)
         if posting.charge is not None:
-            self._keep(round_id, posting.charge)  # of a voided round, too: it may be told of as an incident
+            self._charges[round_id] = charge  # of a voided round, too: it may be told of as an incident
         if cause is Cause.VOID:
             self._costs.pop(round_id, None)
             return posting
         if cost is not None:
-            self._costs[round_id] = self._same.setdefault(cost, cost)
+            self._costs[round_id] = cost
         return posting
 
     def _prove(self, policy: BudgetPolicy, body: EntryBody, cost: Cost | None) -> None:
         """Keep a stated cost for its proof, unless it is that of the round before."""
         if cost is None or policy.filters is None:
             return
-        accounted = ShuffledRound.from_mapping(body.details["accounted"])
+        accounted = read_round(body.details["accounted"])
         known = self._costs.get(str(body.round_id))
         is_same = body.details.get("accounted_before") == body.details["accounted"]
         same = known and dataclasses.replace(known, fits=cost.fits, local=cost.local)
@@ -383,8 +397,7 @@ class Trail:
             yield "it says that its round costs another local epsilon than its reports do"
 
     def _compare(self, policy: BudgetPolicy, subject: str, stated: Spending, state: State) -> Iterator[str]:
-        readings = policy.readings_of(state)
-        again = policy.spending(state, rounds=stated.rounds)
+        readings = policy.readings_of(state, deciding=True)
         # What decides is the filter that reads least; how little another one might is no excuse.
         least = min(readings, key=lambda reading: reading.epsilon_upper)
         # A filter is read again, on another computer; the slots' bound is the number that the rules state.
@@ -392,10 +405,11 @@ class Trail:
         enough = stated.rounds == 0 or most <= stated.epsilon_upper
         if stated.rounds and math.isinf(least.epsilon_upper):
             enough = math.isinf(stated.epsilon_upper)
-        if not enough or again.epsilon_upper < stated.epsilon_lower:
+        again = least.epsilon_upper if stated.rounds else 0.0
+        if not enough or again < stated.epsilon_lower:
             yield (
                 f"it says epsilon of {subject} is up to {exact_text(stated.epsilon_upper)}; for its charges"
-                f" the filters say {exact_text(again.epsilon_upper)}"
+                f" the filters say {exact_text(again)}"
             )
 
     def _recompute_slots(self, policy: BudgetPolicy, losses: ChargeSource) -> Iterator[str]:
@@ -412,8 +426,10 @@ class Trail:
                 f" {exact_text(again.epsilon_lower)}"
             )
 
-    def _keep(self, round_id: str, charge: Charge) -> None:
-        self._charges[round_id] = self._same.setdefault(charge, charge)
+
+@functools.lru_cache(maxsize=_EPSILONS_MAX)
+def _epsilon(units: int) -> float:
+    return float(units * EPSILON_UNIT)
 
 
 def _after(state: State, posting: Posting) -> State:
@@ -488,7 +504,7 @@ def _misaccounted(
     """Yield how a restated round of slots alone is not accounted as the slot in which it stands."""
     if not policy.has_slots_alone or posting is None or truth is None:
         return
-    accounted = ShuffledRound.from_mapping(body.details["accounted"])
+    accounted = read_round(body.details["accounted"])
     if accounted != policy.accounted_restated(posting, truth, None):
         yield "what it accounts is not the slot of the plan in which its round stands"
 

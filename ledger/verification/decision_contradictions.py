@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
 from shuffle_ledger.ledger.values.requests import (
     RefusalReason,
@@ -51,6 +50,6 @@ def _closed(body: EntryBody, *, frozen: bool, overspent: bool) -> RefusalReason 
         return RefusalReason.COHORT_FROZEN if frozen else RefusalReason.COHORT_OVERSPENT
     if body.details["reason"] != RefusalReason.COLLECTION_OVER:
         return None
-    request = RoundRequest.from_bytes(canonical.encode(body.details["request"]))
+    request = RoundRequest.from_mapping(body.details["request"])
     is_late = bool(request.windows) and request.days is not None and request.days[1] < body.recorded_at.date()
     return RefusalReason.COLLECTION_OVER if is_late else None

@@ -12,7 +12,7 @@ from datetime import datetime
 from types import NoneType
 from typing import Any, Final
 
-from shuffle_ledger.accounting import InvalidParameter, ShuffledRound
+from shuffle_ledger.accounting import InvalidParameter
 from shuffle_ledger.ledger.errors import LedgerError
 from shuffle_ledger.ledger.machine import Charge, Cost, Limits, Total
 from shuffle_ledger.ledger.policies.numbers import is_spelled
@@ -30,6 +30,7 @@ from shuffle_ledger.ledger.values.requests import (
     ReleaseTimes,
     RoundRequest,
 )
+from shuffle_ledger.ledger.values.round_parameters import is_round_spelled
 from shuffle_ledger.ledger.values.windows import Period, Window, checked_windows
 
 _OF_ROUNDS: Final = (
@@ -185,14 +186,15 @@ def is_as_written(value: object, again: object) -> bool:
 
 
 def _is_round(value: Any) -> bool:
-    return is_as_written(value, ShuffledRound.from_mapping(value).to_mapping())
+    return is_round_spelled(value)
 
 
 def _is_request(value: Any) -> bool:
     names = {"version", "round_id", "cohort", "round", "collected_on", "use_case"}
     if not names <= set(value) or not _is_round(value["round"]):
         return False
-    return is_as_written(value, RoundRequest.from_bytes(canonical.encode(value)).to_mapping())
+    beside = {name: each for name, each in value.items() if name != "round"}
+    return is_as_written(beside, RoundRequest.from_mapping(value).beside_round())
 
 
 def _are_labels(value: Any) -> bool:

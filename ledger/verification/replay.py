@@ -13,11 +13,10 @@ from shuffle_ledger.accounting import (
     ShuffledRound,
     charged_as,
     is_known_policy,
-    slot_for,
 )
 from shuffle_ledger.ledger.decisions.descriptions import local_kind, with_reports
 from shuffle_ledger.ledger.errors import Damaged, LedgerError
-from shuffle_ledger.ledger.policies.base import IN_CLEAR, accounted_again
+from shuffle_ledger.ledger.policies.base import IN_CLEAR, accounted_again, slot_of
 from shuffle_ledger.ledger.values import canonical, entries
 from shuffle_ledger.ledger.values.entries import (
     CORRECTED_OR_INCIDENT,
@@ -34,6 +33,7 @@ from shuffle_ledger.ledger.values.requests import (
     ReleaseTimes,
     RoundRequest,
 )
+from shuffle_ledger.ledger.values.round_parameters import read_round
 from shuffle_ledger.ledger.verification.budget_trail import Trail
 from shuffle_ledger.ledger.verification.decision_contradictions import contradictory
 from shuffle_ledger.ledger.verification.entry_shapes import misshapen, written_moment
@@ -138,8 +138,6 @@ class Replay:
     recall: Callable[[Replay, str], None] | None = None
     recalled: set[str] = field(default_factory=set)  # rounds that entries after that position are about
     _truth: ShuffledRound | None = None  # the round that the entry at hand asks for, or says was released
-    # Thousands of rounds are of the same few kinds: each kind is kept once.
-    _kinds: dict[ShuffledRound, ShuffledRound] = field(default_factory=dict)
 
     def blame(self, sequence: int | None, what: str) -> None:
         """Note a problem."""
@@ -325,7 +323,7 @@ class Replay:
         if body.spent.epsilon_upper_or_none is not None:
             self.blame(body.sequence, "it freezes the cohort, and states what is spent, which nobody knows")
 
-    def _apply_decision(self, body: EntryBody) -> Counter[ShuffledRound]:
+    def _apply_decision(self, body: EntryBody) -> Counter[ShuffledRound] | None:
         round_id = str(body.round_id)
         if round_id in self.outcomes:
             self.blame(
@@ -336,7 +334,7 @@ class Replay:
         self.requests[round_id] = request_and_actor(content, body.actor)
         details = body.details
         self.registered[round_id] = (details.get("registration"), details.get("registered_at"))
-        request = RoundRequest.from_bytes(content)
+        request = RoundRequest.from_mapping(details["request"])
         self._truth = request.round
         self._check_named(body, request)
         for what in misjudged(body, request):
@@ -349,16 +347,17 @@ class Replay:
         for what in contradictory(body, frozen=self.frozen, overspent=self.overspent):
             self.blame(body.sequence, what)
         self._check_size(body, _users(request.round))
-        accounted = ShuffledRound.from_mapping(body.details["accounted"])
+        accounted = read_round(details["accounted"])
         if not self.trail.accounts(body, request.round, accounted):
             self.blame(body.sequence, "what it accounts is not the slot of what was declared")
         self._note_loss(body, accounted)
-        candidate = self.held + Counter({accounted: 1})
-        if body.kind is EntryKind.ADMITTED:
-            self.held, self.charged[round_id] = candidate, self._kinds.setdefault(accounted, accounted)
-            self.declared[round_id] = self._kinds.setdefault(request.round, request.round)
-            self._count_locally(round_id, accounted)
-        return candidate
+        if body.kind is not EntryKind.ADMITTED:
+            return self.held + Counter({accounted: 1})
+        self.held[accounted] += 1
+        self.charged[round_id] = accounted
+        self.declared[round_id] = request.round
+        self._count_locally(round_id, accounted)
+        return None
 
     def _apply_closing(self, body: EntryBody) -> None:
         round_id = str(body.round_id)
@@ -368,16 +367,16 @@ class Replay:
             self.blame(body.sequence, f"it closes round {round_id!r}, which is not admitted and open")
         self.joint.see(body, None)
         settles = body.kind is EntryKind.SETTLED
-        before = ShuffledRound.from_mapping(body.details["accounted_before" if settles else "accounted"])
+        before = read_round(body.details["accounted_before" if settles else "accounted"])
         if self.charged.pop(round_id, before) != before:
             self.blame(body.sequence, "it releases another charge than the round had")
         self.closings[round_id] = body.sequence
         declared = self.declared.pop(round_id, before)
         self.held -= Counter({before: 1})
         if settles:
-            accounted = ShuffledRound.from_mapping(body.details["accounted"])
+            accounted = read_round(body.details["accounted"])
             self._check_settled(body, before, declared, accounted)
-            self.charged[round_id] = self._kinds.setdefault(accounted, accounted)
+            self.charged[round_id] = accounted
             self._charge(body, accounted)
 
     def _charge(self, body: EntryBody, accounted: ShuffledRound) -> None:
@@ -394,7 +393,7 @@ class Replay:
     def _apply_correction(self, body: EntryBody) -> None:
         round_id, details = str(body.round_id), body.details
         before, accounted, truth = (
-            ShuffledRound.from_mapping(details[name]) for name in ("accounted_before", "accounted", "round")
+            read_round(details[name]) for name in ("accounted_before", "accounted", "round")
         )
         self._truth = truth
         self.joint.see(body, None)
@@ -402,13 +401,13 @@ class Replay:
             self.blame(body.sequence, "it corrects a round that was not charged as it says")
         self._check_restated(body, truth)
         if round_id in self.declared:
-            self.declared[round_id] = self._kinds.setdefault(truth, truth)
+            self.declared[round_id] = truth
         if self.frozen:
             self._check_only_restated(body, is_kept=accounted == before)
             return
         if self.trail.filtered and accounted_again(before, truth) != accounted:
             self.blame(body.sequence, "what it accounts does not follow from the round that it states")
-        self.charged[round_id] = self._kinds.setdefault(accounted, accounted)
+        self.charged[round_id] = accounted
         local = self.local_kinds.get(round_id, before)  # before: a chain that was damaged
         self.local_kinds[round_id] = moved = local_kind((local, accounted))
         self.local.update({moved: 1})
@@ -421,20 +420,20 @@ class Replay:
         if round_id in self.charged:
             self.blame(body.sequence, f"it tells as an incident round {round_id!r}, which was charged before")
         self._check_registered(body)
-        truth = IN_CLEAR if details["round"] is None else ShuffledRound.from_mapping(details["round"])
+        truth = IN_CLEAR if details["round"] is None else read_round(details["round"])
         self._truth = truth
-        self._note_members(body, RoundRequest.from_bytes(canonical.encode(details["request"])))
+        self._note_members(body, RoundRequest.from_mapping(details["request"]))
         self._check_restated(body, truth)
-        accounted = ShuffledRound.from_mapping(details["accounted"])
-        self.charged[round_id] = self._kinds.setdefault(accounted, accounted)
+        accounted = read_round(details["accounted"])
+        self.charged[round_id] = accounted
         released = ReleaseTimes.from_mapping(details["released"])
         if any(moment and moment > body.recorded_at for moment in (released.after, released.before)):
             self.blame(body.sequence, "it tells a release that was yet to come")
         if self.frozen:
-            is_kept = accounted == slot_for(truth)
+            is_kept = accounted == slot_of(truth)
             self._check_only_restated(body, is_kept=is_kept)
             return
-        if self.trail.filtered and slot_for(truth) != accounted:
+        if self.trail.filtered and slot_of(truth) != accounted:
             self.blame(body.sequence, "what it accounts does not follow from the release that it states")
         chosen_after = details["chosen_after"]
         chooses = self.joint.quota is None
@@ -446,7 +445,7 @@ class Replay:
     def _count_locally(self, round_id: str, accounted: ShuffledRound) -> None:
         """Count a round without the shuffler: as it was first accounted, whatever it is settled as."""
         self.local[accounted] += 1
-        self.local_kinds[round_id] = self._kinds.setdefault(accounted, accounted)
+        self.local_kinds[round_id] = accounted
 
     def _check_only_restated(self, body: EntryBody, *, is_kept: bool) -> None:
         """Checks a correction or an incident of a frozen cohort: it must charge nothing."""
@@ -461,7 +460,7 @@ class Replay:
         content = canonical.encode(details["request"])
         quoted = request_and_actor(content, details["registered_by"])
         moment = (details["registration"], details["registered_at"])
-        request = RoundRequest.from_bytes(content)
+        request = RoundRequest.from_mapping(details["request"])
         self._check_named(body, request)
         self.joint.see(body, request)
         self.outcomes.setdefault(round_id, body.sequence)

@@ -20,6 +20,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical, entries
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryBody, EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.values.round_parameters import read_round
 from shuffle_ledger.ledger.values.verified_position import VerifiedPosition
 from shuffle_ledger.ledger.verification.budget_trail import Trail
 from shuffle_ledger.ledger.verification.replay import Replay, request_and_actor
@@ -57,7 +58,7 @@ def resumed(store: Store, position: VerifiedPosition) -> Replay | None:
     held: Counter[ShuffledRound] = Counter()
     local: Counter[ShuffledRound] = Counter()
     for spelled, count, local_count in state["holdings"]:
-        kind = ShuffledRound.from_mapping(canonical.decode(spelled.encode("utf-8")))
+        kind = read_round(canonical.decode(spelled.encode("utf-8")))
         held[kind], local[kind] = count, local_count
     replay = Replay(
         store=store,
@@ -117,7 +118,7 @@ def _recall(store: Store, up_to: int, replay: Replay, round_id: str) -> None:
 def _remember(replay: Replay, body: EntryBody) -> None:
     round_id, details = str(body.round_id), body.details
     quoted = details.get("request")
-    request = None if quoted is None else RoundRequest.from_bytes(canonical.encode(quoted))
+    request = None if quoted is None else RoundRequest.from_mapping(quoted)
     replay.joint.see(body, request)
     replay.trail.recall(body)
     if request is not None:
@@ -135,12 +136,12 @@ def _remember(replay: Replay, body: EntryBody) -> None:
             if body.kind is EntryKind.SETTLED:
                 replay.charged[round_id] = _accounted(body)
         case EntryKind.CORRECTED:
-            before = replay.local_kinds.get(round_id, ShuffledRound.from_mapping(details["accounted_before"]))
+            before = replay.local_kinds.get(round_id, read_round(details["accounted_before"]))
             replay.charged[round_id] = _accounted(body)
             replay.local_kinds[round_id] = local_kind((before, _accounted(body)))
             if round_id in replay.declared:
                 said = details["round"]
-                replay.declared[round_id] = IN_CLEAR if said is None else ShuffledRound.from_mapping(said)
+                replay.declared[round_id] = IN_CLEAR if said is None else read_round(said)
         case EntryKind.INCIDENT:
             replay.charged[round_id] = replay.local_kinds[round_id] = _accounted(body)
 
@@ -155,4 +156,4 @@ def _remember_request(replay: Replay, body: EntryBody, content: bytes) -> None:
 
 
 def _accounted(body: EntryBody) -> ShuffledRound:
-    return ShuffledRound.from_mapping(body.details["accounted"])
+    return read_round(body.details["accounted"])

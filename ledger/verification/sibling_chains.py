@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator, Mapping
 
 from shuffle_ledger.ledger.errors import LedgerError, NotFound, TryAgain, Unavailable
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.verification.replay import Problem
 from shuffle_ledger.ledger.verification.siblings import JointRound, JointRounds, disagreements, undeclared
@@ -94,6 +93,6 @@ def _read(store: Store, round_ids: Collection[str], audience: tuple[str, ...]) -
     for entry in store.entries_about(round_ids, names):
         body = entry.content()
         quoted = body.details.get("request")
-        request = None if quoted is None else RoundRequest.from_bytes(canonical.encode(quoted))
+        request = None if quoted is None else RoundRequest.from_mapping(quoted)
         chains[entry.cohort].see(body, request)
     return chains

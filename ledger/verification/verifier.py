@@ -381,6 +381,7 @@ class _NumberChecker:
     def __init__(self, store: Store, accountant: Accountant, replay: Replay, numbers: Numbers) -> None:
         self._store = store
         self._accountant = accountant
+        self._losses = LossSource(store=store, accountant=accountant, keep=False)
         self._coverage = Coverage(accountant)
         self._replay = replay
         length = sum(store.count_entries(replay.cohort).values()) - replay.began_after
@@ -406,9 +407,8 @@ class _NumberChecker:
         self._check_last()
 
     def _check_charges(self, step: ReplayedEntry) -> None:
-        losses = LossSource(store=self._store, accountant=self._accountant, keep=False)
         try:
-            for what in self._replay.trail.recompute(losses, self._coverage):
+            for what in self._replay.trail.recompute(self._losses, self._coverage):
                 self._replay.blame(step.sequence, what)
         except (AccountingError, LedgerError, ArithmeticError) as error:
             self._replay.blame(step.sequence, f"its charge cannot be computed again: {error}")

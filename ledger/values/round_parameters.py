@@ -1,0 +1,34 @@
+"""Reads the parameters of rounds out of entries and requests.
+
+Thousands of entries spell the parameters of the same few kinds of rounds, so each kind is read once.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.ledger.values import canonical
+
+_REMEMBERED_MAX = 8192  # kinds of rounds
+
+
+def read_round(content: object) -> ShuffledRound:
+    """Returns the round whose parameters a decoded part of an entry spells.
+
+    Raises:
+        InvalidParameter, ValueError: it spells none.
+    """
+    return _read(canonical.memo_key(content))[0]
+
+
+def is_round_spelled(content: object) -> bool:
+    """Returns whether a part of an entry spells a round as ledgers write it; raises as `read_round`."""
+    return _read(canonical.memo_key(content))[1]
+
+
+@functools.lru_cache(maxsize=_REMEMBERED_MAX)
+def _read(spelled: bytes) -> tuple[ShuffledRound, bool]:
+    content = canonical.of_memo_key(spelled)
+    found = ShuffledRound.from_mapping(content)
+    return found, canonical.encode(content) == canonical.encode(found.to_mapping())
