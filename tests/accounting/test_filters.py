@@ -230,3 +230,18 @@ def test_a_filter_that_is_used_up_says_so_from_both_sides() -> None:
     beyond = 2 / filters.gaussian.leak_rate
     assert filters.gaussian.epsilon(beyond).epsilon_upper == math.inf
     assert filters.gaussian.epsilon(beyond).epsilon_lower > 1.0
+
+
+@settings(max_examples=80, deadline=None)
+@given(budget=BUDGETS, variance=st.floats(1e-6, 30), divergences=st.tuples(*[st.floats(1e-6, 3)] * 3))
+def test_a_filter_that_is_left_out_decides_nothing(
+    budget: tuple[float, float], variance: float, divergences: tuple[float, ...]
+) -> None:
+    filters = FilterSet.for_budget(epsilon=budget[0], delta=budget[1])
+    spent = Fraction(filters.gaussian.reserves[-1] * variance)
+    totals = [Fraction(budget[0] * part) for part in divergences]
+    every = filters.readings(spent, totals)
+    deciding = filters.readings(spent, totals, deciding=True)
+    assert set(deciding) <= set(every)
+    assert min(every, key=lambda one: one.epsilon_upper) in deciding
+    assert all(one.epsilon_upper > every[0].epsilon_upper for one in set(every) - set(deciding))

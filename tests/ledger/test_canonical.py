@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 from datetime import UTC, datetime
 from typing import Any
@@ -131,3 +132,16 @@ def _sorted(value: Any) -> Any:
     if isinstance(value, list):
         return [_sorted(item) for item in value]
     return value
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [({"n": 1}, {"n": True}), ({"n": 1}, {"n": 1.0}), ({"n": 0.0}, {"n": -0.0}), ("1", 1)]
+)
+def test_values_that_differ_in_type_or_sign_have_different_keys(one: object, other: object) -> None:
+    assert canonical.memo_key(one) != canonical.memo_key(other)
+    assert repr(canonical.of_memo_key(canonical.memo_key(one))) == repr(one)
+
+
+def test_a_key_does_not_depend_on_which_parts_are_shared() -> None:
+    part = ["a text", 2**300, {"x": 0.5}]
+    assert canonical.memo_key([part, part]) == canonical.memo_key([part, copy.deepcopy(part)])
