@@ -168,17 +168,14 @@ def _broken(cohort: CohortStatement, digits: Digits) -> str:
     if cohort.breach is None:
         first = cohort.overspends[0]
         return (
-            f"After entry {first.sequence:,} of {day(first.recorded_at)}, up to epsilon¹"
-            f" {digits.upper(first.epsilon_spent_upper)} was spent, of {exact_text(first.epsilon_budget)}."
+            f"After entry {first.sequence:,} of {day(first.recorded_at)},"
+            f" {_spent(first.epsilon_spent_upper, digits)} was spent, of {exact_text(first.epsilon_budget)}."
         )
     composed = cohort.composition.epsilon_upper
-    bounded = (
-        f"at most epsilon¹ {digits.upper(composed)}" if math.isfinite(composed) else "no finite epsilon¹"
-    )
     return (
         f"Not kept since entry {cohort.breach.sequence:,} of {day(cohort.breach.recorded_at)}:"
         f" {cohort.breach.reason}. If all rounds had been fixed in advance, everything released together"
-        f" would cost {bounded} at delta² {exact_text(cohort.promise.delta_budget)}."
+        f" would cost {_spent(composed, digits)} at delta² {exact_text(cohort.promise.delta_budget)}."
     )
 
 
@@ -190,8 +187,9 @@ def _answers(cohort: CohortStatement, statement: Statement, digits: Digits) -> I
         budget = promise.epsilon_budget
         used = f"at most {digits.upper(spent)} of {exact_text(budget)} ({percent(spent, budget)})"
         yield "Used", used if math.isfinite(spent) else "nothing bounds it"
-        yield "Left", f"at least {digits.lower(cohort.epsilon_remaining)}"
-    if cohort.fits:
+        left = cohort.epsilon_remaining
+        yield "Left", f"at least {digits.lower(left)}" if left else "nothing"
+    if cohort.fits and cohort.status == "open":
         yield "Still fits", "\n".join(_fits(cohort))
     voided = [each.round_id for each in cohort.rounds if each.closing and each.closing.kind == "voided"]
     leaked = len({each.round_id for each in cohort.told if each.kind == "incident"} & set(voided))
@@ -231,9 +229,8 @@ def _period(cohort: CohortStatement) -> str:
 
 def _fits(cohort: CohortStatement) -> Iterator[str]:
     for one in cohort.fits or ():
-        yield (
-            f"at least {one.rounds_at_least:,} more of {one.round.describe()}, {one.round.reports:,} reports"
-        )
+        count = f"at least {one.rounds_at_least:,} more" if one.rounds_at_least else "none"
+        yield f"{count} of {one.round.describe()}, {one.round.reports:,} reports"
     today = ", if collected today" if cohort.promise.windows else ""
     yield (f"each kind by itself{today}, if nothing else is registered and no other cohort or quota refuses")
 
@@ -248,8 +245,8 @@ def _findings(cohort: CohortStatement, digits: Digits) -> Iterator[str]:
         )
     yield from _some(
         f"After entry {each.sequence:,} of {day(each.recorded_at)}"
-        f"{f', round {each.round_id},' if each.round_id else ''} at most epsilon"
-        f" {digits.upper(each.epsilon_spent_upper)} was spent, of {exact_text(each.epsilon_budget)}."
+        f"{f', round {each.round_id},' if each.round_id else ''}"
+        f" {_spent(each.epsilon_spent_upper, digits)} was spent, of {exact_text(each.epsilon_budget)}."
         for each in cohort.overspends
     )
     yield from _some(
@@ -266,6 +263,10 @@ def _findings(cohort: CohortStatement, digits: Digits) -> Iterator[str]:
     )
     if cohort.since:
         yield _since(cohort, digits)
+
+
+def _spent(epsilon: float, digits: Digits) -> str:
+    return f"at most epsilon¹ {digits.upper(epsilon)}" if math.isfinite(epsilon) else "an unknown epsilon¹"
 
 
 def _some(found: Iterable[str]) -> Iterator[str]:

@@ -97,7 +97,7 @@ def _draw_profile(axes: Axes, cohort: CohortStatement) -> None:
     axes.plot(uppers, deltas, color=SPENT, linewidth=1.4, marker="o", markersize=2.6, label="at most")
     promise = cohort.promise
     axes.plot(
-        [promise.epsilon_budget],
+        [promise.epsilon_guaranteed],
         [promise.delta_budget],
         color=LIMIT,
         marker="D",
@@ -106,7 +106,7 @@ def _draw_profile(axes: Axes, cohort: CohortStatement) -> None:
         label="promised",
     )
     axes.set_yscale("log")
-    axes.set_xlim(0, 1.1 * max([promise.epsilon_budget, *uppers]))
+    axes.set_xlim(0, 1.1 * max([promise.epsilon_guaranteed, *uppers]))
     axes.set_xlabel("ε")
     axes.set_ylabel("δ")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}".replace("e-0", "e-")))
