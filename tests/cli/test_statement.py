@@ -723,6 +723,8 @@ def test_a_screen_reader_finds_headings_tables_and_drawings_in_words(phones: Run
     assert kinds.index("/H1") < kinds.index("/H2") < kinds.index("/Table")
     assert kinds.count("/TH") > kinds.count("/Table") - 3 > 0  # two are lists of facts, without a head
     words = [each["/Alt"] for each in _elements(root["/StructTreeRoot"]) if each["/S"] == "/Figure"]
+    marks = [mark.title for mark in _flat(reader.outline)]
+    assert marks.count("Rounds refused (0)") == 2, "a table without rows has its heading"
     assert len(words) == 4  # of two cohorts
     assert all(each.startswith("The ") for each in words)
     spent = r"at most 0\.\d+ by the end of \d{4}-\d\d-\d\d, of a budget of 1\."
@@ -740,6 +742,8 @@ def test_an_overspend_is_in_plain_sight_on_paper_too(overspent: Run, directory: 
     assert "Not kept" in first
     assert "Not kept since entry" in re.sub(r"\s+", " ", first)
     assert "After entry 3 of" in re.sub(r"\s+", " ", first)
+    assert "Rounds voided" not in "".join(others)
+    assert "Rounds refused (1)" in "".join(others)
     assert len(others) > 1
 
 

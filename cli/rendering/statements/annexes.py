@@ -197,7 +197,7 @@ def _told(cohort: CohortStatement, digits: Digits, rows_max: int) -> Grid:
         for each in cohort.told
     ]
     return _table(
-        "Told afterwards",
+        "Corrections and incidents",
         "Corrections say what admitted rounds truly were; incidents are releases that nothing admitted.",
         (
             Column("Entry", 8, numeric=True),
