@@ -490,6 +490,7 @@ def test_the_overview_comes_in_pages_and_alarms_of_all_of_them(
     assert [each["name"] for each in listed] == ["tablets", "watches"]
 
 
+@pytest.mark.slow
 def test_a_history_is_filtered_by_outcome_kind_use_case_and_day(server: Server) -> None:
     days = ("2025-01-06", "2025-01-13", "2025-01-20")
     for number, day in enumerate(days):

@@ -173,6 +173,7 @@ def _release_twice(desk: Desk) -> float:
     return desk.store.view("watches").spent.epsilon_upper
 
 
+@pytest.mark.slow
 def test_an_incident_counts_beside_the_rounds_that_devices_count(desk: Desk) -> None:
     """A device that joined 3 rounds has 4 charges, if the reports of one of them were released again."""
     spent = _release_twice(desk)

@@ -143,6 +143,7 @@ def test_an_undeclared_round_ends_the_slots_until_it_is_voided(desk: Desk) -> No
     desk.audit()
 
 
+@pytest.mark.slow
 def test_filters_go_on_where_slots_end(desk: Desk) -> None:
     desk.open(epsilon=0.4)
     assert desk.admitted(PLAIN, 4) == 4
@@ -155,6 +156,7 @@ def test_filters_go_on_where_slots_end(desk: Desk) -> None:
     desk.audit()
 
 
+@pytest.mark.slow
 def test_a_truth_moves_between_slots(desk: Desk) -> None:
     desk.open(epsilon=0.4, plan={PLAIN: 2, FEWER: 1})
     assert isinstance(desk.ask(PLAIN, "a"), Admitted)

@@ -104,6 +104,7 @@ def test_a_partly_honest_sample_of_strata_is_dearer_than_a_uniform_one(accountan
         assert truth > 1.3 * accountant.certify_delta({uniform: 1}, epsilon=epsilon).delta_upper
 
 
+@pytest.mark.slow
 def test_more_reports_of_several_sampled_cohorts_want_their_rate_told_anew(
     store: Store, accountant: Accountant, monkeypatch: pytest.MonkeyPatch
 ) -> None:

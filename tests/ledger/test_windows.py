@@ -218,6 +218,7 @@ def test_a_clock_that_steps_back_keeps_the_day_of_the_last_entry(
     assert [member.cohort for member in answer.audience] == ["phones", f"phones@{today()}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", [0, 1, 2])
 def test_a_round_that_is_decided_after_its_days_is_refused_by_every_budget(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, by: int
@@ -592,6 +593,7 @@ def test_an_entry_that_leaves_out_a_window_is_found(
     _is_found(desk, "phones", "not charged to every period of the cohort's windows")
 
 
+@pytest.mark.slow
 def test_a_period_with_a_larger_budget_than_was_declared_is_found(sqlite_desk: Desk) -> None:
     desk, monday = sqlite_desk, a_monday()
     desk.open("phones", WEEK)

@@ -271,6 +271,7 @@ def test_a_number_that_is_said_to_be_spent_of_no_budget_is_found(desk: Desk, cha
     assert "a budget that there is not" in str(verify(desk.store, desk.accountant))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "added",
     [

@@ -238,6 +238,7 @@ def test_a_calibration_for_several_reports_of_a_user_is_that_of_as_many_rounds()
     assert math.isclose(found.value, other.value, rel_tol=0.02)
 
 
+@pytest.mark.slow
 def test_a_calibration_counts_no_more_rounds_than_a_forecast() -> None:
     described = {"randomizer": "krr(k=10)", "reports": 100}
     with pytest.raises(InvalidParameter) as caught:
