@@ -369,7 +369,7 @@ def test_losses_computed_ahead_decide_the_same(files: Path, sqlite_template: Pat
     assert found[0] == found[1]
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_a_killed_import_leaves_no_process_behind(files: Path) -> None:
     _write_many_kinds(files)
     process = subprocess.Popen([PROGRAM, *IMPORT], stdout=subprocess.PIPE, text=True, start_new_session=True)
@@ -382,7 +382,7 @@ def test_a_killed_import_leaves_no_process_behind(files: Path) -> None:
         time.sleep(0.01)  # between two looks at other processes; the deadline above ends it
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_reaches_no_computing_child(files: Path) -> None:
     _write_many_kinds(files)

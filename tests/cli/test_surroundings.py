@@ -39,7 +39,7 @@ def opened(directory: Path, run: Run) -> Path:
     return directory
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.parametrize(("environment", "name"), ENCODINGS)
 def test_every_encoding_shows_the_whole_answer(opened: Path, environment: dict[str, str], name: str) -> None:
     order = ("round", "register", "phones", "--id", name, *FITS)
@@ -53,7 +53,7 @@ def test_every_encoding_shows_the_whole_answer(opened: Path, environment: dict[s
     assert budget.stdout.index(b"still fits") < budget.stdout.index(b"spent")
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.parametrize(("round_", "code"), [(EXCEEDS, 3)])
 def test_the_exit_code_tells_a_decision_that_cannot_be_written(
     opened: Path, round_: tuple[str, ...], code: int
@@ -75,7 +75,7 @@ def test_the_exit_code_tells_a_decision_that_cannot_be_written(
     assert outcome in written.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_an_answer_that_is_no_decision_fails_on_a_full_disk(opened: Path) -> None:
     with Path("/dev/full").open("wb") as full:
         assert program("budget", "phones", cwd=opened, stdout=full).returncode == 1
@@ -83,7 +83,7 @@ def test_an_answer_that_is_no_decision_fails_on_a_full_disk(opened: Path) -> Non
     assert missing.returncode == 4
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("backend", "order", "begins"),
     [

@@ -25,7 +25,7 @@ from shuffle_ledger.ledger.values import Settled
 from tests.commands import command
 from tests.ports import free_port
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.system
 
 SHUFFLER = Path(__file__).parents[2] / "examples" / "shuffler.py"
 RANDOMIZER, REPORTS = "krr(k=2, epsilon0=0.5)", 60
