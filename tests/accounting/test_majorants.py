@@ -6,7 +6,7 @@ import itertools
 import math
 import warnings
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,14 +16,9 @@ from hypothesis import strategies as st
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound
 from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_profiles
-from shuffle_ledger.accounting.amplification.blanket.gain_laws import Pairs
-from shuffle_ledger.accounting.amplification.worst_pair import convex_order as majorants_module
-from shuffle_ledger.accounting.amplification.worst_pair import evaluation
-from shuffle_ledger.accounting.amplification.worst_pair.convex_order import Majorants, group_ceilings
-from shuffle_ledger.accounting.amplification.worst_pair.search import WorstPair
+from shuffle_ledger.accounting.amplification.worst_pair.convex_order import law_ceilings, laws_above
+from shuffle_ledger.accounting.amplification.worst_pair.search import MOST_SUMMED_PAIRS, WorstPair
 from shuffle_ledger.accounting.amplification.worst_pair.table_rows import TablePairs
-from shuffle_ledger.accounting.numeric.arrays import IndexArray
-from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 from shuffle_ledger.accounting.randomizers import Table
 
 FloatArray = npt.NDArray[np.float64]
@@ -91,16 +86,14 @@ def _normal(weights: FloatArray) -> Rows:
     return tuple(tuple(row) for row in shares.tolist())
 
 
-def _checked_laws(rows: Rows, few: FloatArray, excess: FloatArray) -> bool:
-    """Whether there is a law for every group and order; each is above all of its pairs', exactly."""
+def _checked_laws(rows: Rows, excess: FloatArray) -> bool:
+    """Whether there is a law at every order; each is above all of its pairs', exactly."""
     pairs, ends = _ends(Table(rows=rows))
-    every = np.arange(len(pairs))
-    majorants = Majorants.of(pairs, every, few)
-    group, order = np.divmod(np.arange(len(majorants.groups) * excess.size), excess.size)
-    laws, known = majorants.laws(group, excess[order])
+    groups = np.random.default_rng(len(pairs)).uniform(size=(len(pairs), excess.size)) < 0.5
+    groups[0] = True
+    laws, known = laws_above(pairs, groups, excess)
     for row, place in enumerate(known):
-        at = float(excess[order[place]])
-        members = [_exact(rows, ends[one], at) for one in majorants.groups[group[place]]]
+        members = [_exact(rows, ends[one], float(excess[place])) for one in np.flatnonzero(groups[:, place])]
         values, masses = laws.gains[row].tolist(), laws.c[row].tolist()
         law = _Law(
             [Fraction(one) + abs(Fraction(one)) * _UNITS for one in values], list(map(Fraction, masses))
@@ -113,23 +106,17 @@ def _checked_laws(rows: Rows, few: FloatArray, excess: FloatArray) -> bool:
         for t in sorted({Fraction(0), *law.values, *(value for one in members for value in one.values)}):
             assert law.transform(t) >= max(one.transform(t) for one in members)
         assert law.mean >= max(one.mean for one in members)
-    return known.size == group.size
+    return known.size == excess.size
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [1e-16, 1e-9, 1e-3, 0.3])
 @pytest.mark.parametrize("shape", [(3, 7), (5, 3)])
-def test_laws_are_above_all_pairs_exactly(
-    shape: tuple[int, int], noise: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At orders where transforms are known, between these, and beyond the last one; in groups of two and
-    more."""
-    monkeypatch.setattr(majorants_module, "FIRST_GROUP", 2)
+def test_laws_are_above_all_pairs_exactly(shape: tuple[int, int], noise: float) -> None:
+    """At orders from 1 to beyond the last loss."""
     draw = np.random.default_rng(list(shape))
     rows = _normal(1 + 6 * np.eye(*shape) + noise * draw.uniform(size=shape))
-    few = np.array([0.0, 0.02, 0.3, 1.0, 3.0, 5.9])
-    excess = np.array([0.0, 1e-9, 0.02, 0.7, 8.0])
-    assert _checked_laws(rows, few, excess)
+    assert _checked_laws(rows, np.array([0.0, 1e-9, 0.02, 0.7, 8.0]))
 
 
 @pytest.mark.slow
@@ -141,80 +128,30 @@ def test_laws_of_any_table_are_above_all_pairs(data: st.DataObject) -> None:
     draw = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     rows = _normal(np.exp(scale * draw.uniform(size=shape)))
     last = data.draw(st.sampled_from([1e-6, 0.1, 3.0, 1e5]))
-    few = np.sort(np.unique(last * draw.uniform(size=data.draw(st.integers(2, 5)))))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(majorants_module, "FIRST_GROUP", data.draw(st.sampled_from([1, 2, 16])))
-        _checked_laws(rows, few, np.sort(last * draw.uniform(0.0, 1.2, 4)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("reports", [1, 2, 4])
-@pytest.mark.parametrize("noise", [1e-14, 1e-4, 0.5])
-def test_no_ceiling_is_below_an_exact_divergence(reports: int, noise: float) -> None:
-    rows = _normal(1 + 4 * np.eye(4, 4) + noise * np.random.default_rng(reports).uniform(size=(4, 4)))
-    pairs, ends = _ends(Table(rows=rows))
-    majorants = Majorants.of(pairs, np.arange(len(pairs)), np.array([0.0, 0.5, 2.0, 4.5]))
-    excess = np.array([0.0, 0.1, 0.5, 1.3, 3.0, 3.9])
-    exact = [[float(_exact(rows, pair, float(at)).divergence(reports)) for at in excess] for pair in ends]
-    upper = np.ones((len(pairs), excess.size))
-    majorants.lower(
-        (np.arange(len(pairs)), upper), np.zeros(excess.size), reports, excess, np.full(excess.size, 0.003)
-    )
-    assert np.all(upper >= np.array(exact) * (1 - 1e-13))
-    largest = np.max(exact, axis=0)
-    assert np.all(upper.min(axis=0)[1:] <= 1.7 * largest[1:] + 1e-12)
+    _checked_laws(rows, np.sort(last * draw.uniform(0.0, 1.2, 4)))
 
 
 @pytest.mark.parametrize("reports", [1, 3])
 @pytest.mark.parametrize("noise", [1e-14, 1e-4, 0.5])
-def test_a_law_at_one_order_is_above_its_group_and_close_to_it(reports: int, noise: float) -> None:
+def test_a_law_is_above_its_group_and_close_to_it(reports: int, noise: float) -> None:
     draw = np.random.default_rng(reports)
     rows = _normal(1 + 4 * np.eye(4, 4) + noise * draw.uniform(size=(4, 4)))
     pairs, ends = _ends(Table(rows=rows))
     excess = np.array([0.0, 0.1, 0.5, 1.3, 3.0, 3.9])
-    groups = [np.sort(draw.choice(len(pairs), 1 + place % len(pairs), replace=False)) for place in range(6)]
-    found = group_ceilings(pairs, groups, reports, excess, np.full(excess.size, 0.003))
-    for ceiling, group, at in zip(found, groups, excess.tolist(), strict=True):
-        largest = max(float(_exact(rows, ends[one], at).divergence(reports)) for one in group)
+    groups = draw.uniform(size=(len(pairs), excess.size)) < np.linspace(0.1, 1.0, excess.size)
+    groups[0] = True
+    found = law_ceilings(pairs, groups, reports, excess, 0.003)
+    for ceiling, group, at in zip(found, groups.T, excess.tolist(), strict=True):
+        largest = max(float(_exact(rows, ends[one], at).divergence(reports)) for one in np.flatnonzero(group))
         assert largest * (1 - 1e-13) <= ceiling <= 1.5 * largest + 1e-12
-
-
-@pytest.mark.slow
-def test_pairs_that_are_next_to_equal_are_summed_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tens of millions of reports, of outputs that are almost impossible under some inputs: the pairs differ
-    by less than the error of laws between orders."""
-    draw = np.random.default_rng(3)
-    rows = np.where(draw.uniform(size=(40, 3)) < 0.3, 2e-7, 1.0) * (1 + 1e-4 * draw.uniform(size=(40, 3)))
-    rows = np.maximum(rows, 2e-7 * rows.max(axis=0))
-    pairs, _ = _ends(Table(rows=_normal(rows)))
-    summed = []
-
-    def counted(some: Pairs, which: IndexArray, *given: Any, **rest: Any) -> ProfileBounds:
-        summed.append(which.size)
-        return blanket_profiles(some, which, *given, **rest)
-
-    monkeypatch.setattr(evaluation, "blanket_profiles", counted)
-    worst = WorstPair(pairs=pairs, reports=5 * 10**7, smoothing=_SMOOTHING, listed=lambda _: None)
-    excess = np.expm1(np.linspace(0.0, 1.0, 120))
-    found = worst.largest(excess)[0]
-    assert sum(summed) < 14 * excess.size
-    which, order = np.divmod(np.arange(len(pairs) * 12), 12)
-    every = blanket_profiles(pairs, which, 5 * 10**7, excess[10 * order], smoothing=_SMOOTHING)
-    upper, lower = (one.reshape(-1, 12).max(axis=0) for one in every)
-    assert np.all(found.upper[::10] >= lower)
-    assert np.all(found.lower[::10] <= upper)
-    assert np.all(found.upper[::10] <= upper * (1 + 1e-3))
 
 
 @pytest.mark.parametrize("reports", [10, 10**4, 10**9])
 def test_one_law_is_next_to_those_of_nearly_equal_pairs(reports: int) -> None:
     rows = _normal(1 + 10 * np.eye(30) + 1e-6 * np.random.default_rng(3).uniform(size=(30, 30)))
     pairs, _ = _ends(Table(rows=rows))
-    few = np.linspace(0.0, 7 * math.sqrt(float(pairs.spread.max()) / reports), 12)
-    excess = (few[1:] + few[:-1]) / 2
-    majorants = Majorants.of(pairs, np.arange(len(pairs)), few)
-    rows_of = np.zeros(excess.size, dtype=np.int64), np.arange(excess.size)
-    found = majorants.ceilings(rows_of, reports, excess, np.full(excess.size, _SMOOTHING))
+    excess = np.linspace(0.0, 7 * math.sqrt(float(pairs.spread.max()) / reports), 12)[1:]
+    found = law_ceilings(pairs, np.ones((len(pairs), 11), dtype=np.bool_), reports, excess, _SMOOTHING)
     some = blanket_profiles(
         pairs, np.zeros(excess.size, dtype=np.int64), reports, excess, smoothing=_SMOOTHING
     )
@@ -222,30 +159,27 @@ def test_one_law_is_next_to_those_of_nearly_equal_pairs(reports: int) -> None:
     assert np.all(found <= some.upper * (1 + 1e-3))
 
 
-def test_orders_before_the_first_one_have_no_law() -> None:
+@pytest.mark.parametrize("reports", [1, 40])
+def test_components_that_nobody_hides_count_with_the_largest(reports: int) -> None:
+    rows = np.array([[0.5, 0.5, 0.0], [0.2, 0.5, 0.3], [0.3, 0.2, 0.5]])
+    pairs, excess = TablePairs(rows), np.array([0.0, 0.2, 1.0, 5.0])
+    every = np.ones((len(pairs), excess.size), dtype=np.bool_)
+    found = law_ceilings(pairs, every, reports, excess, _SMOOTHING)
+    which, order = np.divmod(np.arange(every.size), excess.size)
+    exact = blanket_profiles(pairs, which, reports, excess[order], smoothing=_SMOOTHING)
+    assert np.all(found >= exact.lower.reshape(every.shape).max(axis=0) * (1 - 1e-12))
+    assert np.all(found[1:] < 1)
+
+
+def test_without_pairs_there_is_no_law() -> None:
     pairs, _ = _ends(Table(rows=_normal(np.random.default_rng(5).uniform(0.2, 1.0, (4, 4)))))
-    majorants = Majorants.of(pairs, np.arange(len(pairs)), np.array([0.1, 0.2]))
-    rows = np.zeros(2, dtype=np.int64), np.arange(2)
-    found = majorants.ceilings(rows, 10, np.array([0.09, 0.1]), np.full(2, _SMOOTHING))
-    assert found[0] == 1
-    assert found[1] < 1
-
-
-def test_all_pairs_are_in_the_first_group_and_each_in_one_of_the_others() -> None:
-    pairs, _ = _ends(Table(rows=_normal(np.random.default_rng(6).uniform(0.2, 1.0, (12, 4)))))
-    ranked = np.random.default_rng(7).permutation(len(pairs))
-    every, *others = Majorants.of(pairs, ranked, np.array([0.0, 1.0])).groups
-    assert every.tolist() == np.concatenate(others).tolist() == ranked.tolist()
-    assert [one.size for one in others] == [16, 16, 32, 64, 4]
-
-
-def test_components_that_nobody_hides_and_orders_that_are_equal_have_no_majorants() -> None:
-    hidden = TablePairs(np.array([[0.5, 0.3, 0.2], [0.2, 0.5, 0.3], [0.3, 0.2, 0.5]]))
-    bare = TablePairs(np.array([[0.5, 0.5, 0.0], [0.2, 0.5, 0.3], [0.3, 0.2, 0.5]]))
-    assert Majorants.are_for(hidden, np.array([0.0, 0.1]))
-    assert not Majorants.are_for(bare, np.array([0.0, 0.1]))
-    assert not Majorants.are_for(hidden, np.array([0.1]))
-    assert not Majorants.are_for(hidden, np.array([0.1, 0.1]))
+    groups = np.zeros((len(pairs), 2), dtype=np.bool_)
+    assert law_ceilings(pairs, groups, 10, np.zeros(2), _SMOOTHING).tolist() == [1.0, 1.0]
+    bare, group = (
+        TablePairs(np.eye(3) * 0.5 + 0.5 * np.roll(np.eye(3), 1, axis=1)),
+        np.ones((6, 1), dtype=np.bool_),
+    )
+    assert law_ceilings(bare, group[: len(bare)], 10, np.zeros(1), _SMOOTHING).tolist() == [1.0]
 
 
 _NEARLY_EQUAL = (
@@ -292,46 +226,25 @@ def test_outputs_that_are_joined_gain_no_less(
     """Next to the largest ratio, where gains of outputs that agree in a float's digits have two signs."""
     pairs, ends = _ends(Table(rows=(first, second)))
     for place, pair in enumerate(ends):
-        majorants = Majorants.of(pairs, np.array([place]), np.array(few))
-        exact = float(_exact((first, second), pair, excess).divergence(1))
-        rows = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
-        assert majorants.ceilings(rows, 1, np.array([excess]), np.full(1, _SMOOTHING))[0] >= exact
+        for at in (*few, excess):
+            exact = float(_exact((first, second), pair, at).divergence(1))
+            group = np.arange(len(pairs))[:, None] == place
+            assert law_ceilings(pairs, group, 1, np.array([at]), _SMOOTHING)[0] >= exact
 
 
-@pytest.mark.parametrize(
-    ("least", "last", "excess"), [(1e-19, 1.2e18, 1.8e18), (1e-17, 1e15, 1.5e15), (1e-11, 1171.0, 1756.5)]
-)
-def test_far_beyond_the_last_loss_no_number_overflows(least: float, last: float, excess: float) -> None:
+@pytest.mark.parametrize(("least", "excess"), [(1e-19, 1.8e18), (1e-17, 1.5e15), (1e-11, 1756.5)])
+def test_far_beyond_the_last_loss_no_number_overflows(least: float, excess: float) -> None:
     pairs, _ = _ends(Table(rows=((least, 1 - least), (0.44, 0.56))))
-    majorants = Majorants.of(pairs, np.zeros(1, dtype=np.int64), np.array([0.0, last]))
-    rows = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = majorants.ceilings(rows, 10, np.array([excess]), np.full(1, _SMOOTHING))
+        found = law_ceilings(
+            pairs, np.ones((len(pairs), 1), dtype=np.bool_), 10, np.array([excess]), _SMOOTHING
+        )
     assert 0 <= found[0] <= 1
 
 
-def test_points_without_mass_gain_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where what decides is taken out, nothing is left to be gained."""
-    monkeypatch.setattr(majorants_module, "FIRST_GROUP", 2)
-    rows = (
-        (0.9999999900546459, 9.94535414686334e-09, 1.003452853472674e-20),
-        (0.9999999899032634, 1.0096736553834903e-08, 1.0064519385992773e-20),
-        (0.9999999900379645, 9.962035565798161e-09, 9.927708656299006e-21),
-        (0.9999999900726435, 9.927356515361806e-09, 9.945327521102627e-21),
-        (0.9999999900212524, 9.978747563201913e-09, 9.979397455339717e-21),
-    )
-    pairs, ends = _ends(Table(rows=rows))
-    few = np.array([0.0, 2.4405627980713906e-05, 0.003450819543045583])
-    majorants = Majorants.of(pairs, np.array([8, 11, 19, 5, 4]), few)
-    excess = np.array([0.00034700929009727477])
-    with np.errstate(all="raise"):
-        found = majorants.ceilings((np.array([2]), np.array([0])), 4, excess, np.full(1, 0.04))
-    exact = [float(_exact(rows, ends[one], excess[0]).divergence(4)) for one in majorants.groups[2]]
-    assert max(exact) <= found[0] < 1e-3
-
-
-def test_pairs_are_ranked_where_nothing_is_left_of_some() -> None:
+@pytest.mark.slow
+def test_rows_that_differ_by_round_off_are_accounted_without_a_warning() -> None:
     rows = _normal(1 + 1e-15 * np.random.default_rng(0).uniform(-1, 1, (16, 16)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -340,28 +253,20 @@ def test_pairs_are_ranked_where_nothing_is_left_of_some() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("noise", "widest"), [(1e-5, 1.02), (1.0, 1.5)])
 @pytest.mark.parametrize("reports", [10, 1000])
-def test_hundreds_of_nearly_equal_pairs_are_hardly_evaluated(
-    reports: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And the bounds are those of the largest of them."""
-    rows = _normal(1 + 10 * np.eye(20) + 1e-5 * np.random.default_rng(1).uniform(size=(20, 20)))
+def test_more_pairs_than_are_summed_are_bounded(reports: int, noise: float, widest: float) -> None:
+    """From above by the law of all that may be the largest, from below by one of them."""
+    rows = _normal(1 + 10 * np.eye(20) + noise * np.random.default_rng(1).uniform(size=(20, 20)))
     pairs, _ = _ends(Table(rows=rows))
-    summed = []
-
-    def counted(
-        some: Pairs, which: IndexArray, count: int, at: FloatArray, *, smoothing: float | FloatArray
-    ) -> ProfileBounds:
-        summed.append(which.size)
-        return blanket_profiles(some, which, count, at, smoothing=smoothing)
-
-    monkeypatch.setattr(evaluation, "blanket_profiles", counted)
+    assert len(pairs) > MOST_SUMMED_PAIRS
     worst = WorstPair(pairs=pairs, reports=reports, smoothing=_SMOOTHING, listed=lambda _: None)
-    excess = np.expm1(12 / math.sqrt(reports + 30) * np.linspace(0.0, 1.0, 200) ** 2)
-    found, _ = worst.largest(excess)
-    assert sum(summed) <= len(pairs) * excess.size / 20
-    which, order = np.divmod(np.arange(8 * excess.size), excess.size)
-    some = blanket_profiles(pairs, 40 * which, reports, excess[order], smoothing=_SMOOTHING / 4)
-    assert np.all(found.upper >= some.lower.reshape(8, -1).max(axis=0) * (1 - 1e-9))
-    deep = found.upper < 1e-37
-    assert np.all(deep | (found.upper <= some.upper.reshape(8, -1).max(axis=0) * (1 + 0.02)))
+    excess = np.expm1(12 / math.sqrt(reports + 30) * np.linspace(0.0, 1.0, 24) ** 2)
+    found, best = worst.largest(excess)
+    which, order = np.divmod(np.arange(len(pairs) * excess.size), excess.size)
+    every = blanket_profiles(pairs, which, reports, excess[order], smoothing=_SMOOTHING)
+    upper, lower = (one.reshape(len(pairs), -1) for one in every)
+    assert np.all(found.upper >= lower.max(axis=0) * (1 - 1e-9))
+    assert np.all(found.lower <= upper[best, np.arange(excess.size)] * (1 + 1e-9))
+    assert np.all(found.upper <= upper.max(axis=0) * widest + 1e-37)
+    assert np.all(found.lower >= lower.max(axis=0) / widest - 1e-37)

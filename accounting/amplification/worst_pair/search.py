@@ -1,69 +1,66 @@
-"""The search for the largest of many pairs' profiles at every order, with few precise evaluations.
+"""The largest of many pairs' profiles at every order.
 
-A profile is convex in its order, so between two orders it is below its chord. Bounds at a few orders
-therefore rule out most pairs at all other orders, and cheap bounds at every order rule out most of the rest.
-Evaluations of several pairs and orders are done together, one row each.
+Bounds become closer and dearer in turn: Chernoff's of all pairs, then rough sums, then close ones of the
+pairs that may still be the largest. Sums of several pairs and orders are done together, one row each.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
-from shuffle_ledger.accounting.amplification.worst_pair.candidates import Shortlist
+from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_profiles
+from shuffle_ledger.accounting.amplification.blanket.gain_laws import Pairs
+from shuffle_ledger.accounting.amplification.enumeration import Outcomes
 from shuffle_ledger.accounting.amplification.worst_pair.chernoff import chernoff
-from shuffle_ledger.accounting.amplification.worst_pair.convex_order import Majorants
-from shuffle_ledger.accounting.amplification.worst_pair.evaluation import PairSums
-from shuffle_ledger.accounting.amplification.worst_pair.sampled_bounds import (
-    SAMPLED_ORDERS,
-    USELESS_SHARE,
-    Bounds,
-    Sample,
-    chords,
-    spread,
-)
-from shuffle_ledger.accounting.numeric.arrays import TINY, FloatArray, IndexArray
+from shuffle_ledger.accounting.amplification.worst_pair.convex_order import law_ceilings
+from shuffle_ledger.accounting.numeric.arrays import TINY, UNIT_ROUND_OFF, BoolArray, FloatArray, IndexArray
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
+from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA
 
-# Every eighth order of a sample comes first: it rules out most pairs at the others.
-_FIRST_STRIDE = 8
-# Smoothing of the evaluations of a sample, as of `blanket_profile`: rough, for they only rule pairs out.
-_SAMPLE_SMOOTHING = 0.04
-# No search is made if there are at most this many pairs and their outcomes, at most this many altogether, can
-# be listed: then all pairs are summed exactly.
-_LISTED_PAIRS = 64
-_LISTED_OUTCOMES = 300_000
-# Samples, and upper bounds (pairs times orders), that are kept for later questions. More: memory.
-_SAMPLES_KEPT = 4
-_BOUNDS_KEPT = 1 << 22
-# Pairs left at an order, on average, from which on laws above them are worth making.
-_MAJORIZED_PAIRS = 4
-# In a sample a pair may be above the largest evaluated one by this many times the usual width of bounds
-# without being evaluated.
-_SAMPLE_ROOM = 2.0
-# Smoothing that rules out pairs, as a share of the usual one, if some of the largest pairs are listed.
-_LISTED_SHARE = 0.5
+#: Where at most this many pairs, those of 16 inputs, may be the largest, each is ruled out or summed; where
+#: more may be, the upper bound is that of one law above all of them. Larger: more time.
+MOST_SUMMED_PAIRS = 16 * 15
+#: A pair may have a divergence of at most this without being evaluated: it is added to the upper bound.
+#: 100,000 rounds make 1e-32 of it, a hundredth of 1e-30.
+UNEVALUATED_DELTA = 1e-37
+# At most this many pairs are summed closely at once: no cheaper bound would pay.
+_FEW_PAIRS = 2
+# A pair needs no sum that is above the upper bound on a summed one by at most this share of the distance of
+# its bounds. Larger: fewer sums, a wider result.
+_UNSUMMED_SHARE = 0.5
+# Smoothing of sums that rule pairs out, as of `blanket_profile`, and every how many orders they are made.
+_ROUGH_SMOOTHING, _ROUGH_STRIDE = 0.04, 4
+# Pairs are listed only for more orders than this: for fewer the quadrature is faster.
+_LISTED_ORDERS = 4
+# Bounds wider than this many times the usual width are computed again with less smoothing, at most this
+# often. The width is about proportional to the square of the smoothing: it is divided by the root of the
+# width times this margin, at once by at most the last factor.
+_WIDE_FACTOR, _MOST_RETRIES, _SMOOTHING_MARGIN, _MOST_DIVISION = 2.0, 2, 1.2, 5.0
+# The least smoothing, as a share of the usual one; and the share of the width down to which it must have
+# helped to be lowered again.
+_LEAST_SMOOTHING, _HELPFUL_SHARE = 1 / 30, 0.7
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorstPair(PairSums):
-    """Bounds on the largest of the profiles of several pairs."""
+class WorstPair:
+    """Bounds on the largest of the profiles of several pairs.
 
-    # Caches: a finer lattice asks again about orders in the same range. They change no result's validity.
-    samples: list[Sample] = field(default_factory=list, compare=False)
-    known: list[Bounds] = field(default_factory=list, compare=False)
+    Attributes:
+        pairs: the masses of the pairs, in every direction that may have another profile.
+        reports: number of honest reports.
+        smoothing: width of the quadrature's smoothing; see `blanket_profile`.
+        listed: returns the outcomes of the pair at a position, None if they are too many to be listed.
+    """
 
-    def smoothed(self, smoothing: float) -> WorstPair:
-        """Returns the same search with another smoothing. Bounds found so far stay valid and are kept."""
-        samples, known, needed = (
-            list(self.samples),
-            list(self.known),
-            self.needed.scaled(smoothing / self.smoothing),
-        )
-        return dataclasses.replace(self, smoothing=smoothing, samples=samples, known=known, needed=needed)
+    pairs: Pairs
+    reports: int
+    smoothing: float
+    listed: Callable[[int], Outcomes | None]
 
     def largest(self, excess: FloatArray) -> tuple[ProfileBounds, IndexArray]:
         """Returns bounds on the largest profile at the orders `1 + excess`, ascending, shape (orders,), and
@@ -71,128 +68,128 @@ class WorstPair(PairSums):
 
         Guarantee: every pair's profile is at most `upper`, and some pair's at least `lower`, at every order.
         """
-        if len(self.pairs) == 1 or self._is_listed:
-            found = Shortlist(self, excess, np.arange(len(self.pairs)))
-            found.evaluate(found.left, likely=len(self.pairs) == 1)
-        else:
-            found = self._searched(excess)
-        return ProfileBounds(found.upper, found.lower), found.best
-
-    def _searched(self, excess: FloatArray) -> Shortlist:
-        """Finds the same if there are many pairs, or pairs that are expensive to evaluate."""
-        sample = self._sample(excess)
-        likely = sample.likely(excess)
-        # Pairs that are probably the largest come first: their lower bounds rule others out.
-        found, known = Shortlist(self, excess, np.unique(likely)), [sample.bounds, *self.known]
-        found.lower_ceilings(known)
-        found.evaluate_some(likely)
-        found.admit(known)
-        smoothing = self.needed.at(likely, excess, self._closest(likely))
-        found.screen(sample.majorants, smoothing)
-        found.evaluate_some(found.highest())
-        found.join(smoothing)
-        found.evaluate(found.left)
-        bounds = found.bounds()
-        for one in self.known:
-            bounds = bounds.with_orders_of(one)
-        self.known[:] = [bounds] if bounds.upper.size <= _BOUNDS_KEPT else []
-        return found
-
-    @functools.cached_property
-    def _is_listed(self) -> bool:
-        """Returns whether the outcomes of all pairs are listed and few: then evaluating all pairs is
-        cheapest."""
-        if len(self.pairs) > _LISTED_PAIRS:
-            return False
-        left = _LISTED_OUTCOMES
-        for place in range(len(self.pairs)):
-            outcomes = self.listed(place)
-            left -= left + 1 if outcomes is None else outcomes.p.size
-            if left < 0:
-                return False
-        return True
-
-    def _closest(self, which: IndexArray) -> float:
-        """Returns the smoothing that separates other pairs from these: less if these are listed, hence
-        exact."""
-        listed = any(self.listed(place) is not None for place in np.unique(which).tolist())
-        return self.smoothing * (_LISTED_SHARE if listed else 1.0)
+        shape = len(self.pairs), excess.size
+        if shape[0] <= _FEW_PAIRS:
+            every = np.ones(shape, dtype=np.bool_)
+            upper, lower = self._summed(every, excess)
+            return ProfileBounds(upper.max(axis=0), lower.max(axis=0)), lower.argmax(axis=0)
+        ceiling = np.exp(np.minimum(chernoff(self.pairs, self.reports, excess), 0.0)) + TINY
+        first = np.zeros(shape, dtype=np.bool_)
+        # Where several bounds are equal (1, near order 1), the pair whose profile ends last is the likeliest.
+        likely = np.where(ceiling >= ceiling.max(axis=0), self.pairs.last_excess[:, None], -1.0)
+        first[likely.argmax(axis=0), np.arange(excess.size)] = True
+        upper, lower = self._summed(first, excess)
+        ceiling = np.where(first, np.minimum(upper, ceiling), ceiling)
+        # Summing a pair that is not above this would leave the bounds about as far apart.
+        most, least = upper.max(axis=0), lower.max(axis=0)
+        enough = np.maximum(most + _UNSUMMED_SHARE * (most - least), UNEVALUATED_DELTA)
+        left = ~first & (ceiling > enough)
+        crowd = left & (left.sum(axis=0) > MOST_SUMMED_PAIRS)
+        above = law_ceilings(self.pairs, crowd, self.reports, excess, self.smoothing)
+        ceiling, left = np.where(crowd, np.minimum(ceiling, above), ceiling), left & ~crowd
+        self._rule_out(ceiling, lower, left, excess)
+        left &= ceiling > np.maximum(enough, lower.max(axis=0))
+        upper, more = self._summed(left, excess)
+        ceiling, lower = np.where(left, np.minimum(upper, ceiling), ceiling), np.maximum(lower, more)
+        return ProfileBounds(ceiling.max(axis=0), lower.max(axis=0)), lower.argmax(axis=0)
 
     def reached(self, which: IndexArray, excess: FloatArray) -> FloatArray:
         """Returns lower bounds on the profiles of the pairs `which[i]` at the orders `1 + excess[i]`."""
-        found = Shortlist(self, excess, np.unique(which))
-        found.evaluate_some(which)
-        return found.lower
+        chosen = np.zeros((len(self.pairs), excess.size), dtype=np.bool_)
+        chosen[which, np.arange(excess.size)] = True
+        found: FloatArray = self._summed(chosen, excess).lower.max(axis=0)
+        return found
 
-    def _sample(self, excess: FloatArray) -> Sample:
-        """Returns rough bounds on all pairs' profiles at a few orders, from the cache if they cover the
-        question."""
-        for one in self.samples:
-            if one.covers(excess, *(bounds.few for bounds in self.known)):
-                return one
-        few = spread(excess, SAMPLED_ORDERS, float(self.pairs.last_excess.max()))
-        ceiling = np.exp(np.minimum(chernoff(self.pairs, self.reports, few), 0.0)) + TINY
-        known = Sample(few, ceiling, np.full_like(ceiling, -1.0))
-        # Evaluate the largest pairs, then rule out others by the cheapest bound first. The first few orders
-        # rule out pairs at the others, since profiles are convex.
-        some = np.unique(np.append(np.arange(0, few.size, _FIRST_STRIDE), few.size - 1))
-        for columns in (some, np.arange(few.size)):
-            self._evaluate_highest(known, columns)
-            self._majorize(known, stages=1)
-            known = self._majorized(known, columns)
-            self._evaluate(_SAMPLE_SMOOTHING, known, *known.open(columns, self._room(known)))
-            np.minimum(known.upper, chords(few[columns], known.upper[:, columns], few), out=known.upper)
-        self.samples[:] = [known, *self.samples[: _SAMPLES_KEPT - 1]]
-        return known
+    def smoothed(self, smoothing: float) -> WorstPair:
+        """Returns the same search with another smoothing."""
+        return dataclasses.replace(self, smoothing=smoothing)
 
-    def _room(self, sample: Sample) -> FloatArray:
-        """Returns the share by which an unevaluated pair may be above the largest lower bound of a sample,
-        shape (orders,)."""
-        return _SAMPLE_ROOM * self.usual(sample.lower.max(axis=0))
+    def _rule_out(self, ceiling: FloatArray, lower: FloatArray, left: BoolArray, excess: FloatArray) -> None:
+        """Lowers upper bounds on the pairs that are left, and raises lower ones, in place, by rough sums at
+        some of the orders. Between these a convex profile is below its chord."""
+        some = np.unique(np.append(np.arange(0, excess.size, _ROUGH_STRIDE), excess.size - 1))
+        which, order = np.nonzero(left[:, some])
+        smoothing = max(_ROUGH_SMOOTHING, self.smoothing)
+        found = blanket_profiles(self.pairs, which, self.reports, excess[some][order], smoothing=smoothing)
+        ceiling[which, some[order]] = np.minimum(ceiling[which, some[order]], found.upper)
+        lower[which, some[order]] = np.maximum(lower[which, some[order]], found.lower)
+        np.minimum(ceiling, chords(excess[some], ceiling[:, some], excess), out=ceiling)
 
-    def _majorized(self, sample: Sample, columns: IndexArray) -> Sample:
-        """Returns the sample with majorants of the pairs that may be the largest at the orders in these
-        columns, and lowers its bounds by them. Makes none if these pairs are few, or if a trial at some of
-        the orders rules out too few pairs."""
-        if sample.majorants is None:
-            which, _ = sample.open(columns, self._room(sample))
-            if which.size < _MAJORIZED_PAIRS * columns.size or sample.in_vain:
-                return sample
-            if not Majorants.are_for(self.pairs, sample.few):
-                return sample
-            places = np.union1d(which, np.flatnonzero((sample.lower[:, columns] >= 0).any(axis=1)))
-            size = np.log(np.maximum(sample.upper[places][:, columns], TINY))
-            ranked = places[np.argsort((size.max(axis=0) - size).mean(axis=1), kind="stable")]
-            if columns.size < sample.few.size:
-                part = sample.at(columns)
-                self._majorize(part._replace(majorants=Majorants.of(self.pairs, ranked, part.few)), stages=2)
-                left, _ = part.open(np.arange(columns.size), self._room(part))
-                if left.size > USELESS_SHARE * which.size:
-                    return sample._replace(in_vain=True)
-            sample = sample._replace(majorants=Majorants.of(self.pairs, ranked, sample.few))
-        self._majorize(sample, stages=2)
-        return sample
+    def _summed(self, chosen: BoolArray, excess: FloatArray) -> ProfileBounds:
+        """Returns close bounds on the profiles of chosen pairs at chosen orders, by lists of outcomes where
+        there are any; 0 for the others, each of shape (pairs, orders)."""
+        upper, lower = np.zeros(chosen.shape), np.zeros(chosen.shape)
+        summed = chosen.copy()
+        for pair in np.flatnonzero(chosen.sum(axis=1) > min(_LISTED_ORDERS, excess.size - 1)).tolist():
+            if (outcomes := self.listed(pair)) is not None:
+                orders = np.flatnonzero(chosen[pair])
+                upper[pair, orders], lower[pair, orders] = outcomes.profile(excess[orders])
+                summed[pair] = False
+        which, order = np.nonzero(summed)
+        upper[which, order], lower[which, order] = self._closely(which, order, excess, lower.max(axis=0))
+        return ProfileBounds(upper, lower)
 
-    def _majorize(self, sample: Sample, *, stages: int) -> None:
-        """Lowers the sample's upper bounds by its majorants, if there are any."""
-        if sample.majorants is not None:
-            reached = sample.lower.max(axis=0)
-            enough = np.where(reached > 0, reached * (1 + self._room(sample)), np.inf)
-            # The others probably need the same smoothing as the largest pairs.
-            smoothing = self.needed.at(sample.lower.argmax(axis=0), sample.few, self.smoothing)
-            pairs = np.arange(len(self.pairs)), sample.upper
-            sample.majorants.lower(pairs, enough, self.reports, sample.few, smoothing, stages=stages)
+    def _closely(
+        self, which: IndexArray, order: IndexArray, excess: FloatArray, reached: FloatArray
+    ) -> ProfileBounds:
+        """Returns bounds on the profiles of the pairs `which[i]` at the orders `1 + excess[order[i]]`.
 
-    def _evaluate_highest(self, sample: Sample, columns: IndexArray) -> None:
-        """Evaluates the pairs with the largest upper bounds in these columns, precisely."""
-        which, order = sample.highest(columns)
-        reached = np.maximum(sample.lower.max(axis=0), 0.0)
-        found = self.finely(which, order, sample.few, reached, likely=True)
-        sample.upper[which, order] = np.minimum(sample.upper[which, order], found.upper)
-        sample.lower[which, order] = np.maximum(sample.lower[which, order], found.lower)
+        Bounds that come out wide, and may be above the largest lower one, are computed again with less
+        smoothing.
 
-    def _evaluate(self, smoothing: float, sample: Sample, which: IndexArray, order: IndexArray) -> None:
-        """Evaluates the pairs `which[i]` at the orders `order[i]` of the sample with this smoothing."""
-        upper, lower = self.roughly(smoothing, which, sample.few[order])
-        sample.upper[which, order] = np.minimum(sample.upper[which, order], upper)
-        sample.lower[which, order] = np.maximum(sample.lower[which, order], lower)
+        Args:
+            reached: lower bounds on the largest profile, shape (orders,).
+        """
+        smoothing = np.full(order.size, self.smoothing)
+        upper, lower = blanket_profiles(self.pairs, which, self.reports, excess[order], smoothing=smoothing)
+        # The divergence of order 1 of a Gaussian sum of the same variance.
+        usual = np.sqrt(self.pairs.spread[which] / (2 * math.pi * self.reports))
+        usual = np.clip(usual, NEGLIGIBLE_DELTA, 1.0)
+        wide, width = np.arange(order.size), _width(upper, lower, usual) / self.smoothing**2
+        for _ in range(_MOST_RETRIES):
+            np.maximum.at(reached, order, lower)
+            open_ = upper[wide] > np.maximum(reached[order[wide]], UNEVALUATED_DELTA)
+            wide = wide[
+                open_ & (width[wide] > _WIDE_FACTOR) & (smoothing[wide] > self.smoothing * _LEAST_SMOOTHING)
+            ]
+            if not wide.size:
+                break
+            smoothing[wide] /= np.minimum(_SMOOTHING_MARGIN * np.sqrt(width[wide]), _MOST_DIVISION)
+            above, below = blanket_profiles(
+                self.pairs, which[wide], self.reports, excess[order[wide]], smoothing=smoothing[wide]
+            )
+            upper[wide], lower[wide] = np.minimum(upper[wide], above), np.maximum(lower[wide], below)
+            before, width = width, _width(upper, lower, usual) / self.smoothing**2
+            # If less smoothing did not help, round-off makes the bounds wide.
+            wide = wide[width[wide] <= _HELPFUL_SHARE * before[wide]]
+        return ProfileBounds(upper, lower)
+
+
+def chords(few: FloatArray, upper: FloatArray, excess: FloatArray) -> FloatArray:
+    """Returns upper bounds at the orders `1 + excess`, shape (pairs, orders), from upper bounds at a few
+    orders.
+
+    Guarantee: a profile falls and is convex, so it is below its chords, and beyond the last order at most the
+        last bound; before the first order the bound is 1. Round-off is included.
+    """
+    after = np.searchsorted(few, excess, side="right")
+    before, after = np.maximum(after - 1, 0), np.minimum(after, few.size - 1)
+    width = few[after] - few[before]
+    # Both shares are computed, and not negative: a steep fall does not cancel.
+    share = np.where(width > 0, (excess - few[before]) / np.where(width > 0, width, 1.0), 1.0)
+    rest = np.where(width > 0, (few[after] - excess) / np.where(width > 0, width, 1.0), 0.0)
+    found = (rest * upper[:, before] + share * upper[:, after]) * (1 + 16 * UNIT_ROUND_OFF)
+    found[:, excess < few[0]] = 1.0
+    return np.asarray(found)
+
+
+def _width(upper: FloatArray, lower: FloatArray, usual: FloatArray) -> FloatArray:
+    """Returns the relative distance of bounds, in units of the distance that a smoothing of 1 makes for a law
+    of one scale, whose divergence of order 1 is `usual`.
+
+    The kernels then differ by `(theta tau)^2` of the value, tau the smoothing times the deviation; `theta`
+    times the deviation is about the root of `-2 log(value / usual)`. A law of two scales (rare large gains
+    beside many small ones) has a deviation that fits neither scale, and may come out wider.
+    """
+    depth = 1 - 2 * np.log(np.clip(upper / usual, NEGLIGIBLE_DELTA, 1.0))
+    return np.asarray((upper - lower) / np.maximum(upper * depth, NEGLIGIBLE_DELTA))
