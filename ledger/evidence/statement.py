@@ -21,6 +21,8 @@ STATEMENT_FORMAT = "shuffle-ledger-statement-1"
 
 # "unknown": the chain is damaged, so nothing it says can be relied on, or entries of it were lost.
 Verdict: TypeAlias = Literal["kept", "broken", "unknown", "no_promise"]
+# Of a promise at a moment: "kept" only of a period that is over.
+PromiseState: TypeAlias = Literal["kept", "so_far", "not_begun", "broken", "unknown"]
 Phase: TypeAlias = Literal["not_begun", "running", "over"]
 
 
@@ -297,6 +299,35 @@ class CohortStatement:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StatedPromise:
+    """One promise of a cohort, of its life or of a period, and whether it was kept until the statement."""
+
+    cohort: str
+    period: str  # "life", or the label of a period
+    first: date | None  # its days, in UTC; None: of the life
+    last: date | None
+    epsilon: float
+    delta: float
+    epsilon_spent_upper: float  # infinite if it is unknown
+    state: PromiseState
+
+
+def state_of_promise(verdict: Verdict, first: date | None, last: date | None, on: date) -> PromiseState:
+    """Returns what can be said on a day of a promise, given what its chain says.
+
+    Args:
+        verdict: of the chain, which has a promise.
+        first, last: days of its period; None: of the life, which is never over.
+        on: the day of the statement, in UTC.
+    """
+    if verdict in ("broken", "unknown"):
+        return verdict
+    if first is not None and first > on:
+        return "not_begun"
+    return "kept" if last is not None and last < on else "so_far"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Statement:
     """What an auditor reads."""
 
@@ -306,4 +337,5 @@ class Statement:
     conditions: tuple[Condition, ...]
     cohorts: tuple[CohortStatement, ...]
     checkpoint: Mapping[str, Any] | None  # signed heads; None: not signed
+    promises: tuple[StatedPromise, ...] = ()  # of a statement about several cohorts: all of theirs
     format: str = STATEMENT_FORMAT

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from importlib.metadata import version
 from typing import Any, TypeAlias
@@ -36,8 +36,10 @@ from shuffle_ledger.ledger.evidence.statement import (
     Since,
     StatedKind,
     StatedProfilePoint,
+    StatedPromise,
     Statement,
     Verdict,
+    state_of_promise,
 )
 from shuffle_ledger.ledger.policies.registry import ASSUMES, LossSource, assumes
 from shuffle_ledger.ledger.receipts import stated_releases
@@ -114,6 +116,12 @@ def make_statement(
         for name in cohorts
     )
     made = tuple(_with_releases(store, _of_lost(_with_siblings(store, each, chains))) for each in made)
+    promises: tuple[StatedPromise, ...] = ()
+    if len(made) > 1 and not isinstance(as_of, int):
+        on = (as_of or made_at).astimezone(UTC).date()
+        found = (_promises(store, each, chains, as_of=as_of, on=on, tell=tell) for each in made)
+        # A period that is stated beside its cohort is one promise.
+        promises = tuple(dict.fromkeys(itertools.chain.from_iterable(found)))
     return Statement(
         made_at=made_at,
         software=f"shuffle-ledger {version('shuffle-ledger')}",
@@ -127,7 +135,75 @@ def make_statement(
         ),
         cohorts=made,
         checkpoint=checkpoint,
+        promises=promises,
     )
+
+
+def _promises(
+    store: Store,
+    stated: CohortStatement,
+    chains: dict[str, JointRounds],
+    *,
+    as_of: datetime | None,
+    on: date,
+    tell: Progress,
+) -> Iterator[StatedPromise]:
+    """Yield the promise of a cohort's life, then those of all periods that rounds were charged to by then,
+    and of one of each window that contains that day, whose chains are read as that of the cohort."""
+    promise = stated.promise
+    if promise.has_life:
+        period = promise.period
+        first, last = (None, None) if period is None else (period.first, period.last)
+        yield StatedPromise(
+            cohort=stated.cohort,
+            period="life" if period is None else period.label,
+            first=first,
+            last=last,
+            epsilon=promise.epsilon_guaranteed,
+            delta=promise.delta_budget,
+            epsilon_spent_upper=math.inf if stated.verdict == "unknown" else stated.spent.epsilon_upper,
+            state=state_of_promise(stated.verdict, first, last, on),
+        )
+    begun = store.periods_after(stated.cohort, date.min) if promise.windows else []
+    of_day = [next(window.periods(stated.cohort, on, on)) for window in promise.windows]
+    named = {period.name: period for period in (*begun, *of_day)}
+    chained = {period.name for period in begun}
+    for period in sorted(named.values(), key=lambda each: (each.first, each.last)):
+        window = next(each for each in promise.windows if each.kind == period.kind)
+        is_begun = period.name in chained
+        found = _period_found(store, period.name, chains, as_of=as_of, tell=tell) if is_begun else None
+        if found is None and period not in of_day:
+            continue  # its first round came after the moment of the statement
+        verdict, spent = found or ("kept", 0.0)
+        yield StatedPromise(
+            cohort=stated.cohort,
+            period=period.label,
+            first=period.first,
+            last=period.last,
+            epsilon=window.epsilon,
+            delta=window.delta,
+            epsilon_spent_upper=spent,
+            state=state_of_promise(verdict, period.first, period.last, on),
+        )
+
+
+def _period_found(
+    store: Store, name: str, chains: dict[str, JointRounds], *, as_of: datetime | None, tell: Progress
+) -> tuple[Verdict, float] | None:
+    """Return the verdict on a period's chain and the epsilon that was spent in it; None: it had no entry."""
+    try:
+        last = _last_sequence(store, store.cohort(name), as_of, store.view(name).head_sequence)
+    except InvalidValue:
+        return None
+    try:
+        replay, reading, body, _ = _read(_Beginning(store, last, ()), name, last, [], tell)
+    except Damaged:
+        return "unknown", math.inf
+    chains[name] = replay.joint
+    verdict = _verdict(replay, reading)
+    if any((each.sequence or 0) <= last for each in siblings_in(store, name, chains)):
+        verdict = "unknown"
+    return verdict, math.inf if verdict == "unknown" else body.spent.epsilon_upper
 
 
 def _promising(cohort: Cohort) -> Cohort:

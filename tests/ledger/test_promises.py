@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from dataclasses import replace
+from datetime import UTC, date, datetime, time
+from itertools import pairwise
 
 import pytest
 
+from shuffle_ledger.ledger.decisions import settle
 from shuffle_ledger.ledger.errors import InvalidValue
+from shuffle_ledger.ledger.evidence.statement import StatedPromise
+from shuffle_ledger.ledger.evidence.statement_builder import make_statement
 from shuffle_ledger.ledger.reports.budgets import BudgetStatement, budget
-from shuffle_ledger.ledger.values.requests import Admitted
-from tests.ledger.test_windows import DAY, WEEK, Desk, a_monday, sqlite_desk
+from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Refused
+from tests.ledger.test_adaptive import rewrite
+from tests.ledger.test_windows import DAY, WEEK, Desk, a_monday, sqlite_desk, today
 
 __all__ = ["sqlite_desk"]  # the fixture
 
@@ -50,6 +56,65 @@ def test_another_day_has_the_budgets_of_its_own_periods_and_what_is_booked_later
     assert booked == asked(sqlite_desk, monday).promises[1]
     assert asked(sqlite_desk, monday).booked == ()
     assert asked(sqlite_desk, monday + 7 * DAY).promises[1].epsilon_spent_upper == 0.0
+
+
+def stated(desk: Desk, on: date, *names: str) -> dict[tuple[str, str], StatedPromise]:
+    """Return the promises of a statement about cohorts that is made on a day."""
+    made_at = datetime.combine(on, time(12), UTC)
+    made = make_statement(desk.store, desk.accountant, names or ("phones", "tablets"), made_at=made_at)
+    assert len({(one.cohort, one.period) for one in made.promises}) == len(made.promises)
+    return {(one.cohort, one.period): one for one in made.promises}
+
+
+def test_a_statement_about_several_cohorts_says_of_each_promise_whether_it_is_kept(sqlite_desk: Desk) -> None:
+    desk, monday = sqlite_desk, a_monday()
+    desk.open("phones", WEEK, epsilon=5.0)
+    desk.open("tablets")
+    assert isinstance(desk.ask(monday), Admitted)
+    label, name = f"{monday:%G-W%V}", f"phones@{monday:%G-W%V}"
+    days = [today(), monday, monday + 6 * DAY, monday + 7 * DAY]
+    states = [stated(desk, day)["phones", label].state for day in days]
+    assert states == ["not_begun", "so_far", "so_far", "kept"]
+    late = stated(desk, monday + 7 * DAY, "phones", "tablets", name)
+    assert {key: one.state for key, one in late.items()} == {
+        ("phones", "life"): "so_far",  # a life is never over
+        ("phones", label): "kept",
+        ("phones", f"{monday + 7 * DAY:%G-W%V}"): "so_far",  # no round was charged to it
+        ("tablets", "life"): "so_far",
+        (name, label): "kept",
+    }
+    week = late["phones", label]
+    assert (week.first, week.last, week.epsilon) == (monday, monday + 6 * DAY, WEEK.epsilon)
+    assert week.epsilon_spent_upper == desk.store.view(name).spent.epsilon_upper > 0
+
+
+def test_a_promise_that_was_broken_or_whose_chain_was_changed_is_never_called_kept(sqlite_desk: Desk) -> None:
+    desk, day = sqlite_desk, today()
+    desk.open("phones", WEEK, epsilon=50.0)
+    desk.open("tablets")
+    request = desk.request(day)
+    assert isinstance(desk.decide(request), Admitted)
+    settle(desk.store, desk.accountant, request.round_id, reports=1, actor="ada")
+    label = f"{day:%G-W%V}"
+    assert stated(desk, day + 7 * DAY)["phones", label].state == "broken"
+    rewrite(desk.store, 2, lambda body: replace(body, actor="eve"), cohort=f"phones@{label}")
+    found = stated(desk, day + 7 * DAY)["phones", label]
+    assert (found.state, found.epsilon_spent_upper) == ("unknown", float("inf"))
+
+
+def test_what_remains_in_an_answer_is_the_least_of_the_budgets_that_promise(sqlite_desk: Desk) -> None:
+    desk, day = sqlite_desk, today()
+    desk.open("phones", WEEK, epsilon=5.0)
+    name, answers = f"phones@{day:%G-W%V}", list[Outcome]()
+    while not answers or isinstance(answers[-1], Admitted):
+        answers.append(desk.ask(day))
+        view = desk.store.view(name)
+        assert answers[-1].epsilon_remaining == view.cohort.remaining(view.spent.epsilon_upper)
+    assert isinstance(answers[-1], Refused)
+    assert all(before.epsilon_remaining >= after.epsilon_remaining for before, after in pairwise(answers))
+    first = answers[0].round_id
+    settled = settle(desk.store, desk.accountant, first, reports=10_000, actor="ada")
+    assert settled.epsilon_remaining == answers[-1].epsilon_remaining
 
 
 def test_a_day_that_no_period_has_is_refused(sqlite_desk: Desk) -> None:

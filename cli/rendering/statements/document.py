@@ -19,6 +19,7 @@ from shuffle_ledger.cli.rendering.statements.blocks import (
     Paragraph,
     Points,
     Terms,
+    shortened,
 )
 from shuffle_ledger.cli.rendering.statements.numbers import (
     Digits,
@@ -31,11 +32,19 @@ from shuffle_ledger.cli.rendering.statements.numbers import (
     share_upper,
 )
 from shuffle_ledger.cli.rendering.statements.terms import TERMS
-from shuffle_ledger.ledger.evidence import CohortPromise, CohortStatement, Statement
+from shuffle_ledger.ledger.evidence import CohortPromise, CohortStatement, PromiseState, Statement
 from shuffle_ledger.ledger.policies import ASSUMES
 
 FINDINGS_SHOWN = 10  # of each sort, on the first page
 _KEPT = {"running": "Kept so far", "over": "Kept", "not_begun": "Not begun"}
+_STATES: dict[PromiseState, str] = {
+    "kept": "Kept",
+    "so_far": "Kept so far",
+    "not_begun": "Not begun",
+    "broken": "Not kept",
+    "unknown": "Cannot be said",
+}
+_ALARMING = ("broken", "unknown")
 _WORDS = {"broken": "Not kept", "unknown": "Cannot be said", "no_promise": "See the periods"}
 
 
@@ -47,7 +56,7 @@ def document_from(statement: Statement, *, rows_max: int) -> Document:
         [each.cohort for each in statement.cohorts if each.status == status]
         for status in ("overspent", "frozen")
     )
-    blocks: list[Block] = [] if one else [_overview(statement)]
+    blocks: list[Block] = [] if one else [_overview(statement, rows_max)]
     for number, each in enumerate(statement.cohorts):
         if not one:
             blocks.append(Heading(text=each.cohort, level=2, new_page=number > 0))
@@ -71,39 +80,41 @@ def _word(cohort: CohortStatement, statement: Statement) -> str:
     return _WORDS.get(cohort.verdict) or _KEPT[cohort.phase(statement.made_at)]
 
 
-def _overview(statement: Statement) -> Grid:
-    """Returns one line per cohort: its promise, and whether it is kept."""
-    rows = []
-    for each in statement.cohorts:
-        promise, spent = each.promise, each.spent.epsilon_upper
-        digits = _digits(promise)
-        used = f"{digits.upper(spent)}\n{percent(spent, promise.epsilon_budget)}" if promise.has_life else ""
-        rows.append(
-            (
-                f"{each.cohort}\n{promise.population:,} users",
-                _word(each, statement),
-                "\n".join(_promises(promise)),
-                used,
-                digits.lower(each.epsilon_remaining) if promise.has_life else "",
-                f"{len(each.rounds):,}",
-                f"{len(each.refusals):,}",
-            )
+def _overview(statement: Statement, rows_max: int) -> Grid:
+    """Returns one line for each promise, and whether it is kept; those that are not come first."""
+    alarming = [each for each in statement.promises if each.state in _ALARMING]
+    others = [each for each in statement.promises if each.state not in _ALARMING]
+    rows = [
+        (
+            each.cohort,
+            "its whole life" if each.first is None else f"{each.period}\n{each.first} to {each.last}",
+            f"ε {exact_text(each.epsilon)} at δ {exact_text(each.delta)}",
+            Digits.for_budget(each.epsilon).upper(each.epsilon_spent_upper),
+            percent(each.epsilon_spent_upper, each.epsilon),
+            _STATES[each.state],
         )
+        for each in (*alarming, *others)
+    ]
+    # Rows are left out from the middle, but none of a promise that is not kept.
+    shown, left_out = shortened(rows, max(rows_max, 2 * len(alarming)))
     return Grid(
-        title="All cohorts",
+        title="All promises",
         level=2,
-        intro="Each has a page of its own below, and an annex.",
+        intro=(
+            "What was promised to the users of each cohort, and whether it is kept. A period is listed if"
+            " rounds were charged to it, or if it is today’s. Days are those of UTC."
+        ),
         columns=(
             Column("Cohort", 24),
-            Column("Promise is", 14),
-            Column("Promised", 30),
+            Column("Promised for", 22),
+            Column("Promise", 22),
             Column("Used, at most", 11, numeric=True),
-            Column("Left, at least", 11, numeric=True),
-            Column("Admitted", 9, numeric=True),
-            Column("Refused", 9, numeric=True),
+            Column("of it", 9, numeric=True),
+            Column("Promise is", 14),
         ),
-        rows=tuple(rows),
-        alarming=any(each.verdict in ("broken", "unknown") for each in statement.cohorts),
+        rows=shown,
+        left_out=left_out,
+        alarming=bool(alarming),
     )
 
 
