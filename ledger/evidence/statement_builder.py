@@ -196,7 +196,7 @@ def _period_found(
     except InvalidValue:
         return None
     try:
-        replay, reading, body, _ = _read(_Beginning(store, last, ()), name, last, [], tell)
+        replay, reading, body, _ = _read(store, name, last, [], tell)
     except Damaged:
         return "unknown", math.inf
     chains[name] = replay.joint
