@@ -10,6 +10,7 @@ import click
 from rich.table import Table
 
 from shuffle_ledger.cli.backends.database import open_ledger
+from shuffle_ledger.cli.files.fields import REGISTRATION_FIELDS
 from shuffle_ledger.cli.files.round_tables import IMPORT_COLUMNS, csv_text, round_cells
 from shuffle_ledger.cli.options import SINCE, ledger_options, output_options, server_option
 from shuffle_ledger.cli.rendering.present import coloured, document_of, present, shown
@@ -54,10 +55,8 @@ def _cells(one: ListedRound) -> dict[str, object]:
         round_id=one.round_id,
         cohort=one.cohort,
         described=one.round,
-        collected_on=one.collected_on,
-        use_case=one.use_case,
-        collected_until=one.collected_until,
         audience=one.audience,
+        **{name: getattr(one, name) for name in REGISTRATION_FIELDS},
     )
     return {**cells, **{name: getattr(one, name) for name in _MORE_COLUMNS}}
 

@@ -211,6 +211,10 @@ ROUND_FIELDS: Mapping[str, Kind] = {
 }
 
 
+# Of a registration, beside its name, its cohorts and its round.
+REGISTRATION_FIELDS: Mapping[str, Kind] = {"collected_on": DATE, "use_case": TEXT, "collected_until": DATE}
+
+
 def round_from_fields(fields: Fields) -> ShuffledRound:
     """Returns the round that `fields` describe.
 

@@ -10,7 +10,15 @@ from typing import TypeVar
 
 from shuffle_ledger.accounting import MAXIMUM_ROUNDS, ShuffledRound
 from shuffle_ledger.cli.failures import BadValue
-from shuffle_ledger.cli.files.fields import AUDIENCE, DATE, REAL, ROUND_FIELDS, TEXT, WHOLE, round_from_fields
+from shuffle_ledger.cli.files.fields import (
+    AUDIENCE,
+    REAL,
+    REGISTRATION_FIELDS,
+    ROUND_FIELDS,
+    TEXT,
+    WHOLE,
+    round_from_fields,
+)
 from shuffle_ledger.cli.files.problems import Problems
 from shuffle_ledger.cli.files.table_files import PLAIN, Record, TableReading, read_records
 from shuffle_ledger.ledger.decisions import request_of
@@ -25,14 +33,7 @@ from shuffle_ledger.ledger.values import (
     named_in,
 )
 
-_REGISTRATION_FIELDS = {
-    "round_id": TEXT,
-    "cohort": TEXT,
-    "collected_on": DATE,
-    "use_case": TEXT,
-    "collected_until": DATE,
-    "audience": AUDIENCE,
-}
+_COLUMNS = {"round_id": TEXT, "cohort": TEXT, **REGISTRATION_FIELDS, "audience": AUDIENCE, **ROUND_FIELDS}
 _UNNAMED = "audience"  # in place of a cohort's name, until the names of an audience are there
 _COHORT_FIELDS = {
     "cohort": TEXT,
@@ -80,7 +81,7 @@ def read_requests(path: Path, reading: TableReading = PLAIN) -> list[RequestLine
         FileRefused, BadValue: as `read_records`.
         BadLine, BadLines: lines that cannot be accepted.
     """
-    columns, problems = {**_REGISTRATION_FIELDS, **ROUND_FIELDS}, Problems(path)
+    columns, problems = _COLUMNS, Problems(path)
     required = ("round_id", "cohort", "randomizer", "reports")
     records = read_records(
         path,
@@ -104,7 +105,7 @@ def read_cohorts(path: Path) -> list[CohortLine]:
 
 def read_composition(path: Path) -> dict[ShuffledRound, int]:
     """Returns how often each round of a `compose` file happens; it may have the columns of an import."""
-    columns, problems = {**_REGISTRATION_FIELDS, **ROUND_FIELDS, "count": WHOLE}, Problems(path)
+    columns, problems = {**_COLUMNS, "count": WHOLE}, Problems(path)
     records = read_records(path, columns, required=("randomizer", "reports"), problems=problems)
     counts: dict[ShuffledRound, int] = {}
     total = 0
@@ -133,9 +134,7 @@ def _request_line(record: Record) -> RequestLine:
         round_id=checked_new_name("round_id", fields["round_id"]),
         cohort=fields["cohort"] if audience is None else str(audience) if is_selector else _UNNAMED,
         round=round_from_fields(fields),
-        collected_on=fields.get("collected_on"),
-        use_case=fields.get("use_case"),
-        collected_until=fields.get("collected_until"),
+        **{name: fields[name] for name in REGISTRATION_FIELDS if name in fields},
     )
     line = RequestLine(line=record.line, request=request, selector=str(audience) if is_selector else None)
     if audience is None or is_selector:
@@ -145,14 +144,8 @@ def _request_line(record: Record) -> RequestLine:
 
 def _request(described: RoundRequest, names: Sequence[str]) -> RoundRequest:
     """Returns the request of a round of some cohorts; raises InvalidValue."""
-    return request_of(
-        names,
-        described.round,
-        round_id=described.round_id,
-        collected_on=described.collected_on,
-        use_case=described.use_case,
-        collected_until=described.collected_until,
-    )
+    more = {name: getattr(described, name) for name in REGISTRATION_FIELDS}
+    return request_of(names, described.round, round_id=described.round_id, **more)
 
 
 def _cohort_line(record: Record) -> CohortLine:

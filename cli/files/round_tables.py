@@ -6,39 +6,32 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date
 
 from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.cli.files.fields import REGISTRATION_FIELDS, ROUND_FIELDS
 from shuffle_ledger.ledger.values import document_of
 
-_ROUND_COLUMNS = (
-    "randomizer", "reports", "sampled_from", "participation", "honest_fraction", "delta0", "analysis",
-    "reports_per_user",
-)  # fmt: skip
-IMPORT_COLUMNS = (
-    "round_id", "cohort", *_ROUND_COLUMNS, "collected_on", "use_case", "collected_until", "audience",
-)  # fmt: skip
+IMPORT_COLUMNS = ("round_id", "cohort", *ROUND_FIELDS, *REGISTRATION_FIELDS, "audience")
 
 
 def round_cells(
-    *,
-    round_id: str,
-    cohort: str,
-    described: ShuffledRound,
-    collected_on: date | None,
-    use_case: str | None,
-    collected_until: date | None = None,
-    audience: Sequence[str] = (),
+    *, round_id: str, cohort: str, described: ShuffledRound, audience: Sequence[str] = (), **more: object
 ) -> dict[str, object]:
-    """Returns a round's cells by the columns of an import, so that the line can be imported as it is."""
+    """Returns a round's cells by the columns of an import, so that the line can be imported as it is.
+
+    Args:
+        round_id: its name.
+        cohort: its cohort, if it has no audience.
+        described: the round.
+        audience: its cohorts, if there are several.
+        more: its `REGISTRATION_FIELDS`.
+    """
     words = described.asked_mapping()
     return {
         "round_id": round_id,
         "cohort": None if audience else cohort,
-        **{name: words.get(name) for name in _ROUND_COLUMNS},
-        "collected_on": collected_on,
-        "use_case": use_case,
-        "collected_until": collected_until,
+        **{name: words.get(name) for name in ROUND_FIELDS},
+        **more,
         "audience": ",".join(audience) or None,
     }
 

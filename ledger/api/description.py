@@ -30,6 +30,7 @@ from shuffle_ledger.ledger.values.requests import (
     Pending,
     Refused,
     RoundRecord,
+    RoundRequest,
     RoundState,
     Settled,
     Voided,
@@ -176,10 +177,7 @@ _HEADS: Schema = {
 _RECORD_FIELDS: Schema = {
     **{name: {"type": "string"} for name in ("round_id", "cohort", "registered_by")},
     **{name: schema_of(hint) for name, hint in field_types(RoundRecord).items() if name in _RECORDED},
-    "round": schema_of(ShuffledRound),
-    "collected_on": schema_of(date | None),
-    "collected_until": schema_of(date | None),
-    "use_case": schema_of(str | None),
+    **{name: schema_of(hint) for name, hint in field_types(RoundRequest).items()},
     "audience": {
         "type": "array",
         "items": {"type": "string"},
@@ -190,7 +188,6 @@ _RECORD_FIELDS: Schema = {
         "items": {"type": "string"},
         "description": "Periods that it is charged to.",
     },
-    "team": schema_of(str | None),
     "quotas": {"type": "array", "items": {"type": "string"}, "description": "Quotas of its team, likewise."},
     "decision": {"anyOf": [_ref("Admitted"), _ref("RefusedDecision"), {"type": "null"}]},
     "closing": {"anyOf": [_ref("Settled"), _ref("Voided"), {"type": "null"}]},

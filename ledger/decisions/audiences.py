@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from datetime import date
+from typing import Any
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.errors import NotFound
@@ -67,10 +67,7 @@ def request_of(
     described: ShuffledRound,
     *,
     round_id: str,
-    collected_on: date | None = None,
-    use_case: str | None = None,
-    collected_until: date | None = None,
-    team: str | None = None,
+    **more: Any,
 ) -> RoundRequest:
     """Return the request of a round of some cohorts.
 
@@ -78,22 +75,11 @@ def request_of(
         audience: their names; a single one makes the request that names this cohort alone.
         described: the round. A sample of each cohort by itself counts as one of the largest rate.
         round_id: its identifier.
-        collected_on: the day of collection, or the first of several.
-        use_case: what it is for.
-        collected_until: the last day of collection, if there are several.
-        team: whose round it is.
+        more: further fields of `RoundRequest`.
 
     Raises:
         InvalidValue, InvalidParameter: the parts contradict each other.
     """
     names = checked_audience(audience)
-    return RoundRequest(
-        round_id=round_id,
-        cohort=names[0],
-        audience=names if len(names) > 1 else (),
-        round=described,
-        collected_on=collected_on,
-        use_case=use_case,
-        collected_until=collected_until,
-        team=team,
-    )
+    several = names if len(names) > 1 else ()
+    return RoundRequest(round_id=round_id, cohort=names[0], audience=several, round=described, **more)

@@ -70,9 +70,8 @@ class OfCohorts(RoundParameters):
     def asking(cls, request: RoundRequest) -> Self:
         """Return the question about a round of some cohorts, for the team of the one who asks."""
         named = {"audience": request.audience} if request.audience else {"cohort": request.cohort}
-        days = {"collected_on": request.collected_on, "collected_until": request.collected_until}
-        own = {name: getattr(request, name) for name in ("round_id", "use_case")}
-        return cls.of(request.round, **named, **days, **own)
+        shared = vars(request).keys() & cls.__dataclass_fields__.keys() - {"cohort", "audience"}
+        return cls.of(request.round, **named, **{name: getattr(request, name) for name in shared})
 
     def named(self) -> str | Sequence[str]:
         """Return the cohorts as they are given; raises InvalidValue for none, or in both ways."""

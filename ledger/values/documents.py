@@ -138,18 +138,12 @@ def decision_document(decision: Decision) -> dict[str, Json]:
 
 def record_document(record: RoundRecord) -> dict[str, Json]:
     """Return a round's history: what was asked, the decision, how it was closed, what was told later."""
+    request = {name: document_of(getattr(record.request, name)) for name in field_types(RoundRequest)}
     return {
-        "round_id": record.request.round_id,
-        "cohort": record.request.cohort,
+        "round_id": request.pop("round_id"),
+        "cohort": request.pop("cohort"),
         "state": record.state,
-        "round": document_of(record.request.round),
-        "collected_on": document_of(record.request.collected_on),
-        "collected_until": document_of(record.request.collected_until),
-        "use_case": record.request.use_case,
-        "audience": list(record.request.audience),
-        "windows": list(record.request.windows),
-        "team": record.request.team,
-        "quotas": list(record.request.quotas),
+        **request,
         "registered_by": record.registered_by,
         "registered_at": document_of(record.registered_at),
         "decision": None if record.outcome is None else decision_document(record.outcome),
@@ -167,17 +161,7 @@ def record_of_document(document: object) -> RoundRecord:
         content = dict(_expect(isinstance(document, Mapping), document, RoundRecord))
         closing = None if content["closing"] is None else decision_of(content["closing"])
         outcome = None if content["decision"] is None else decision_of(content["decision"])
-        named = {name: content[name] for name in ("round_id", "cohort", "use_case")}
-        request = RoundRequest(
-            round=value_of(ShuffledRound, content["round"]),
-            collected_on=_read(date | None, content["collected_on"]),
-            audience=tuple(content.get("audience", ())),
-            collected_until=_read(date | None, content.get("collected_until")),
-            windows=tuple(content.get("windows", ())),
-            team=content.get("team"),
-            quotas=tuple(content.get("quotas", ())),
-            **named,
-        )
+        request = value_of(RoundRequest, content)
         told = [decision_of(each) for each in content.get("corrections", ())]
         corrections = tuple(each for each in told if isinstance(each, Corrected))
         incident = decision_of(content["incident"]) if content.get("incident") else None

@@ -287,9 +287,9 @@ class RoundRequest:
     cohort: str  # the first one, where the round has an audience
     round: ShuffledRound  # the parameters as declared, before they are put on the accounting grid
     collected_on: date | None = None
+    collected_until: date | None = None  # the last day of collection, if there are several
     use_case: str | None = None
     audience: tuple[str, ...] = ()  # all cohorts in order, if there are several; one alone has no audience
-    collected_until: date | None = None  # the last day of collection, if there are several
     # The chains of all periods that it is collected in, in order; see `decisions.windows.with_windows`.
     windows: tuple[str, ...] = ()
     team: str | None = None  # whose round it is

@@ -190,8 +190,7 @@ def _is_round(value: Any) -> bool:
 
 
 def _is_request(value: Any) -> bool:
-    names = {"version", "round_id", "cohort", "round", "collected_on", "use_case"}
-    if not names <= set(value) or not _is_round(value["round"]):
+    if not _is_round(value["round"]):
         return False
     beside = {name: each for name, each in value.items() if name != "round"}
     return is_as_written(beside, RoundRequest.from_mapping(value).beside_round())
