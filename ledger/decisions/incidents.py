@@ -169,11 +169,12 @@ def _check_begun(store: Store, cohort: str, first: date | None) -> None:
         return
     today = store.view(cohort).now.date()
     if first > today:
-        expected = (
-            f"no later than {today.isoformat()}, which is today by the ledger's clock: what will be collected"
-            " is registered as a round"
+        raise InvalidValue(
+            field="collected_on",
+            value=first.isoformat(),
+            expected=f"a day until {today.isoformat()}",
+            message=f"{first.isoformat()} is yet to come: register the round with `round register`.",
         )
-        raise InvalidValue(field="collected_on", value=first.isoformat(), expected=expected)
 
 
 def _check_days(request: RoundRequest, registered: RoundRequest) -> None:

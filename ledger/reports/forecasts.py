@@ -153,7 +153,7 @@ class ScheduleForecast:
 
 @dataclass(frozen=True, kw_only=True)
 class RecentSchedule:
-    """How long a cohort can go on as of late, from today: one round of each kind in every period."""
+    """How long a cohort can go on at its present pace, from today: one round of each kind in every period."""
 
     every: Every
     kinds: tuple[ShuffledRound, ...]  # the last round of each use case and randomizer, as accounted
@@ -443,7 +443,7 @@ def recent_schedule(losses: LossSource, view: CohortView, *, today: date) -> Rec
 def schedule_forecast(
     losses: LossSource, view: CohortView, schedule: Schedule, *, today: date
 ) -> RecentSchedule | None:
-    """Returns how long a cohort can go on as of late, from today.
+    """Returns how long a cohort can go on at its present pace, from today.
 
     Guarantee: if the rounds of each period are collected on its day, registered in the order of the kinds,
     and nothing else is admitted in between, every round of `periods_at_least` periods is admitted.

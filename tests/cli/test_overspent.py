@@ -91,7 +91,7 @@ def test_an_overspent_cohort_stays_so_whatever_its_budget_is(phones: Run) -> Non
     raised = phones("cohort", "budget", "phones", "--epsilon", "5", "--reason", "why not", "--json")
     assert raised.json["status"] == "overspent"
     refused = " ".join(phones("round", "quote", "phones", *ROUND).stdout.split())
-    assert "It stays so, whatever its budget is now" in refused
+    assert "and stays so whatever the budget is now" in refused
 
 
 @pytest.mark.slow

@@ -94,7 +94,7 @@ def test_a_file_of_rounds_is_charged_to_windows_and_may_be_imported_again(
     refused = tablets("round", "import", "rounds.csv")
     assert refused.code == 2
     assert "line 2" in refused.stderr
-    assert "what is collected already and was not admitted is an incident" in refused.stderr
+    assert "2026-01-05 is over: record it with `incident record`." in refused.stderr
 
 
 @pytest.mark.slow

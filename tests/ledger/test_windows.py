@@ -451,7 +451,7 @@ def test_an_incident_of_days_to_come_is_refused_and_opens_no_period(desk: Desk) 
     told: dict[str, Any] = {"described": KRR, "reason": "a script", "actor": "eve"}
     for day in (today() + 2 * DAY, today() + 400 * DAY, date(8999, 1, 1)):
         for name in ("phones", f"phones@{day:%G-W%V}"):
-            with pytest.raises(InvalidValue, match=r"collected_on: .* is today by the ledger's clock"):
+            with pytest.raises(InvalidValue, match="is yet to come: register the round"):
                 record_incident(desk.store, desk.accountant, name, round_id="leak", collected_on=day, **told)
     assert [(each, desk.store.view(each).head_sequence) for each in desk.names()] == [("phones", 1)]
     record_incident(desk.store, desk.accountant, "phones", round_id="leak", collected_on=today(), **told)
