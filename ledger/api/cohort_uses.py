@@ -86,7 +86,9 @@ class CohortUses:
             self._refused_more.clear()
             return taken
 
-    def urgent(self, token: AccessToken, *, after: str, limit: int) -> UrgentPage:
+    def urgent(
+        self, token: AccessToken, *, after: str, limit: int, search: str = "", by_name: bool = False
+    ) -> UrgentPage:
         """Return a page of the cohorts that a token sees: overspent and frozen ones first, then those that
         used the larger part of their budgets, then by their names.
 
@@ -94,19 +96,22 @@ class CohortUses:
             token: whose page it is.
             after: the page begins behind this cohort; with the first one if it is none that the token sees.
             limit: how many names at most.
+            search: only cohorts with this text in their names, capitals or not.
+            by_name: all in the order of their names.
         """
         with self._lock:
             self._catch_up()
             urgent = self._seen_by(token)
-            begins = 0
-            if after in self._places and token.sees(after):
-                begins = bisect.bisect_right(urgent, self._places[after])
-            shown = urgent[begins : begins + limit]
+            sought = search.casefold()
+            names = [name for _, _, name in urgent if sought in name.casefold()]
+            if by_name:
+                names.sort()
+            begins = names.index(after) + 1 if after in names else 0
             closed = sorted(name for _, _, name in urgent[: bisect.bisect_left(urgent, (True,))])
             statuses = {name: self._known[name].status for name in closed}
         return UrgentPage(
-            names=tuple(name for _, _, name in shown),
-            more=len(urgent) > begins + limit,
+            names=tuple(names[begins : begins + limit]),
+            more=len(names) > begins + limit,
             any=bool(urgent),
             alarming={
                 status: tuple(name for name in closed if statuses[name] == status) for status in ALARMING

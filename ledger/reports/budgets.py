@@ -31,7 +31,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
 from shuffle_ledger.ledger.values.local_budget import local_bounds
-from shuffle_ledger.ledger.values.requests import Cohort, CohortStatus
+from shuffle_ledger.ledger.values.requests import Cohort, CohortStatus, epsilon_left
 from shuffle_ledger.ledger.values.texts import checked_text
 from shuffle_ledger.ledger.values.windows import Period, Window
 
@@ -267,19 +267,40 @@ def promises_on(store: Store, view: CohortView, day: date) -> tuple[PromiseReadi
 
 
 def _promise(view: CohortView) -> PromiseReading:
-    cohort, period = view.cohort, view.cohort.period
-    return PromiseReading(
+    cohort = view.cohort
+    return promise_reading(
         budget=cohort.name,
+        period=cohort.period,
+        status=cohort.status,
+        epsilon_budget=cohort.epsilon_budget,
+        delta_budget=cohort.delta_budget,
+        epsilon_spent_upper=view.spent.epsilon_upper,
+    )
+
+
+def promise_reading(
+    *,
+    budget: str,
+    period: Period | None,
+    status: CohortStatus,
+    epsilon_budget: float,
+    delta_budget: float,
+    epsilon_spent_upper: float,
+) -> PromiseReading:
+    """Return what is used and left of one budget: nothing is left unless it is open."""
+    is_open = status == "open"
+    return PromiseReading(
+        budget=budget,
         period="life" if period is None else period.label,
         kind="life" if period is None else period.kind,
         first=None if period is None else period.first,
         last=None if period is None else period.last,
         renews=None if period is None else period.last + timedelta(days=1),
-        status=cohort.status,
-        epsilon_budget=cohort.epsilon_budget,
-        delta_budget=cohort.delta_budget,
-        epsilon_spent_upper=view.spent.epsilon_upper,
-        epsilon_remaining=_remaining(view),
+        status=status,
+        epsilon_budget=epsilon_budget,
+        delta_budget=delta_budget,
+        epsilon_spent_upper=epsilon_spent_upper,
+        epsilon_remaining=epsilon_left(epsilon_budget, epsilon_spent_upper) if is_open else 0.0,
     )
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import Engine, delete, event
 from shuffle_ledger.accounting import Accountant, ShuffledRound
 from shuffle_ledger.ledger.api.overview import COMPUTED_AT_ONCE, Overview
 from shuffle_ledger.ledger.api.pages import routes
-from shuffle_ledger.ledger.api.pages.charts import upper
+from shuffle_ledger.ledger.api.pages.charts import lower, plain, upper
 from shuffle_ledger.ledger.decisions import open_cohort
 from shuffle_ledger.ledger.decisions.admission import admit_at_once, register
 from shuffle_ledger.ledger.reports.budgets import history
@@ -34,6 +34,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import privacy_losses
 from shuffle_ledger.ledger.values.entries import EntryKind
 from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.workers.dispatch import decide
 from tests.api.conftest import ROUND, Server
 from tests.api.test_pages import _login
@@ -41,6 +42,7 @@ from tests.api.test_rounds import TOO_MUCH
 
 FIRST = date(2025, 1, 6)
 KIND = ShuffledRound.from_mapping(ROUND)
+ROLLING = "rolling=7,bucket=day,epsilon=0.3"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +123,41 @@ def test_a_card_says_what_the_api_says(server: Server) -> None:
     heights = [float(point.split(",")[1]) for point in line.group(1).split()]
     assert all(lower <= higher for higher, lower in pairwise(heights))  # the picture's y goes down
     assert 'class="spark"' not in secret
+
+
+@pytest.mark.slow
+def test_a_card_shows_each_promise_as_the_api_says(server: Server) -> None:
+    windows = [Window.from_text(f"{each},delta=1e-9") for each in ("calendar=year,epsilon=1", ROLLING)]
+    opening: dict[str, Any] = {"epsilon": None, "delta": None, "policy": "adaptive", "windows": windows}
+    open_cohort(server.store, name="windowed", population=10**6, actor="tester", **opening)
+    for number in range(2):  # before and after its periods are opened
+        said = server.ask("GET", "/v1/cohorts/windowed/budget").json()
+        card = _login(server).get("/").text.split("<h2>windowed")[1].split("</a>")[0]
+        lines = re.findall(r'<p class="period"><b>[^<]+</b> <small>([^<]+)<', card)
+        year = next(one for one in said["promises"] if one["kind"] == "year")
+        sliding = [one for one in said["promises"] if one["kind"] != "year"]
+        shown = [min(sliding, key=lambda one: one["epsilon_remaining"]), year]
+        assert sorted(lines) == sorted(
+            f"ε {upper(one['epsilon_spent_upper'])} of {plain(one['epsilon_budget'])} used,"
+            f" {lower(one['epsilon_remaining'])} left, at δ 1e-9; renews on {one['renews']}"
+            for one in shown
+        )
+        assert f"ε {upper(said['epsilon_spent_upper'])} of {plain(said['epsilon_budget'])}, at" in card
+        assert server.register(f"w {number}", cohort="windowed").status_code == 201
+
+
+def test_the_overview_is_searched_and_sorted(server: Server) -> None:
+    assert server.register("a").status_code == 201
+    person = _login(server)
+
+    def names(query: str) -> list[str]:
+        return re.findall(r"<h2>(\w+)", person.get(f"/?{query}").text)
+
+    assert names("") == names("sort=urgency") == names("sort=name") == ["phones", "secret"]
+    assert (names("search=SEC"), names("search=e&sort=name")) == (["secret"], ["phones", "secret"])
+    assert names("sort=name&after=phones") == ["secret"]
+    assert "No cohort has this in its name." in person.get("/?search=gone").text
+    assert person.get("/?sort=size").status_code == 422
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shuffle_ledger.ledger.api.pages.charts import plain, upper
-from shuffle_ledger.ledger.reports.budgets import BudgetStatement
+from shuffle_ledger.ledger.reports.budgets import BudgetStatement, PromiseReading
 from shuffle_ledger.ledger.reports.forecasts import FittingRounds, RecentSchedule
 from shuffle_ledger.ledger.reports.summaries import (
     BudgetState,
@@ -82,15 +82,20 @@ def _pace(late: RecentSchedule | None, *, is_closed: bool, is_computed: bool) ->
     return pace_in_words(late) or "no regular rounds"
 
 
+def detail_of(promise: PromiseReading) -> str:
+    """Return the delta of a promise, and its days if it is of a period."""
+    period = "" if promise.first is None else f", {promise.first} to {promise.last}"
+    return f"at δ {plain(promise.delta_budget)}{period}"
+
+
 def row_of(statement: BudgetStatement, late: RecentSchedule | None, *, is_computed: bool) -> FirstRow:
     """Return the row of a cohort's promise that has the least left."""
     which = next((one for one in statement.promises if one.budget == statement.budget), None)
-    period = "" if which is None or which.first is None else f", {which.first} to {which.last}"
     return first_row(
         status=which.status if which is not None and statement.status == "open" else statement.status,
         spent=statement.epsilon_spent_upper,
         budget=statement.epsilon_budget,
-        detail=f"at δ {plain(statement.delta_budget)}{period}",
+        detail=detail_of(which) if which is not None else f"at δ {plain(statement.delta_budget)}",
         fits=statement.fits,
         late=late,
         is_computed=is_computed,

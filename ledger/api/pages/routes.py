@@ -35,7 +35,7 @@ from shuffle_ledger.ledger.api.dependencies import (
 )
 from shuffle_ledger.ledger.api.overview import COMPUTED_AT_ONCE, Outlook
 from shuffle_ledger.ledger.api.pages import charts
-from shuffle_ledger.ledger.api.pages.first_row import FirstRow, first_row, row_of
+from shuffle_ledger.ledger.api.pages.first_row import FirstRow, detail_of, first_row, row_of
 from shuffle_ledger.ledger.api.pages.spending import Continuation, drawn_until, spending_picture
 from shuffle_ledger.ledger.api.strict_body import check_media_type
 from shuffle_ledger.ledger.decisions.outcomes import collected_on
@@ -45,7 +45,7 @@ from shuffle_ledger.ledger.errors import InvalidValue, NotAllowed
 from shuffle_ledger.ledger.evidence.conditions import OF_SEVERAL_REPORTS
 from shuffle_ledger.ledger.health import VERIFIED_ALARM_SECONDS
 from shuffle_ledger.ledger.policies.registry import ASSUMES, LossSource
-from shuffle_ledger.ledger.reports.budgets import history, history_point
+from shuffle_ledger.ledger.reports.budgets import PromiseReading, history, history_point
 from shuffle_ledger.ledger.reports.chain_outlines import REFUSALS_COUNTED_MAX, refused_since
 from shuffle_ledger.ledger.reports.forecasts import kind_forecast, recent_schedule, schedule_spending
 from shuffle_ledger.ledger.reports.listing import (
@@ -57,6 +57,7 @@ from shuffle_ledger.ledger.reports.listing import (
     matching_entries,
 )
 from shuffle_ledger.ledger.reports.profile import ProfilePoint, profile_of
+from shuffle_ledger.ledger.reports.promises import promises_of
 from shuffle_ledger.ledger.security_log import SecurityEvent
 from shuffle_ledger.ledger.storage.rows import CohortView, StoredVerification
 from shuffle_ledger.ledger.storage.store import Store
@@ -197,14 +198,18 @@ async def log_out(request: Request, token: Reader, service: Asked) -> Response:
 
 @router.get("/")
 async def cohorts(
+    *,
     request: Request,
     token: Reader,
     service: Asked,
     after: Annotated[str, Query(max_length=200)] = "",
+    search: Annotated[str, Query(max_length=200)] = "",
+    sort: Annotated[Literal["urgency", "name"], Query()] = "urgency",
 ) -> HTMLResponse:
     """Shows a page of the cohorts that the token may see, with the rest of their budgets: the most urgent
-    first."""
+    first, or by their names; all, or those with a text in their names."""
     asked = partial(service.uses.urgent, token, after=after, limit=COHORTS_ON_PAGE)
+    asked = partial(asked, search=search.strip(), by_name=sort == "name")
     urgent = await in_thread(asked)
     heads = await in_thread(cohort_heads, service.store, only=urgent.names)
     await in_thread(service.store.check_anchor)
@@ -217,6 +222,9 @@ async def cohorts(
         "urgent": urgent,
         "waiting": waiting,
         "after": after,
+        "search": search.strip(),
+        "sort": sort,
+        "query": urlencode({"search": search.strip(), "sort": sort}),
         "following": urgent.names[-1] if urgent.more else None,
     }
     return page("cohorts.html.jinja", request, **values)
@@ -227,6 +235,7 @@ class Card:
     """One cohort on the overview."""
 
     head: CohortHead
+    promises: tuple[PromiseReading, ...]  # that a round collected today is charged to
     spark: charts.Spark | None
     refused_of_late: int
     outlook: Outlook | None  # None: not computed
@@ -234,13 +243,14 @@ class Card:
 
     @property
     def row(self) -> FirstRow:
-        """The first row of the card."""
-        body, outlook = self.head.body, self.outlook
+        """The first row of the card: about the promise that has the least left."""
+        outlook = self.outlook
+        least = min(self.promises, key=lambda one: one.epsilon_remaining)
         return first_row(
-            status=self.head.status,
-            spent=body.spent.epsilon_upper if self.head.has_life else 0.0,
-            budget=body.epsilon_budget if self.head.has_life else 1.0,  # its numbers are not shown
-            detail=f"at δ {charts.plain(body.delta_budget)}",
+            status=least.status if self.head.status == "open" else self.head.status,
+            spent=least.epsilon_spent_upper,
+            budget=least.epsilon_budget,
+            detail=detail_of(least),
             fits=outlook.fits if outlook is not None else (),
             late=outlook.of_late if outlook is not None else None,
             is_computed=outlook is not None,
@@ -263,6 +273,7 @@ async def _cards(service: Service, heads: Sequence[CohortHead]) -> list[Card]:
     now = datetime.now(UTC)
     names = [head.body.cohort for head in heads]
     outlines = await in_thread(service.overview.outlines, heads)
+    promises = await in_thread(promises_of, service.store, heads, now.date())
     since = now - timedelta(days=REFUSED_DAYS)
     refused = await in_thread(refused_since, service.store, names, since)
     verified = await in_thread(partial(service.store.verifications, only=names))
@@ -275,6 +286,7 @@ async def _cards(service: Service, heads: Sequence[CohortHead]) -> list[Card]:
     return [
         Card(
             head=head,
+            promises=promises[name],
             spark=charts.sparkline(outlines[name].curve, budget=head.body.epsilon_budget)
             if head.has_life
             else None,
