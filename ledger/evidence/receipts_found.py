@@ -48,7 +48,7 @@ class _Entries:
     """The entries of a bundle by their rounds; each chain is read once, and only if it is asked for."""
 
     def __init__(self, evidence: Evidence) -> None:
-        self._chains = evidence.chains
+        self._evidence = evidence
         self._read: dict[str, dict[str, list[LedgerEntry]]] = {}
 
     def about(self, round_ids: Collection[str], cohorts: Collection[str]) -> list[LedgerEntry]:
@@ -59,9 +59,6 @@ class _Entries:
     def _of(self, cohort: str) -> dict[str, list[LedgerEntry]]:
         if cohort not in self._read:
             known = self._read.setdefault(cohort, {})
-            lines = [
-                line for chain in self._chains if chain.cohort == cohort for line in chain.data.split(b"\n")
-            ]
-            for entry in filter(None, (bundle.read_line(line, cohort) for line in lines)):
+            for entry in self._evidence.entries_of(cohort):
                 known.setdefault(str(entry.round_id), []).append(entry)
         return self._read[cohort]

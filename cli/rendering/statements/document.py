@@ -375,7 +375,7 @@ def _conditions(statement: Statement) -> Iterator[Block]:
         title="The conditions, and what follows if one fails",
         level=2,
         intro="No software can check these from within: people have to vouch for them.",
-        columns=(Column("Condition", 20), Column("Holds when", 45), Column("Otherwise", 35)),
+        columns=(Column("Condition", 15), Column("Holds when", 45), Column("Otherwise", 40)),
         rows=tuple((each.name, each.holds_when, each.otherwise) for each in statement.conditions),
         new_page=True,
     )
