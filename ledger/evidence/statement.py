@@ -23,7 +23,6 @@ STATEMENT_FORMAT = "shuffle-ledger-statement-1"
 Verdict: TypeAlias = Literal["kept", "broken", "unknown", "no_promise"]
 # Of a promise at a moment: "kept" only of a period that is over.
 PromiseState: TypeAlias = Literal["kept", "so_far", "not_begun", "broken", "unknown"]
-Phase: TypeAlias = Literal["not_begun", "running", "over"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,17 +284,16 @@ class CohortStatement:
     head: Head
     head_now: Head  # the chain's, when the statement was made
 
-    def phase(self, made_at: datetime) -> Phase:
-        """Return whether the time that the promise is of is over, in days of UTC.
+    def state(self, made_at: datetime) -> PromiseState:
+        """Return what can be said of the promise of the life or the period.
 
         Args:
             made_at: when the statement was made. One about an earlier entry says what held then.
         """
+        on = (made_at if self.head == self.head_now else self.as_of).astimezone(UTC).date()
         period = self.promise.period
-        if period is None:
-            return "running"  # a cohort's life does not end
-        today = (made_at if self.head == self.head_now else self.as_of).astimezone(UTC).date()
-        return "not_begun" if today < period.first else "over" if today > period.last else "running"
+        first, last = (None, None) if period is None else (period.first, period.last)
+        return state_of_promise(self.verdict, first, last, on)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,5 +335,5 @@ class Statement:
     conditions: tuple[Condition, ...]
     cohorts: tuple[CohortStatement, ...]
     checkpoint: Mapping[str, Any] | None  # signed heads; None: not signed
-    promises: tuple[StatedPromise, ...] = ()  # of a statement about several cohorts: all of theirs
+    promises: tuple[StatedPromise, ...] = ()  # all, of several cohorts or of one with windows
     format: str = STATEMENT_FORMAT

@@ -117,7 +117,8 @@ def make_statement(
     )
     made = tuple(_with_releases(store, _of_lost(_with_siblings(store, each, chains))) for each in made)
     promises: tuple[StatedPromise, ...] = ()
-    if len(made) > 1 and not isinstance(as_of, int):
+    has_several = len(made) > 1 or any(each.promise.windows for each in made)
+    if has_several and not isinstance(as_of, int):
         on = (as_of or made_at).astimezone(UTC).date()
         found = (_promises(store, each, chains, as_of=as_of, on=on, tell=tell) for each in made)
         # A period that is stated beside its cohort is one promise.

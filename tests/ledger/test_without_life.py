@@ -100,8 +100,12 @@ def test_no_release_breaks_a_promise_that_was_not_made(desk: Desk) -> None:
     assert isinstance(desk.ask(monday + 7 * DAY, cohort="watches"), Admitted)
     assert desk.store.view("watches").spent.epsilon_upper_or_none is None
     desk.check()
-    (made,) = make_statement(desk.store, desk.accountant, ["watches"], made_at=datetime.now(UTC)).cohorts
+    stated = make_statement(desk.store, desk.accountant, ["watches"], made_at=datetime.now(UTC))
+    (made,) = stated.cohorts
     assert (made.verdict, made.overspends, made.breach) == ("no_promise", (), None)
+    text = str(document_from(stated, rows_max=50).blocks)
+    assert "word='Not kept'" in text, "a week is not"
+    assert f"Look at the promise of {before:%G-W%V}" in text
 
 
 def test_accounts_of_delta_of_the_life_refuse_nothing(desk: Desk) -> None:
@@ -125,7 +129,13 @@ def test_the_statement_promises_each_week_and_nothing_of_the_life(desk: Desk) ->
     )
     assert "Nothing is promised of the cohort’s whole life" in life
     assert "limits add up: two, epsilon¹ 0.4 at delta² 2e-07" in life
-    assert "Kept" not in life
+    alone = str(
+        document_from(dataclasses.replace(made, cohorts=made.cohorts[:1], promises=()), rows_max=50).blocks
+    )
+    assert "word='See the periods'" in alone
+    assert "Kept" not in alone, "nothing is known of the periods"
+    assert "word='Kept so far'" in life
+    assert f"('watches', '{monday:%G-W%V}\\n{monday} to {monday + 6 * DAY}', 'ε 0.2 at δ 1e-07'," in life
     assert "that says whether its promise is kept." in life
     assert "each kind by itself, if collected today, if nothing else is registered" in life
     assert "if collected today" not in week, "its days are said: it is their period"

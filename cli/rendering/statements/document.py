@@ -32,11 +32,16 @@ from shuffle_ledger.cli.rendering.statements.numbers import (
     share_upper,
 )
 from shuffle_ledger.cli.rendering.statements.terms import TERMS
-from shuffle_ledger.ledger.evidence import CohortPromise, CohortStatement, PromiseState, Statement
+from shuffle_ledger.ledger.evidence import (
+    CohortPromise,
+    CohortStatement,
+    PromiseState,
+    StatedPromise,
+    Statement,
+)
 from shuffle_ledger.ledger.policies import ASSUMES
 
 FINDINGS_SHOWN = 10  # of each sort, on the first page
-_KEPT = {"running": "Kept so far", "over": "Kept", "not_begun": "Not begun"}
 _STATES: dict[PromiseState, str] = {
     "kept": "Kept",
     "so_far": "Kept so far",
@@ -45,7 +50,7 @@ _STATES: dict[PromiseState, str] = {
     "unknown": "Cannot be said",
 }
 _ALARMING = ("broken", "unknown")
-_WORDS = {"broken": "Not kept", "unknown": "Cannot be said", "no_promise": "See the periods"}
+PERIODS_SHOWN = 12  # on the first page of one cohort
 
 
 def document_from(statement: Statement, *, rows_max: int) -> Document:
@@ -56,7 +61,7 @@ def document_from(statement: Statement, *, rows_max: int) -> Document:
         [each.cohort for each in statement.cohorts if each.status == status]
         for status in ("overspent", "frozen")
     )
-    blocks: list[Block] = [] if one else [_overview(statement, rows_max)]
+    blocks: list[Block] = [] if one else [_overview(statement, rows_max, level=2)]
     for number, each in enumerate(statement.cohorts):
         if not one:
             blocks.append(Heading(text=each.cohort, level=2, new_page=number > 0))
@@ -76,11 +81,23 @@ def document_from(statement: Statement, *, rows_max: int) -> Document:
     )
 
 
+def _failing(cohort: CohortStatement, statement: Statement) -> list[StatedPromise]:
+    """Returns a cohort's promises that are not kept, or of which that cannot be said, the worst first."""
+    own = [each for each in statement.promises if each.cohort == cohort.cohort and each.state in _ALARMING]
+    return sorted(own, key=lambda each: _ALARMING.index(each.state))
+
+
 def _word(cohort: CohortStatement, statement: Statement) -> str:
-    return _WORDS.get(cohort.verdict) or _KEPT[cohort.phase(statement.made_at)]
+    """Returns whether the promise is kept; of a cohort with windows, whether all its promises are."""
+    failing = _failing(cohort, statement)
+    if failing and cohort.verdict in ("kept", "no_promise"):
+        return _STATES[failing[0].state]
+    if cohort.verdict != "no_promise":
+        return _STATES[cohort.state(statement.made_at)]
+    return "Kept so far" if statement.promises else "See the periods"
 
 
-def _overview(statement: Statement, rows_max: int) -> Grid:
+def _overview(statement: Statement, rows_max: int, *, level: int) -> Grid:
     """Returns one line for each promise, and whether it is kept; those that are not come first."""
     alarming = [each for each in statement.promises if each.state in _ALARMING]
     others = [each for each in statement.promises if each.state not in _ALARMING]
@@ -99,7 +116,7 @@ def _overview(statement: Statement, rows_max: int) -> Grid:
     shown, left_out = shortened(rows, max(rows_max, 2 * len(alarming)))
     return Grid(
         title="All promises",
-        level=2,
+        level=level,
         intro=(
             "What was promised to the users of each cohort, and whether it is kept. A period is listed if"
             " rounds were charged to it, or if it is today’s. Days are those of UTC."
@@ -123,10 +140,12 @@ def _first_page(cohort: CohortStatement, statement: Statement, *, level: int) ->
     yield Answer(
         word=_word(cohort, statement),
         sentence=_sentence(cohort, statement, digits),
-        good=cohort.verdict in ("kept", "no_promise"),
+        good=cohort.verdict in ("kept", "no_promise") and not _failing(cohort, statement),
         used=share_upper(cohort.spent.epsilon_upper, promise.epsilon_budget) if promise.has_life else None,
     )
     yield Facts(rows=tuple(_answers(cohort, statement, digits)))
+    if len(statement.cohorts) == 1 and statement.promises:
+        yield _overview(statement, PERIODS_SHOWN, level=level)
     yield Heading(text="Findings", level=level)
     yield Points(items=tuple(_findings(cohort, digits)) or (_NOTHING_FOUND,))
     yield Heading(text="What is promised", level=level)
@@ -147,24 +166,19 @@ def _digits(promise: CohortPromise) -> Digits:
 
 
 def _sentence(cohort: CohortStatement, statement: Statement, digits: Digits) -> str:
-    if cohort.verdict == "unknown" and not cohort.chain_problems:
-        return (
-            f"The ledger’s database was put back to an earlier state, as entry {cohort.lost[0].sequence:,}"
-            " says. What the lost entries spent is unknown. The ledger decides nothing more for this cohort."
-        )
     if cohort.verdict == "unknown":
-        return (
-            "The record that this statement is made from was changed. Nothing in it can be relied on:"
-            f" {'; '.join(cohort.chain_problems[:3])}."
-        )
+        return _unknown(cohort)
     if cohort.verdict == "broken":
         return f"{_broken(cohort, digits)} The ledger charged what really happened, and admits nothing more."
+    failing = ", ".join(each.period for each in _failing(cohort, statement)[:3])
+    if failing:
+        return f"Look at the promise of {failing}: the statement of that period says what happened."
     if cohort.verdict == "no_promise":
         return (
             "Nothing is promised of the cohort’s whole life. Each period has its own budget, and a statement"
             " that says whether its promise is kept."
         )
-    if cohort.promise.period and cohort.phase(statement.made_at) == "not_begun":
+    if cohort.promise.period and cohort.state(statement.made_at) == "not_begun":
         return (
             f"The period begins on {cohort.promise.period.first}. What is admitted for it already stays"
             " within the promise, if the conditions hold."
@@ -172,6 +186,18 @@ def _sentence(cohort: CohortStatement, statement: Statement, digits: Digits) -> 
     return (
         f"No more was spent than was promised, up to entry {cohort.head.sequence:,} of {day(cohort.as_of)},"
         " if the conditions hold."
+    )
+
+
+def _unknown(cohort: CohortStatement) -> str:
+    if not cohort.chain_problems:
+        return (
+            f"The ledger’s database was put back to an earlier state, as entry {cohort.lost[0].sequence:,}"
+            " says. What the lost entries spent is unknown. The ledger decides nothing more for this cohort."
+        )
+    return (
+        "The record that this statement is made from was changed. Nothing in it can be relied on:"
+        f" {'; '.join(cohort.chain_problems[:3])}."
     )
 
 
