@@ -21,8 +21,8 @@ from shuffle_ledger.ledger.evidence.statement import (
     StatedClosing,
     StatedLoss,
     StatedRefusal,
+    StatedRestatement,
     StatedRound,
-    StatedTold,
 )
 from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, EntryBody, EntryKind
 from shuffle_ledger.ledger.values.requests import RefusalReason, ReleaseTimes
@@ -48,7 +48,7 @@ class ChainReading:
         self.budget_changes: list[StatedBudgetChange] = []
         self.overspends: list[Overspend] = []
         self.lost: list[StatedLoss] = []
-        self.told: list[StatedTold] = []
+        self.told: list[StatedRestatement] = []
         self._broken: EntryBody | None = None  # the first entry after which the promise is not kept
         self._is_unbounded = False  # a release may have come before the cohort was opened
         self.moments: list[Moment] = []
@@ -77,7 +77,7 @@ class ChainReading:
         elif body.kind in (EntryKind.SETTLED, EntryKind.VOIDED):
             self._closings[str(body.round_id)] = self._closing(body)
         elif body.kind in CORRECTED_OR_INCIDENT:
-            self.told.append(_told(body))
+            self.told.append(_restatement(body))
             self._charge(body.details["accounted"])
             self._is_unbounded = self._is_unbounded or bool(body.details.get("chosen_after"))
         elif body.kind is EntryKind.FROZEN:
@@ -207,10 +207,10 @@ def _entry(body: EntryBody) -> dict[str, Any]:
     return {"sequence": body.sequence, "recorded_at": body.recorded_at, "actor": body.actor}
 
 
-def _told(body: EntryBody) -> StatedTold:
+def _restatement(body: EntryBody) -> StatedRestatement:
     details, described = body.details, body.details["round"]
     released = ReleaseTimes.from_mapping(details.get("released", {"after": None, "before": None}))
-    return StatedTold(
+    return StatedRestatement(
         kind="corrected" if body.kind is EntryKind.CORRECTED else "incident",
         round_id=str(body.round_id),
         **_entry(body),

@@ -163,7 +163,7 @@ class Overspend:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatedTold:
+class StatedRestatement:
     """A correction of a released round, or an incident: a release without admission."""
 
     kind: Literal["corrected", "incident"]
@@ -276,7 +276,7 @@ class CohortStatement:
     profile: tuple[StatedProfilePoint, ...]
     since: Since | None
     rounds_pending: int | None  # now; None: the statement is of an earlier moment
-    told: tuple[StatedTold, ...] = ()  # afterwards, of releases
+    told: tuple[StatedRestatement, ...] = ()  # afterwards, of releases
     breach: Breach | None = None  # None: none that the chain tells
     fits: tuple[FittingRounds, ...] | None = None  # what may still be admitted; None: likewise
     charged: tuple[StatedKind, ...] | None = None  # None: a server of before does not say it

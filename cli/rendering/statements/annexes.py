@@ -22,8 +22,8 @@ from shuffle_ledger.ledger.evidence import (
     CohortStatement,
     EpsilonBounds,
     StatedKind,
+    StatedRestatement,
     StatedRound,
-    StatedTold,
     Statement,
 )
 
@@ -61,7 +61,7 @@ def account(cohort: CohortStatement, rows_max: int, number: int) -> Iterator[Blo
         words = in_words(cohort, what)
         yield Drawing(svg=drawing(cohort, what, name=f"{what}-{number}"), caption=caption, words=words)
     if cohort.told:
-        yield _told(cohort, digits, rows_max)
+        yield _restatements(cohort, digits, rows_max)
     if cohort.charged is not None:
         yield _kinds(cohort.charged, digits, rows_max)
     yield _rounds(cohort, digits, rows_max)
@@ -184,7 +184,7 @@ def _delta_accounts(cohort: CohortStatement) -> Iterator[tuple[str, str]]:
     )
 
 
-def _told(cohort: CohortStatement, digits: Digits, rows_max: int) -> Grid:
+def _restatements(cohort: CohortStatement, digits: Digits, rows_max: int) -> Grid:
     rows = [
         (
             f"{each.sequence:,}",
@@ -270,7 +270,7 @@ def _rounds(cohort: CohortStatement, digits: Digits, rows_max: int) -> Grid:
 def _round_row(
     stated: StatedRound,
     digits: Digits,
-    told: StatedTold | None,
+    told: StatedRestatement | None,
     charged: Mapping[ShuffledRound, EpsilonBounds],
     *,
     totals: bool,
