@@ -372,7 +372,7 @@ class Few(NamedTuple):
         return np.asarray(self.single > 0)
 
 
-class _Nodes(NamedTuple):
+class _ContourNodes(NamedTuple):
     """Nodes of several orders; arrays of shape (nodes,).
 
     Attributes:
@@ -490,11 +490,11 @@ class Line(NamedTuple):
         if self.given is not None:
             own = characteristic_less_one(self.given.weights, self.given.centred, step, first, count)
             given = 1 + own[kept]
-        terms = self._terms(_Nodes(row, u, less_one[kept], doubt, given))
+        terms = self._terms(_ContourNodes(row, u, less_one[kept], doubt, given))
         added = [np.bincount(row, weights=one, minlength=step.size) for one in terms]
         return np.vstack([*added, left_out]) * (step / np.pi)
 
-    def _terms(self, nodes: _Nodes) -> FloatArray:
+    def _terms(self, nodes: _ContourNodes) -> FloatArray:
         """Returns the terms for the upper and the lower kernel, and a bound on their round-off, shape
         (3, nodes)."""
         row, u, given = nodes.row, nodes.u, nodes.given
@@ -517,7 +517,7 @@ class Line(NamedTuple):
     def _units(self) -> int:
         return 64 + 4 * int(self.tilt.weights.shape[1])
 
-    def _power(self, nodes: _Nodes) -> tuple[ComplexArray, FloatArray]:
+    def _power(self, nodes: _ContourNodes) -> tuple[ComplexArray, FloatArray]:
         """Returns `E~[exp(i u S)]`, the n-th power of one report's characteristic function, not centred, and
         a bound on its round-off, shape (nodes,)."""
         reports, row, u, less_one, doubt = self.reports, *nodes[:4]
@@ -532,7 +532,7 @@ class Line(NamedTuple):
         relative = power + UNIT_ROUND_OFF * (40 + 4 * angles + 4 * np.abs(exponent))
         return size * turned(turn + shift), size * relative
 
-    def _known(self, nodes: _Nodes) -> tuple[ComplexArray, FloatArray]:
+    def _known(self, nodes: _ContourNodes) -> tuple[ComplexArray, FloatArray]:
         """Returns the part of `E~[exp(i u S)]` of outcomes with at most one hidden report, and a bound on its
         round-off, shape (nodes,)."""
         row, u, less_one, doubt = nodes[:4]

@@ -34,7 +34,7 @@ _MOST_STEPS, _LAST_STEP = 12, 0.02
 _BLOCK_ELEMENTS = 1 << 20
 
 
-class Masses(NamedTuple):
+class PairMasses(NamedTuple):
     """Masses of pairs, one row for each; components without mass stand for nothing.
 
     Attributes:
@@ -59,7 +59,7 @@ class Bare(NamedTuple):
     lower: FloatArray
 
     @classmethod
-    def of(cls, masses: Masses, excess: FloatArray) -> Bare:
+    def of(cls, masses: PairMasses, excess: FloatArray) -> Bare:
         """Computes the bounds of the pairs in the rows of `masses`, row i at the order `1 + excess[i]`."""
         difference, b = masses.bare_difference, masses.bare_b
         taken = excess[:, None] * b
@@ -221,7 +221,7 @@ class Pairs(Sequence[Decomposition]):
     """Blanket pairs, each in one direction. As a sequence, it holds their decompositions."""
 
     @abstractmethod
-    def masses(self, which: IndexArray) -> Masses:
+    def masses(self, which: IndexArray) -> PairMasses:
         """Returns the masses of the pairs at these positions."""
 
     @property
@@ -361,7 +361,7 @@ class ListedPairs(Pairs):
                 row[: one.size] = one
             return result
 
-        self._masses = Masses(
+        self._masses = PairMasses(
             difference=padded("difference", bare=False),
             b=padded("b", bare=False),
             c=padded("c", bare=False),
@@ -376,9 +376,9 @@ class ListedPairs(Pairs):
     def __getitem__(self, place: int) -> Decomposition:  # type: ignore[override]  # places, not slices
         return self._pairs[place]
 
-    def masses(self, which: IndexArray) -> Masses:
+    def masses(self, which: IndexArray) -> PairMasses:
         """See `Pairs.masses`."""
-        return Masses(*(chosen_rows(column, which) for column in self._masses))
+        return PairMasses(*(chosen_rows(column, which) for column in self._masses))
 
     @property
     def components(self) -> int:

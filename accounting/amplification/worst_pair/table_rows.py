@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shuffle_ledger.accounting.amplification.blanket.gain_laws import Masses, Pairs
+from shuffle_ledger.accounting.amplification.blanket.gain_laws import PairMasses, Pairs
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.numeric.arrays import (
     UNIT_ROUND_OFF,
@@ -144,11 +144,11 @@ class TablePairs(Pairs):
         """Returns probabilities divided by the masses c, shape (inputs, outputs)."""
         return np.asarray(self._rows / self._c)
 
-    def masses(self, which: IndexArray) -> Masses:
+    def masses(self, which: IndexArray) -> PairMasses:
         """See `Pairs.masses`."""
         first, second = (one[which] for one in self._ends)
         b = self._rows[second]
-        return Masses(
+        return PairMasses(
             difference=self._hidden.difference(first, second),
             b=b,
             c=np.broadcast_to(self._c, b.shape),
