@@ -164,7 +164,7 @@ def test_approximate_rounds_need_a_share_of_delta(store: Store, accountant: Acco
     first = asked(store, accountant, request("a1", **often))
     assert isinstance(first, Refused)
     assert first.reason == "delta_account_exhausted"
-    assert "Rounds without a delta of their own add nothing to that." in first.message
+    assert "(rounds without a delta of their own add nothing to that)" in first.message
     wanted = ForecastWanted(round=request("other", **often).round)
     (kind,) = forecast(store, accountant, "watches", wanted, today=store.now().date()).kinds
     assert (kind.rounds_at_least, kind.limited_by) == (0, "delta_account")
