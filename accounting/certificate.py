@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from shuffle_ledger.accounting.notebooks import html_table, interval_text
 
 #: Version of everything that can change a number; any such change gets a new name.
-NUMERICAL_POLICY = "shuffle-ledger-numerics-30"
+NUMERICAL_POLICY = "shuffle-ledger-numerics-31"
 
 
 def is_known_policy(name: str) -> bool:

@@ -55,7 +55,8 @@ _ROUND_HELP = {
         (
             "clone, the default of generic: in any secret order, each device may run another randomizer after"
             " earlier messages. All others want one randomizer on all devices: clone-identical and tight of"
-            " generic; blanket, exact and strong-adversary of named ones, which have a default."
+            " generic; blanket, exact, binary-response and strong-adversary of named ones, which have a"
+            " default."
         ),
     ),
     "reports_per_user": (

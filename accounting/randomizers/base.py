@@ -18,8 +18,11 @@ from shuffle_ledger.accounting.amplification.decomposition import Decomposition,
 from shuffle_ledger.accounting.amplification.profiles import BlanketProfile, MechanismProfile, directions
 from shuffle_ledger.accounting.errors import InvalidParameter
 
-#: Names of the analysis by the reports' own law, and of that by decompositions.
-EXACT, BLANKET = "exact", "blanket"
+#: Names of the analysis by the reports' own law, of that by the law of the binary randomized response that
+#: makes them, and of that by decompositions.
+EXACT, BINARY_RESPONSE, BLANKET = "exact", "binary-response", "blanket"
+#: Those that are proven if the number of honest reports is certain, and no coin decides who reports.
+OF_CERTAIN_NUMBERS = frozenset({EXACT, BINARY_RESPONSE})
 #: Relative room in a divergence for the round-off of masses, and for joined components that differ by
 #: round-off: 10^6 times the need for up to 10^12 reports and a delta down to 1e-46.
 ROOM = 1e-6

@@ -7,9 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shuffle_ledger.accounting.amplification.binary_reports.thinned import ThinnedProfile
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
+from shuffle_ledger.accounting.amplification.profiles import MechanismProfile
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
 from shuffle_ledger.accounting.randomizers.base import (
+    BINARY_RESPONSE,
+    BLANKET,
+    EXACT,
     JOINED,
     ROOM,
     Analysis,
@@ -18,6 +23,7 @@ from shuffle_ledger.accounting.randomizers.base import (
     DecomposedRandomizer,
 )
 from shuffle_ledger.accounting.randomizers.binary_input import grid
+from shuffle_ledger.accounting.randomizers.frequency_oracles import KaryRandomizedResponse
 
 # Cells of the continuum on either side: the first number plus `epsilon0 + 64 (1 - exp(-epsilon0 / 2))`. They
 # widen intervals of epsilon by about 1e-4, and by less than 1e-3.
@@ -25,6 +31,8 @@ _FEWEST_CELLS = 12
 _CELLS_FOR_MASS = 64
 # Parts of the range for which the density of cells is given.
 _DENSITY_PARTS = 4096
+# Room for the round-off of the share of bits.
+_SHARE_ROOM = 1e-14
 # Cells between 0 and 1 in which the attack counts reports.
 _WITNESS_CELLS = 64
 
@@ -35,10 +43,38 @@ class Laplace(DecomposedRandomizer):
 
     Values anywhere in [0, 1] are `bounded_laplace`.
 
-    Source: Su, Cheng, Wang, Appendix B; the grid: docs/theory.md, "Laplace noise".
+    Analyses: `binary-response`, the smaller of the blanket's bound and that of the binary randomized response
+    of which these reports are a post-processing; `blanket`.
+    Source: `binary_reports/thinned.py`; Su, Cheng, Wang, Appendix B; the grid: docs/theory.md, "Laplace
+    noise".
     """
 
     kind = "laplace"
+
+    @property
+    def analyses(self) -> tuple[str, ...]:
+        """See `LocalRandomizer.analyses`."""
+        return (BINARY_RESPONSE, BLANKET)
+
+    @property
+    def bit_share(self) -> float:
+        """Returns the probability, rounded up, with which binary randomized response makes a report: the
+        total variation distance of the two laws, `1 - exp(-epsilon0/2)`, over `tanh(epsilon0/2)`."""
+        share = -math.expm1(-self.epsilon0 / 2) / math.tanh(self.epsilon0 / 2)
+        return min(share * (1 + _SHARE_ROOM), 1.0)
+
+    def profile(
+        self, analysis: str, *, participation: float, smoothing: float, outcomes: int
+    ) -> MechanismProfile:
+        """See `LocalRandomizer.profile`."""
+        blanket = super().profile(
+            BLANKET, participation=participation, smoothing=smoothing, outcomes=outcomes
+        )
+        if analysis == BLANKET:
+            return blanket
+        response = KaryRandomizedResponse(k=2, epsilon0=self.epsilon0)
+        bits = response.profile(EXACT, participation=1.0, smoothing=smoothing, outcomes=outcomes)
+        return ThinnedProfile(share=self.bit_share, bits=bits, blanket=blanket)
 
     def analysis(self, name: str) -> Analysis:
         """See `LocalRandomizer.analysis`."""

@@ -6,7 +6,7 @@ import dataclasses
 
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.randomizers import LocalGaussian, WholeRelease
-from shuffle_ledger.accounting.randomizers.base import BLANKET, EXACT, DecomposedRandomizer
+from shuffle_ledger.accounting.randomizers.base import BINARY_RESPONSE, BLANKET, EXACT, DecomposedRandomizer
 from shuffle_ledger.accounting.randomizers.generic import CLONE, of_any_order
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, certain_round, charged_as
 
@@ -51,13 +51,12 @@ def fits(described: ShuffledRound, slot: ShuffledRound) -> bool:
 def _is_analysed_as(described: ShuffledRound, slot: ShuffledRound) -> bool:
     """Returns whether what bounds the slot bounds rounds of the analysis of `described`.
 
-    `blanket` and `exact` bound the same divergences, those of all neighbouring datasets; `exact` is the
-    smaller bound.
+    `blanket`, `exact` and `binary-response` bound the same divergences, those of all neighbouring datasets.
     """
-    alike = {EXACT, BLANKET}
+    alike = {EXACT, BINARY_RESPONSE, BLANKET}
     of_reports = isinstance(described.randomizer, DecomposedRandomizer)
     return described.analysis == slot.analysis or (
-        of_reports and {described.analysis, slot.analysis} == alike
+        of_reports and {described.analysis, slot.analysis} <= alike
     )
 
 

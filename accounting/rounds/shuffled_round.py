@@ -15,7 +15,7 @@ from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF
 from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers import Generic, LocalGaussian, LocalRandomizer
-from shuffle_ledger.accounting.randomizers.base import EXACT, DecomposedRandomizer
+from shuffle_ledger.accounting.randomizers.base import OF_CERTAIN_NUMBERS, DecomposedRandomizer
 from shuffle_ledger.accounting.randomizers.generic import CLONE, CLONE_IDENTICAL, TIGHT, of_any_order
 from shuffle_ledger.accounting.randomizers.mixed import MixedFleet
 from shuffle_ledger.accounting.randomizers.notation import parse_randomizer
@@ -43,8 +43,8 @@ class ShuffledRound:
             each place of it runs any randomizer with local privacy epsilon0, which may depend on the place
             and on all earlier messages; all messages may be seen in their order. Every other analysis of
             single reports: every honest device runs the same randomizer, fixed before the round. Where
-            `exact` is one of the randomizer's but not proven for the round, `exact` becomes `blanket`; the
-            attribute is always the analysis that bounds the round.
+            `exact` or `binary-response` is one of the randomizer's but not proven for the round, it becomes
+            `blanket`; the attribute is always the analysis that bounds the round.
         reports_per_user: the most reports that one user sends to the round; the collector drops those beyond
             before it counts `reports`. If it is above 1, sampling earns no credit, and `sampled_from` counts
             users. See `charged_as`.
@@ -129,7 +129,7 @@ class ShuffledRound:
             raise InvalidParameter("delta0", self.delta0, expected)
         names = self._possible_analyses()
         if self.analysis is None or (
-            self.analysis == EXACT and EXACT in set(randomizer.analyses) - set(names)
+            self.analysis in OF_CERTAIN_NUMBERS & set(randomizer.analyses) - set(names)
         ):
             object.__setattr__(self, "analysis", names[0])
         if not isinstance(self.analysis, str) or self.analysis not in names:
@@ -150,7 +150,7 @@ class ShuffledRound:
         if isinstance(self.randomizer, DecomposedRandomizer) and (silent or self._is_partly_honest_sample):
             # The blanket's silent component and its one contour for every number of honest reports have no
             # counterpart here.
-            names = tuple(name for name in names if name != EXACT)
+            names = tuple(name for name in names if name not in OF_CERTAIN_NUMBERS)
         return names
 
     @property

@@ -6,6 +6,7 @@ is found. There are no contours, no smoothing and no tilting.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,10 +14,12 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
+from shuffle_ledger.accounting.amplification.binary_reports.law import BitLaw
+from shuffle_ledger.accounting.amplification.binary_reports.thinned import ThinnedProfile
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition, with_silence
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
-from shuffle_ledger.accounting.randomizers.base import EXACT, DecomposedRandomizer
+from shuffle_ledger.accounting.randomizers.base import BINARY_RESPONSE, EXACT, DecomposedRandomizer
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
 
 #: Largest relative distance at which the second answer confirms the first one.
@@ -116,6 +119,15 @@ def round_delta(shuffled: ShuffledRound, epsilon: float) -> float | None:
     excess = math.expm1(epsilon) / rate
     if shuffled.analysis == EXACT and (law := randomizer.bit_law) is not None:
         return rate * _largest_of_bits(law.a, law.b, reports, excess)
+    if shuffled.analysis == BINARY_RESPONSE:
+        return _of_binary_response(shuffled, reports, rate, excess)
+    return _by_gains(shuffled, reports, rate, excess)
+
+
+def _by_gains(shuffled: ShuffledRound, reports: int, rate: float, excess: float) -> float | None:
+    """Returns about the round's delta at the order `1 + rate excess` by the law of a report's gain; None if
+    the lattices disagree."""
+    randomizer = shuffled.randomizer
     analysis = randomizer.analysis(str(shuffled.analysis))
     if math.log1p(excess) >= analysis.largest_loss:
         return 0.0
@@ -125,6 +137,25 @@ def round_delta(shuffled: ShuffledRound, epsilon: float) -> float | None:
         max(_gain(one, reports, excess, points) for one in pairs) for points in _POINTS_PER_DEVIATION
     )
     return rate * analysis.weight * fine if abs(fine - rough) <= AGREEMENT / 4 * fine else None
+
+
+def _of_binary_response(shuffled: ShuffledRound, reports: int, rate: float, excess: float) -> float | None:
+    """Returns about the smaller delta of the blanket and of binary randomized response with blanks, of which
+    the number of bits is in the same cells as the analysis has; None if the lattices disagree."""
+    profile = shuffled.randomizer.profile(BINARY_RESPONSE, participation=1.0, smoothing=1.0, outcomes=0)
+    found = []
+    if not isinstance(profile, ThinnedProfile) or profile.has_blanket(reports):
+        found.append(_by_gains(shuffled, reports, rate, excess))
+    if isinstance(profile, ThinnedProfile) and profile.has_blanks(reports):
+        law, total = BitLaw.of_response(shuffled.randomizer.epsilon0), 0.0
+        numbers = scipy.stats.binom(reports - 1, profile.share)
+        cells = profile.cells(reports)
+        for (fewest, most), (after, _) in itertools.pairwise([*cells, (reports + 1, 0)]):
+            weight = float(numbers.cdf(after - 2) - numbers.cdf(fewest - 2))
+            order = excess * reports / most
+            total += weight * _largest_of_bits(law.a, law.b, fewest, order)
+        found.append(rate * profile.share * total)
+    return None if None in found else min(one for one in found if one is not None)
 
 
 def _largest_of_bits(a: float, b: float, honest: int, excess: float) -> float:

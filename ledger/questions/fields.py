@@ -174,7 +174,7 @@ Moment = Annotated[datetime, BeforeValidator(_moment), Field(json_schema_extra={
 Digest = Annotated[str, Field(strict=True, pattern=DIGEST_PATTERN)]
 Document = Annotated[dict[str, Any], Field(strict=True)]
 Analysis = Annotated[
-    Literal["clone", "clone-identical", "tight", "blanket", "exact", "strong-adversary"],
+    Literal["clone", "clone-identical", "tight", "blanket", "exact", "binary-response", "strong-adversary"],
     Field(
         description="The bound. `clone`, the default where a part of the randomizer is generic, holds in any"
         " secret order, also if devices react to earlier messages, and earns no credit for participation. The"

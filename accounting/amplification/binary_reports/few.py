@@ -64,7 +64,9 @@ class EveryDataset:
         # No order beyond the last one has a positive divergence.
         last = law.gap / law.b
         orders = np.append(0.0, np.geomspace(_FIRST_ORDER * last, last, _ORDERS))
-        chosen = np.unique(np.concatenate([which for _, which in self._highest(orders)]))
+        chosen = np.zeros(self._rise.size, dtype=np.bool_)
+        for _, which in self._highest(orders):
+            chosen[which] = True
         self._rise, self._fall = self._rise[chosen], self._fall[chosen]
 
     def bounds(self, excess: FloatArray) -> ProfileBounds:

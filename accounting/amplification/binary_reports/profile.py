@@ -19,7 +19,7 @@ from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 #: time. The bounds hold for all values.
 FEW_LINES, FEW_LINES_OF_RARE, RARE = 7e5, 3e6, 60.0
 # Lines of this many laws and numbers of users are kept.
-_TABLES_KEPT = 4
+_TABLES_KEPT = 16
 # Where the upper bound is more than this many times the lower one, the blanket may be closer.
 _WIDE = 1.01
 
