@@ -47,8 +47,8 @@ from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA
 # second number of users on, the blanket is not. Both bounds hold everywhere: where only one of them is
 # computed, it is the smaller one, but for a percent or rare deltas, and the choice saves time.
 _THINNED_FROM, _BLANKET_UP_TO, _LEAST_EPSILON0 = 200.0, 3000.0, 0.05
-# Cells of the number of bits that are no blanks, and the relative deviation of that number from which on
-# there are so many. More: closer bounds, time in proportion.
+# Least relative deviation of the number of bits, and the number of cells of it from there on. More cells:
+# closer bounds, time in proportion.
 _CELLS = ((5e-3, 11), (1e-3, 6), (0.0, 3))
 _LAWS_KEPT = 64  # of numbers of bits, for rounds of other epsilon0 or sizes
 # Relative room for the round-off of probabilities, and for that of quotients of orders.
