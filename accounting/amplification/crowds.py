@@ -40,6 +40,7 @@ _MOST_SINGLE = 24  # up to so many numbers, each has one cell
 _MOST_CRUDE = 4  # cells of a crude bound
 # Relative room for the round-off of probabilities.
 _MASS_ROOM = 1e-8
+_CRUDE_ROOM = 1e-3  # added to the logarithm of a crude bound, for its round-off
 
 
 class Others(NamedTuple):
@@ -182,8 +183,17 @@ class LargestProfile(MechanismProfile):
 
     def bounds(self, honest: int, excess: FloatArray) -> ProfileBounds:
         """See `MechanismProfile.bounds`."""
-        found = [part.bounds(count, excess) for part, count in self._parts]
-        return ProfileBounds(*(np.max(side, axis=0) for side in zip(*found, strict=True)))
+        crude = [part.crude_log(count, excess) + _CRUDE_ROOM for part, count in self._parts]
+        upper, lower = np.zeros_like(excess), np.zeros_like(excess)
+        for place in sorted(range(len(crude)), key=lambda one: -float(crude[one].sum())):
+            part, count = self._parts[place]
+            # Where the cheap bound on a part is below the upper bound of the others, that holds for it, too.
+            needed = np.exp(np.minimum(crude[place], 0.0)) > upper
+            if np.any(needed):
+                found = part.bounds(count, excess[needed])
+                upper[needed] = np.maximum(upper[needed], found.upper)
+                lower[needed] = np.maximum(lower[needed], found.lower)
+        return ProfileBounds(upper, lower)
 
     def infinity(self, honest: int) -> float:
         """See `MechanismProfile.infinity`."""

@@ -31,7 +31,9 @@ from shuffle_ledger.accounting.randomizers.frequency_oracles import (
 )
 from shuffle_ledger.accounting.randomizers.support_oracles import LocalHash
 
-_MAXIMUM_GROUPS = 16  # of one fleet: time grows in proportion, by up to some seconds for each group
+_MAXIMUM_GROUPS = 16  # of one fleet: time grows in proportion, by up to a second for each group
+# More groups than this that hide each other are bounded together.
+_ONE_BY_ONE = 3
 # Largest number of reports and of dummies: the law of the number that hide together takes time in proportion
 # to the root of it.
 _MAXIMUM_REPORTS = 10**9
@@ -129,8 +131,8 @@ class MixedFleet(LocalRandomizer):
     ) -> MechanismProfile:
         """See `LocalRandomizer.profile`."""
         parts: list[tuple[MechanismProfile, int]] = []
-        for place, (group, law) in enumerate(zip(self.groups, self._laws, strict=True)):
-            others = self._others(place)
+        for place in self._worst_groups:
+            group, law, others = self.groups[place], self._laws[place], self._others(place)
             if law is None or len(others) == 1:
                 own = group.randomizer.profile(
                     group.randomizer.analyses[0], participation=1.0, smoothing=smoothing, outcomes=outcomes
@@ -150,13 +152,39 @@ class MixedFleet(LocalRandomizer):
             parts.append((CrowdProfile(base, Hiding.of(others)), self.reports))
         return LargestProfile(parts)
 
+    @property
+    def _worst_groups(self) -> list[int]:
+        """Returns the places of groups of which one is the worst. Of many groups that hide each other it is
+        the one with the largest epsilon0, if its others are those of `_others`."""
+        alike = self._alike
+        return [
+            place
+            for place, group in enumerate(self.groups)
+            if len(alike[place]) <= _ONE_BY_ONE
+            or place == max(alike[place], key=lambda one: self.groups[one].randomizer.epsilon0)
+        ]
+
+    @property
+    def _alike(self) -> list[list[int]]:
+        """Returns the places of the groups that hide the group at each place, its own among them."""
+        laws = self._laws
+        return [
+            [place]
+            if own is None
+            else [one for one, law in enumerate(laws) if law is not None and law.outputs == own.outputs]
+            for place, own in enumerate(laws)
+        ]
+
     def _others(self, place: int) -> list[Others]:
         """Returns the reports that hide a report of the group at this place: the others of that group, those
-        of groups with the same set of reports, and dummies."""
-        laws = self._laws
+        of groups with the same set of reports, and dummies. Of many groups, one report of the largest share
+        is left out in place of one of that group: then they hide a report of none of the groups better."""
+        laws, alike = self._laws, self._alike[place]
         own, found = laws[place], [Others(self.groups[place].reports - 1, 0.0)]
         if own is None:
             return found
+        if len(alike) > _ONE_BY_ONE:
+            place = min(alike, key=lambda one: self.groups[one].randomizer.epsilon0)
         found = [
             Others(group.reports - (other == place), law.share)
             for other, (group, law) in enumerate(zip(self.groups, laws, strict=True))

@@ -20,6 +20,7 @@ from shuffle_ledger.accounting import (
     slot_for,
 )
 from shuffle_ledger.accounting.amplification.crowds import Hiding, Others
+from shuffle_ledger.accounting.randomizers import mixed
 from shuffle_ledger.accounting.randomizers.mixed import MixedFleet, common_law
 from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
 
@@ -87,7 +88,7 @@ def _round(text: str, reports: int, **fields: Any) -> ShuffledRound:
     return ShuffledRound(randomizer=parse_randomizer(text), reports=reports, **fields)
 
 
-_TWO, _THREE, _FIVE = Fraction(2), Fraction(3), Fraction(5)
+_TWO, _THREE, _FIVE, _EIGHT = Fraction(2), Fraction(3), Fraction(5), Fraction(8)
 
 
 CASES: list[Any] = [
@@ -96,6 +97,8 @@ CASES: list[Any] = [
     ("krr(k=2, epsilon0={})", lambda e: _krr(2, e), [(3, _FIVE)], 2),
     ("krr(k=3, epsilon0={})", lambda e: _krr(3, e), [(2, _TWO), (2, _FIVE)], 1),
     ("krr(k=3, epsilon0={})", lambda e: _krr(3, e), [(1, _TWO), (1, _THREE), (1, _FIVE)], 0),
+    ("krr(k=2, epsilon0={})", lambda e: _krr(2, e), [(1, _TWO), (1, _THREE), (2, _FIVE), (1, _EIGHT)], 1),
+    ("krr(k=3, epsilon0={})", lambda e: _krr(3, e), [(1, _TWO), (1, _THREE), (1, _FIVE), (1, _EIGHT)], 0),
     ("duchi(epsilon0={})", lambda e: _krr(2, e), [(2, _THREE), (2, _FIVE)], 1),
     ("blh(domain=3, epsilon0={})", lambda e: _hashed(3, 2, e), [(1, _TWO), (1, _FIVE)], 0),
     ("olh(g=2, domain=3, epsilon0={})", lambda e: _hashed(3, 2, e), [(1, _FIVE)], 1),
@@ -121,6 +124,20 @@ def test_no_dataset_is_above_the_bound(
         upper, lower = (float(side[0]) for side in profile(np.array([float(order - 1)])))
         assert exact <= upper * (1 + 1e-12)
         assert lower <= upper
+
+
+@pytest.mark.parametrize(
+    "text", ["krr(k=3, epsilon0={})", "blh(domain=8, epsilon0={})", "laplace(epsilon0={})"]
+)
+def test_many_groups_are_bounded_as_the_worst_of_them(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One bound for all is not below that of any group, and next to the largest of them."""
+    one = _fleet(text, [(900, _TWO), (800, _THREE), (100, _FIVE), (700, _EIGHT)], 0)
+    excess = np.array([0.0, 0.05, 0.1, 0.2, 0.3])
+    together = RoundProfile(one, smoothing=2e-3)(excess).upper
+    monkeypatch.setattr(mixed, "_ONE_BY_ONE", 16)
+    each = RoundProfile(one, smoothing=2e-3)(excess)
+    assert np.all(together >= each.lower)
+    assert np.all(together <= each.upper * 1.05)
 
 
 def _exact_sum(k: int, e: float, victims: int, others: list[tuple[int, float]], order: float) -> float:
