@@ -20,7 +20,6 @@ from shuffle_ledger.accounting.rounds.dominance import fits
 from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
 from shuffle_ledger.accounting.verification.second_method import round_delta
-from tests.tiers import thorough
 
 
 def made(epsilon0: float, reports: int, **fields: Any) -> ShuffledRound:
@@ -79,7 +78,7 @@ def largest(rows: list[list[Fraction]], reports: int, orders: Sequence[Fraction]
     return found
 
 
-@pytest.mark.parametrize("reports", [1, 2, 3, 4, thorough(5)])
+@pytest.mark.parametrize("reports", [1, 2, 3, 4, pytest.param(5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("epsilon0", [0.1, 1.0, 2.0, 4.0])
 def test_bounds_hold_for_all_datasets_of_few_users(epsilon0: float, reports: int) -> None:
     """In fractions: cells of Laplace noise, and the response with blanks itself, for every dataset."""
