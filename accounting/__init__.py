@@ -36,6 +36,7 @@ from shuffle_ledger.accounting.planning.calibration import (
     calibrate,
     calibrate_by,
 )
+from shuffle_ledger.accounting.planning.dummies import Dummies, least_dummies
 from shuffle_ledger.accounting.planning.local_gaussian import LocalGaussianRound, best_local_gaussian
 from shuffle_ledger.accounting.planning.plans import largest_common_epsilon0, place
 from shuffle_ledger.accounting.planning.questions import Curve, certify, curve
@@ -125,6 +126,7 @@ __all__ = [
     "DiscreteGaussian",
     "DistinctElements",
     "Duchi",
+    "Dummies",
     "ErrorBudget",
     "Estimate",
     "FilterCharge",
@@ -180,6 +182,7 @@ __all__ = [
     "interval_text",
     "is_known_policy",
     "largest_common_epsilon0",
+    "least_dummies",
     "lower_column",
     "lower_text",
     "mechanism_of",

@@ -34,9 +34,9 @@ from shuffle_ledger.accounting.randomizers.support_oracles import LocalHash
 _MAXIMUM_GROUPS = 16  # of one fleet: time grows in proportion, by up to a second for each group
 # More groups than this that hide each other are bounded together.
 _ONE_BY_ONE = 3
-# Largest number of reports and of dummies: the law of the number that hide together takes time in proportion
-# to the root of it.
-_MAXIMUM_REPORTS = 10**9
+#: Largest number of reports, and of dummies: the law of the number that hide together takes time in
+#: proportion to the root of it.
+MAXIMUM_DUMMIES = 10**9
 # Room for the round-off of shares, which are rounded down.
 _SHARE_ROOM = 1e-14
 _GROUPS = "groups such as (20000, krr(k=10, epsilon0=1)), each a number of reports and a randomizer"
@@ -95,10 +95,10 @@ class MixedFleet(LocalRandomizer):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", _checked(self.groups))
-        object.__setattr__(self, "dummies", validation.whole("dummies", self.dummies, 0, _MAXIMUM_REPORTS))
+        object.__setattr__(self, "dummies", validation.whole("dummies", self.dummies, 0, MAXIMUM_DUMMIES))
         object.__setattr__(self, "epsilon0", max(one.randomizer.epsilon0 for one in self.groups))
-        if self.reports > _MAXIMUM_REPORTS:
-            raise InvalidParameter("groups", f"{self.reports} reports", f"at most {_MAXIMUM_REPORTS}")
+        if self.reports > MAXIMUM_DUMMIES:
+            raise InvalidParameter("groups", f"{self.reports} reports", f"at most {MAXIMUM_DUMMIES}")
         laws = {None if law is None else law.outputs for law in self._laws}
         if self.dummies and (None in laws or len(laws) > 1):
             expected = (
@@ -266,4 +266,4 @@ def _group(one: object, place: int) -> Group:
     ):
         expected = "a named randomizer that acts on one user's report alone"
         raise InvalidParameter(f"groups[{place}]", getattr(randomizer, "kind", randomizer), expected)
-    return Group(validation.whole(f"groups[{place}]", reports, 1, _MAXIMUM_REPORTS), randomizer)
+    return Group(validation.whole(f"groups[{place}]", reports, 1, MAXIMUM_DUMMIES), randomizer)
