@@ -39,7 +39,7 @@ from shuffle_ledger.ledger.values.windows import Window
 
 Schema = dict[str, Any]
 
-_FINITE = frozenset({"epsilon_budget", "delta_budget", "epsilon_remaining", "epsilon0"})
+_FINITE = frozenset({"epsilon0"})  # budgets and what is left of them: null without a budget of the life
 _RECORDED = ("state", "registered_at", "attempts", "last_error")
 _SIMPLE: Mapping[type, Schema] = {
     bool: {"type": "boolean"},

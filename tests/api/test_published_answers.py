@@ -37,6 +37,9 @@ def _open_everything(server: Server) -> None:
         ("planned", {"policy": "plan", "plan": [{**ROUND, "count": 2}]}),
     ):
         assert server.ask("POST", "/v1/cohorts", json={"name": name, **OPENED, **more}).status_code == 201
+    # A cohort need not have a budget of its life: there its epsilon is null.
+    without_life = {"name": "yearly", "population": 100_000, "windows": WINDOWS}
+    assert server.ask("POST", "/v1/cohorts", json=without_life).status_code == 201
     for name in ("watches", "tablets"):
         set_to = {"epsilon": 0.5, **WHY}
         assert server.ask("PUT", f"/v1/cohorts/{name}/quotas/maps", json=set_to).status_code == 200
@@ -60,6 +63,15 @@ def _decide_everything(server: Server) -> None:
         ).status_code
         == 201
     )
+    yearly = {**ROUND, **DAYS, "cohort": "yearly"}
+    for name, more, status in (
+        ("weekly", {}, 201),
+        ("weekly-refused", {"randomizer": large["randomizer"]}, 409),
+    ):
+        assert (
+            server.ask("POST", "/v1/rounds", json={**yearly, **more, "round_id": name}).status_code == status
+        )
+    assert server.ask("POST", "/v1/rounds/weekly/corrections", json=told).status_code == 200
     leak = {"round": ROUND, **WHY, "round_id": "leak", "collected_on": DAYS["collected_on"]}
     assert server.ask("POST", "/v1/cohorts/watches/incidents", json=leak).status_code == 200
     raised = {"epsilon": 2.0, **WHY}
@@ -68,7 +80,7 @@ def _decide_everything(server: Server) -> None:
 
 
 def _read_everything(server: Server) -> None:
-    for cohort in ("watches", "tablets", "study", "planned", "phones"):
+    for cohort in ("watches", "tablets", "study", "planned", "phones", "yearly"):
         for what in ("", "/budget", "/quotas", "/entries"):
             assert server.ask("GET", f"/v1/cohorts/{cohort}{what}").status_code == 200
         verified = server.ask("POST", f"/v1/cohorts/{cohort}/verification")
