@@ -59,6 +59,10 @@ class Settings(BaseSettings):
     token: SecretStr | None = None  # shown to that server
     authentication_failures: int = Field(default=30, ge=1, le=10**6)  # from one address; forgotten with time
     metrics_cohorts: int = Field(default=20, ge=0, le=1000)  # that used most, named in the metrics
+    # Where a worker answers what it counts, as 127.0.0.1:9808; None: nowhere.
+    worker_metrics: str | None = Field(
+        default=None, pattern=r"^([0-9A-Za-z.-]+|\[[0-9a-fA-F:]+\]):[0-9]{1,5}$"
+    )
     log_format: Literal["console", "json"] = "console"  # of servers, workers and the scheduler
     access_log: bool = True  # a line for each answer of a server
     # Overspent and frozen cohorts that are no alarm any more, with the last entry that the operator knows of.

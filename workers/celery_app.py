@@ -10,7 +10,7 @@ from kombu.connection import Connection
 from kombu.transport import redis
 
 from shuffle_ledger.ledger.settings import Settings
-from shuffle_ledger.workers import worker_logs
+from shuffle_ledger.workers import metrics, worker_logs
 from shuffle_ledger.workers.queues import is_rabbitmq, is_redis, queue_names, work_queues
 from shuffle_ledger.workers.redis_broker import SteadyTransport
 
@@ -60,6 +60,8 @@ def create_app(settings: Settings) -> Celery:
     names = queue_names(settings.queue)
     app = Celery("shuffle-ledger", amqp=_Amqp, broker=broker_url, include=["shuffle_ledger.workers.tasks"])
     app.steps["worker"].add(worker_logs.EndAtHangup)
+    if settings.worker_metrics is not None:
+        app.steps["worker"].add(metrics.OwnPort)
     app.conf.update(
         accept_content=["json"],
         task_serializer="json",

@@ -7,12 +7,14 @@ import logging
 import re
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from celery.exceptions import WorkerShutdown
 from click.testing import CliRunner
@@ -110,6 +112,36 @@ def test_a_worker_process_decides(
     assert verify(store, accountant, numbers="all").ok
     again = [decide(store, accountant, broker, name) for name in ("a", "b", "c")]
     assert again == outcomes  # with no worker running: the answer is in the database
+
+
+@pytest.mark.system
+def test_a_worker_counts_its_tasks_at_a_port_of_its_own(
+    store: Store, broker: Settings, request_round: Callable[[str], RoundRequest], tmp_path: Path
+) -> None:
+    request_round("counted")
+    app = create_app(broker)
+    assert publish(app, "counted")
+    app.send_task(ADMIT_ROUND, args=["unknown"])
+    address = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "shuffle_ledger", "worker", "--no-sweep"]
+    more = {"SHUFFLE_LEDGER_WORKER_METRICS": address}
+
+    def answer() -> str:
+        return httpx.get(f"http://{address}/metrics", timeout=5).text
+
+    with running(broker, tmp_path / "log", *command, more=more) as process:
+        assert isinstance(decide(store, Accountant(), broker, "counted"), Admitted)
+        for _ in range(600):
+            if 'ended="failure"' in answer():
+                break
+            time.sleep(0.1)
+        found = answer()
+        counted = dict(re.findall(r'task_seconds_count\{ended="(\w+)",task="admit_round"\} (\S+)', found))
+        # The round was published twice: by the test, and when it was asked for.
+        assert float(counted["success"]) >= 1
+        assert float(counted["failure"]) == 1
+        assert "shuffle_ledger_worker_tasks_running 0.0" in found
+        assert process.poll() is None
 
 
 def test_a_worker_asks_for_a_while_where_the_database_does_not_answer(
