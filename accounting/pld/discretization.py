@@ -59,6 +59,8 @@ _LATTICE_SHARE = 0.4
 _SHARP_SHARE, _MOST_SHARPENING, _PROBED_ORDERS = 0.5, 0.05, 8
 # Orders at which the effort of a profile is measured, and the fewest that a lattice keeps to save effort.
 _MEASURED_ORDERS, _FEWEST_ORDERS = 8, 32
+# From this number of orders on, the effort of the first lattice is measured before it is taken.
+_MANY_ORDERS = 1000
 # Share of the effort that a model may take.
 _MODEL_SHARE = 1 / 4
 # A sharper profile takes about this many times the effort.
@@ -149,7 +151,8 @@ def from_profile(
         sharper: returns the profile with bounds that are closer by about the given factor; used if the bounds
             alone make the answer too wide; None if there are none.
         cheap: whether orders cost almost no time: the first lattice is then finer.
-        costly: whether orders may be slow, so that a measurement precedes the first lattice.
+        costly: whether orders may be slow, so that a measurement precedes the first lattice, as it does for
+            a lattice of many orders.
         most: about the most array elements that profiles compute; the lattice is coarser, so that bounds are
             wider, if that is not enough.
 
@@ -169,7 +172,8 @@ def from_profile(
     pairs = _Pairing(largest_loss, infinity, precision, bounded)
     # A model is worth less than the profile that it stands for.
     simple, share = (profile, most) if model is None else (model, _MODEL_SHARE * most)
-    if costly and share < math.inf:
+    slow = costly or (not cheap and first.positions.size > _MANY_ORDERS)
+    if slow and share < math.inf:
         first = first.thinned(max(int(share / _effort_of_one(simple, first)), _FEWEST_ORDERS))
     if model is None:
         return _refined(profile, first, pairs, most, sharper)[1]

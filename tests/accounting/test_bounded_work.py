@@ -263,6 +263,8 @@ SLOW_LOSSES: list[Any] = [
         {"sampled_from": 20_289, "honest_fraction": 0.5},
         (2.5, 3.1),
     ),
+    # Many orders of a law of few components.
+    ("joint(bounded_laplace(epsilon0=0.5), krr(k=1000000, epsilon0=20))", 3000, {}, (20.49974, 20.49976)),
 ]
 
 
