@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.accountant import DEFAULT_PRECISION, Accountant
 from shuffle_ledger.accounting.certificate import Certificate
 from shuffle_ledger.accounting.errors import InvalidParameter
-from shuffle_ledger.accounting.numeric.bracketing import least_true
+from shuffle_ledger.accounting.numeric.effort import MOST_EFFORT, counted
 from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers.mixed import MAXIMUM_DUMMIES, MixedFleet
 from shuffle_ledger.accounting.randomizers.notation import parse_randomizer
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
 
-_WIDTH = 0.01  # relative distance of the number from one that is too small: less takes more certificates
+# Wanted relative distance of the number from one that is too small. Smaller: more certificates.
+_WIDTH = 0.01
+# The next number aims this share of `_WIDTH` beyond the interpolated one, so that both sides come close.
+_BEYOND_SHARE = 0.4
+# Every how many numbers the range is halved, so that a bad interpolation costs few certificates.
+_HALVED_EVERY = 6
+# While no number meets the target, reports and dummies grow at most by this factor at once.
+_MOST_GROWTH = 1024.0
+# Array elements after which the search ends with the range that it has: some seconds. Larger: a closer
+# number, more time.
+_SEARCH_EFFORT = 1.25 * MOST_EFFORT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +37,8 @@ class Dummies:
     Attributes:
         dummies: the number for each round.
         dummies_beyond: a smaller number that was tried and is not certain to meet the target; None if
-            `dummies` is 0. The two are at most one percent apart, or neighbours.
+            `dummies` is 0. The two are at most one percent apart, or neighbours, except where certificates
+            are slow: the search then ends after some seconds, and the two say how wide the answer is.
         round: the round with its dummies.
         certificate: epsilon of the rounds together.
     """
@@ -66,29 +79,85 @@ def least_dummies(
     fleet = _fleet(parse_randomizer(randomizer), reports)
     accountant = Accountant(precision=precision)
 
-    def with_dummies(number: float) -> ShuffledRound:
-        added = MixedFleet(groups=fleet.groups, dummies=math.ceil(number))
-        return ShuffledRound(randomizer=added, reports=reports)
+    def with_dummies(number: int) -> ShuffledRound:
+        return ShuffledRound(randomizer=MixedFleet(groups=fleet.groups, dummies=number), reports=reports)
 
-    def epsilon_of(number: float) -> float:
-        return accountant.certify({with_dummies(number): rounds}, delta=delta).epsilon_upper
+    def excess_of(number: int) -> float:
+        found = accountant.certify({with_dummies(number): rounds}, delta=delta).epsilon_upper
+        return _log_ratio(found, target)
 
     with_dummies(1)  # refuses randomizers whose dummies have no law
-    number, beyond = 0, None
-    if epsilon_of(0) > target:
-        found = least_true(
-            lambda number: epsilon_of(number) <= target,
-            start=min(reports, MAXIMUM_DUMMIES),
-            least=1,
-            most=MAXIMUM_DUMMIES,
-            width=_WIDTH,
-        )
-        if found is None:
-            expected = f"a target that {MAXIMUM_DUMMIES} dummies meet"
-            raise InvalidParameter("epsilon", exact_text(target), expected)
-        number, beyond = math.ceil(found[0]), math.ceil(found[1] or 0)
-    certificate = accountant.certify({with_dummies(number): rounds}, delta=delta)
-    return Dummies(dummies=number, dummies_beyond=beyond, round=with_dummies(number), certificate=certificate)
+    enough, beyond = _searched(excess_of, reports)
+    if enough is None:
+        expected = f"a target that {MAXIMUM_DUMMIES} dummies meet"
+        raise InvalidParameter("epsilon", exact_text(target), expected)
+    certificate = accountant.certify({with_dummies(enough): rounds}, delta=delta)
+    return Dummies(dummies=enough, dummies_beyond=beyond, round=with_dummies(enough), certificate=certificate)
+
+
+class _Tried(NamedTuple):
+    """A number of dummies, and the logarithm of its epsilon over the target."""
+
+    number: int
+    excess: float
+
+
+def _log_ratio(epsilon: float, target: float) -> float:
+    """Returns `log(epsilon / target)`: at most 0 exactly if epsilon is at most the target."""
+    if min(epsilon, target) <= 0:
+        return -math.inf if epsilon <= target else math.inf
+    found = math.log(epsilon) - math.log(target)
+    return min(found, 0.0) if epsilon <= target else max(found, math.ulp(0.0))
+
+
+def _searched(excess_of: Callable[[int], float], reports: int) -> tuple[int | None, int | None]:
+    """Returns a number at which the excess is at most 0, and a smaller one that was tried at which it is not;
+    the second is None if the first is 0, the first if the largest number is not enough.
+
+    Epsilon is about a power of reports and dummies together, so lines between logarithms find the number.
+    """
+    low, high = _Tried(0, excess_of(0)), None
+    if low.excess <= 0:
+        return 0, None
+    tried = [low]
+    with counted() as effort:
+        while high is None or high.number - low.number > max(1.0, _WIDTH * low.number):
+            if high is not None and effort.spent > _SEARCH_EFFORT:
+                break
+            number = _grown(tried, reports) if high is None else _between(low, high, tried, reports)
+            found = _Tried(number, excess_of(number))
+            tried.append(found)
+            if found.excess <= 0:
+                high = found
+            elif number >= MAXIMUM_DUMMIES:
+                return None, number
+            else:
+                low = found
+    return high.number, low.number
+
+
+def _grown(tried: list[_Tried], reports: int) -> int:
+    """Returns a larger number: that with which epsilon, falling like the root of reports and dummies, meets
+    the target, but at least twice as many reports and dummies, then 4, 16 and 256 times."""
+    low = tried[-1]
+    known = low.excess if math.isfinite(low.excess) else 0.0
+    factor = math.exp(min(2 * known + _WIDTH, math.log(_MOST_GROWTH)))
+    factor = max(factor, math.ldexp(1.0, 1 << min(len(tried) - 1, 3)))
+    return max(min(math.ceil((low.number + reports) * factor) - reports, MAXIMUM_DUMMIES), low.number + 1)
+
+
+def _between(low: _Tried, high: _Tried, tried: list[_Tried], reports: int) -> int:
+    """Returns a number between two: slightly beyond that at which a line through the two nearest numbers is
+    0, on the side that was not tried last."""
+    start, end = (math.log(one.number + reports) for one in (low, high))
+    known = sorted((one for one in tried if math.isfinite(one.excess)), key=lambda one: abs(one.excess))[:2]
+    middle = (start + end) / 2
+    if len(tried) % _HALVED_EVERY and len(known) == 2 and known[0].excess != known[1].excess:
+        (x, y), (x2, y2) = ((math.log(one.number + reports), one.excess) for one in known)
+        middle = min(max(x - y * (x2 - x) / (y2 - y), start), end)
+    side = 1 if tried[-1].excess > 0 else -1
+    number = (math.exp(middle) - reports) * (1 + side * _BEYOND_SHARE * _WIDTH)
+    return min(max(round(number), low.number + 1), high.number - 1)
 
 
 def _fleet(randomizer: object, reports: int) -> MixedFleet:
