@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from shuffle_ledger.accounting import validation
-from shuffle_ledger.accounting.certificate import Certificate, Interval, RenyiBound
+from shuffle_ledger.accounting.certificate import Certificate, ErrorBudget, Interval, RenyiBound
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.filters.charges import KnownBounds, charge_of
 from shuffle_ledger.accounting.filters.filter_set import FilterCharge, FilterSet
-from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT, keep_freed_memory
+from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT, UNIT_ROUND_OFF, keep_freed_memory
 from shuffle_ledger.accounting.numeric.effort import MOST_EFFORT
 from shuffle_ledger.accounting.pld.approximate import (
     ROUNDED,
@@ -338,6 +338,8 @@ class Accountant:
 
     def _epsilon(self, rounds: Mapping[ShuffledRound, int], asked: tuple[str, float]) -> Certificate:
         delta = asked[1]
+        if self._certain_mass(rounds) > delta:
+            return _infinite(delta, sum(rounds.values()))
         above, below, count = self._compositions(rounds)
         slack = _slack(rounds)
         if count == 0:
@@ -368,6 +370,19 @@ class Accountant:
             error=interval.error(),
             precise=interval.is_within(self.precision),
         )
+
+    def _certain_mass(self, rounds: Mapping[ShuffledRound, int]) -> float:
+        """Returns a lower bound on the mass at infinite loss of all rounds together, without a search for the
+        worst pair of inputs. Only rounds count that have an impossible output and whose losses are not in
+        memory."""
+        spared = 0.0  # logarithm of the probability that no round has an infinite loss
+        for one, count in rounds.items():
+            table = one.randomizer
+            may_exclude = isinstance(table, DecomposedRandomizer) and math.isinf(table.epsilon0)
+            if may_exclude and one.certain_reports is not None and not self.knows(one):
+                mass = RoundProfile(one, smoothing=_CHECK_SMOOTHING).infinity
+                spared += count * math.log1p(-min(mass, 1 - UNIT_ROUND_OFF))
+        return -math.expm1(spared) * (1 - 1e-9)
 
     def _promised(self, rounds: Mapping[ShuffledRound, int]) -> Promise:
         """Returns the sum of the rounds' own guarantees."""
@@ -632,6 +647,19 @@ def _known_bounds(shuffled: ShuffledRound) -> KnownBounds | None:
     if not isinstance(randomizer, WholeRelease) or shuffled.sampled_from is not None:
         return None
     return KnownBounds(randomizer.gaussian_mu, randomizer.renyi_bound, randomizer.finite_loss)
+
+
+def _infinite(delta: float, count: int) -> Certificate:
+    """Returns the answer where the mass at infinite loss is certainly above delta."""
+    return Certificate(
+        epsilon_upper=math.inf,
+        epsilon_lower=math.inf,
+        delta_upper=delta,
+        delta_lower=delta,
+        rounds=count,
+        error=ErrorBudget(discretization=0.0, truncation=0.0, round_off=0.0),
+        precise=True,
+    )
 
 
 def _leaves_open(certificate: Certificate, budget: float) -> bool:

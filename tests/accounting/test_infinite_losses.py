@@ -17,6 +17,7 @@ from shuffle_ledger.accounting import Accountant, ShuffledRound, Table, attack_e
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPairs
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.amplification.worst_pair.table_rows import TablePairs
+from shuffle_ledger.accounting.numeric.effort import counted
 from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
 
 Rows = list[list[Fraction]]
@@ -108,6 +109,28 @@ def test_an_impossible_output_that_is_rare_leaves_the_rest_narrow(written: str) 
     found = Accountant().certify({shuffled: 1}, delta=1e-6)
     assert found.precise
     assert 0 < found.epsilon_lower <= found.epsilon_upper <= found.epsilon_lower * 1.001
+
+
+@pytest.mark.slow
+def test_an_impossible_output_that_is_likely_needs_no_search_of_a_worst_pair() -> None:
+    """The mass at infinite loss alone is above delta: the same answer as from the loss, without sums."""
+    rows = np.random.default_rng(1).dirichlet(np.full(12, 3.0), 10)
+    rows[1:, 0] = 0
+    one = ShuffledRound(randomizer=_table((rows / rows.sum(axis=1, keepdims=True)).tolist()), reports=1000)
+    other = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=1)"), reports=1000)
+    searched, accountant = Accountant(), Accountant()
+    with counted() as search:
+        loss = searched.privacy_loss(one)
+    assert loss.lower.infinity > 0.01
+    for rounds in ({one: 1}, {one: 3}, {one: 1, other: 5}):
+        with counted() as effort:
+            found = accountant.certify(rounds, delta=1e-3)
+        assert effort.spent < search.spent / 10
+        assert found == searched.certify(rounds, delta=1e-3)
+        assert found.epsilon_lower == math.inf
+    assert not accountant.knows(one)
+    above = 1 - (1 - loss.upper.infinity) ** 3 + 1e-6
+    assert searched.certify({one: 3}, delta=above) == accountant.certify({one: 3}, delta=above)
 
 
 @pytest.mark.parametrize(
