@@ -33,7 +33,7 @@ from shuffle_ledger.accounting.randomizers.support_oracles import LocalHash
 
 _MAXIMUM_GROUPS = 16  # of one fleet: time grows in proportion, by up to a second for each group
 # More groups than this that hide each other are bounded together.
-_ONE_BY_ONE = 3
+ONE_BY_ONE = 3
 #: Largest number of reports, and of dummies: the law of the number that hide together takes time in
 #: proportion to the root of it.
 MAXIMUM_DUMMIES = 10**9
@@ -160,7 +160,7 @@ class MixedFleet(LocalRandomizer):
         return [
             place
             for place, group in enumerate(self.groups)
-            if len(alike[place]) <= _ONE_BY_ONE
+            if len(alike[place]) <= ONE_BY_ONE
             or place == max(alike[place], key=lambda one: self.groups[one].randomizer.epsilon0)
         ]
 
@@ -183,7 +183,7 @@ class MixedFleet(LocalRandomizer):
         own, found = laws[place], [Others(self.groups[place].reports - 1, 0.0)]
         if own is None:
             return found
-        if len(alike) > _ONE_BY_ONE:
+        if len(alike) > ONE_BY_ONE:
             place = min(alike, key=lambda one: self.groups[one].randomizer.epsilon0)
         found = [
             Others(group.reports - (other == place), law.share)

@@ -26,6 +26,7 @@ from shuffle_ledger.ledger.evidence.conditions import (
     POLICY_UNKNOWN,
     PRIVACY_UNIT,
     PRIVACY_UNIT_OF_SEVERAL,
+    Condition,
     interaction_of,
     unit_of_period,
 )
@@ -127,16 +128,20 @@ def make_statement(
         made_at=made_at,
         software=f"shuffle-ledger {version('shuffle-ledger')}",
         numerical_policy=NUMERICAL_POLICY,
-        conditions=(
-            *CONDITIONS,
-            *([OF_AUDIENCES] if any(map(_has_audiences, made)) else []),
-            *([OF_SEVERAL_REPORTS] if any(map(_has_several_reports, made)) else []),
-            *([OF_CAPS] if any(each.promise.rounds_per_user for each in made) else []),
-            *([OF_WINDOWS] if any(each.promise.windows or each.promise.period for each in made) else []),
-        ),
+        conditions=_conditions(made),
         cohorts=made,
         checkpoint=checkpoint,
         promises=promises,
+    )
+
+
+def _conditions(made: Iterable[CohortStatement]) -> tuple[Condition, ...]:
+    return (
+        *CONDITIONS,
+        *([OF_AUDIENCES] if any(map(_has_audiences, made)) else []),
+        *([OF_SEVERAL_REPORTS] if any(map(_has_several_reports, made)) else []),
+        *([OF_CAPS] if any(each.promise.rounds_per_user for each in made) else []),
+        *([OF_WINDOWS] if any(each.promise.windows or each.promise.period for each in made) else []),
     )
 
 

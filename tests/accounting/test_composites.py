@@ -350,7 +350,7 @@ def test_laplace_of_many_is_enclosed_by_a_finer_grid(reports: int, epsilon: floa
 
     a, b = mass(0.0), mass(1.0)
     fine = _blanket_lower(Decomposition(a, b, np.minimum(a, b)), reports, epsilon)
-    bounds = _bounds(f"laplace(epsilon0={epsilon0})", reports, [math.expm1(epsilon)])
+    bounds = _bounds(f"laplace(epsilon0={epsilon0})", reports, [math.expm1(epsilon)], analysis="blanket")
     assert fine <= bounds.upper[0]
     assert bounds.lower[0] <= fine * 1.02
     assert bounds.upper[0] <= bounds.lower[0] * 1.02

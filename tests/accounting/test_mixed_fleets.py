@@ -134,7 +134,7 @@ def test_many_groups_are_bounded_as_the_worst_of_them(text: str, monkeypatch: py
     one = _fleet(text, [(900, _TWO), (800, _THREE), (100, _FIVE), (700, _EIGHT)], 0)
     excess = np.array([0.0, 0.05, 0.1, 0.2, 0.3])
     together = RoundProfile(one, smoothing=2e-3)(excess).upper
-    monkeypatch.setattr(mixed, "_ONE_BY_ONE", 16)
+    monkeypatch.setattr(mixed, "ONE_BY_ONE", 16)
     each = RoundProfile(one, smoothing=2e-3)(excess)
     assert np.all(together >= each.lower)
     assert np.all(together <= each.upper * 1.05)

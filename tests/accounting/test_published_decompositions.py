@@ -130,7 +130,7 @@ def test_figures_2_and_3_randomizers(
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon0", [0.1, 4.0])
 def test_figure_3_laplace_noise_on_a_bit(epsilon0: float) -> None:
-    _, certificate = _certificate(f"laplace(epsilon0={epsilon0})")
+    _, certificate = _certificate(f"laplace(epsilon0={epsilon0})", analysis="blanket")
     _check(certificate, _laplace(epsilon0))
 
 

@@ -55,7 +55,7 @@ FEBRUARY = "expected a date as YYYY-MM-DD: February 2026 has 28 days"
         (
             "analysis",
             "loose",
-            "analysis: got loose, expected one of 'clone', 'clone-identical', 'tight', 'blanket', 'exact' or",
+            "analysis: got loose, expected one of 'clone', 'clone-identical', 'tight', 'blanket', 'exact',",
         ),
         ("collected_on", "1.2.2025", "collected_on: got 1.2.2025, expected a date as YYYY-MM-DD"),
         ("collected_on", "9999-12-31", f"collected_on: got 9999-12-31, {YEARS}"),

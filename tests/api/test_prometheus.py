@@ -134,7 +134,8 @@ class Prometheus:
         (folder / "alerts.yml").write_text(rules)
         config = yaml.safe_load((DEPLOY / "prometheus.yml").read_text("utf-8"))
         config["global"] = {"scrape_interval": "100ms", "evaluation_interval": "100ms"}
-        (scrape,) = config["scrape_configs"]
+        scrape, _ = config["scrape_configs"]  # the other one is of a worker's own port
+        config["scrape_configs"] = [scrape]
         scrape["authorization"]["credentials_file"] = str(folder / "token")
         scrape["static_configs"] = [{"targets": targets}]
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))

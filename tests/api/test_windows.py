@@ -162,7 +162,8 @@ def test_only_its_windows_may_limit_a_cohort(server: Server, client: LedgerClien
     page = reader.get("/cohorts/tablets").text
     week = client.budget("tablets")
     assert f"{used_percent(week.epsilon_spent_upper, WEEK.epsilon)} <span" in page
-    assert "A budget of each period" in reader.get("/").text
+    (promise,) = week.promises
+    assert promise.period in reader.get("/").text
 
 
 def test_a_budget_over_http_shows_what_a_window_alone_was_charged(

@@ -62,7 +62,7 @@ PLANTED = {
     "ledger/errors.py": ("import shuffle_ledger.workers.dispatch", "import rich"),
     "ledger/machine/filters.py": ("import os", "import numpy", "import shuffle_ledger.ledger.values"),
     "ledger/storage/tables.py": ("import shuffle_ledger.ledger.decisions.admission",),
-    "ledger/client/client.py": ("import fastapi",),
+    "ledger/client/client.py": ("import fastapi", "import prometheus_client"),
     "ledger/telemetry/hooks.py": ("import opentelemetry",),
     "ledger/decisions/admission.py": ("import shuffle_ledger.accounting.pld.composition",),
     "workers/dispatch.py": ("import shuffle_ledger.ledger.storage.store",),

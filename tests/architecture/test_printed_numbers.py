@@ -21,6 +21,7 @@ _SECONDS, _PLACES, _WHOLE = "seconds", "coordinates of a drawing", "a whole numb
 ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("accounting/pld/composition.py", "round(…)"): (1, _WHOLE),
     ("accounting/planning/calibration.py", "round(…)"): (2, _WHOLE),
+    ("accounting/planning/dummies.py", "round(…)"): (1, _WHOLE),
     ("accounting/numeric/bracketing.py", "round(…)"): (1, _WHOLE),
     ("accounting/pld/tilting.py", "round(…)"): (1, _WHOLE),
     ("accounting/randomizers/support_oracles.py", "round(…)"): (2, _WHOLE),
@@ -41,7 +42,7 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("ledger/api/pages/templates/parts.html.jinja", "'%.2f'"): (1, _PLACES),
     ("cli/commands/health.py", ".0f"): (1, _SECONDS),
     ("cli/rendering/statements/drawings.py", ".0e"): (1, "ticks of an axis, at powers of ten"),
-    ("cli/rendering/statements/statement.html.jinja", "|round(2)"): (2, _PLACES),
+    ("cli/rendering/statements/statement.html.jinja", "|round(2)"): (3, _PLACES),
     ("cli/rendering/statements/statement.html.jinja", ".format("): (1, "a number of rows"),
 }
 

@@ -105,6 +105,8 @@ def said_of_any_round(store: Store, entry: LedgerEntry) -> dict[str, object]:
     assert stored.registered_at <= said.pop("recorded_at")
     for name in ("cohort", "round_id"):
         assert said.pop(name) == request[name]
+    if "message" in details:  # it names the budget
+        details["message"] = details["message"].replace(f"the budget of {request['cohort']}:", "it:")
     return said
 
 

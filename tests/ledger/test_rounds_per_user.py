@@ -111,7 +111,7 @@ def test_settling_correcting_and_incidents_raise_the_largest_and_voids_lower_not
     assert statement.cohorts[0].promise.rounds_per_user == 3
     (said,) = (each for each in statement.conditions if each.name == "A limited number of rounds")
     assert "admitted rounds" in said.holds_when
-    assert "Incidents are charged beside these" in said.holds_when
+    assert "incidents are charged beside these" in said.holds_when
     (found,) = verify_bundle(make_bundle(desk.store, ["watches"]).data, desk.accountant).cohorts
     assert found.promise_kept
 

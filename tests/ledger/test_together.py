@@ -65,6 +65,9 @@ def said(entry: LedgerEntry) -> dict[str, Any]:
         for name, value in mapping["details"].items()
         if name not in ("request", "registration", "registered_at")
     }
+    if "message" in mapping["details"]:  # it names the budget
+        message = mapping["details"]["message"]
+        mapping["details"]["message"] = message.replace(f"the budget of {mapping['cohort']}:", "it:")
     return {
         name: value for name, value in mapping.items() if name not in ("cohort", "round_id", "recorded_at")
     }
