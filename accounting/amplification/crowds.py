@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shuffle_ledger.accounting.amplification.profiles import MechanismProfile
-from shuffle_ledger.accounting.numeric.arrays import FloatArray, IndexArray, running_sums
+from shuffle_ledger.accounting.numeric.arrays import TINY, FloatArray, IndexArray, running_sums
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA
 
@@ -188,7 +188,8 @@ class LargestProfile(MechanismProfile):
         for place in sorted(range(len(crude)), key=lambda one: -float(crude[one].sum())):
             part, count = self._parts[place]
             # Where the cheap bound on a part is below the upper bound of the others, that holds for it, too.
-            needed = np.exp(np.minimum(crude[place], 0.0)) > upper
+            # Where the cheap bound is too small for a float, the part is still computed: 0 would be no bound.
+            needed = np.exp(np.minimum(crude[place], 0.0)) + TINY > upper
             if np.any(needed):
                 found = part.bounds(count, excess[needed])
                 upper[needed] = np.maximum(upper[needed], found.upper)
