@@ -129,7 +129,7 @@ class ThinnedProfile(MechanismProfile):
         return ThinnedProfile(share=self.share, bits=self._bits, blanket=blanket)
 
     def crude_log(self, honest: int, excess: FloatArray) -> FloatArray:
-        """See `MechanismProfile.crude_log`: the blanket's bound is nowhere below the smaller one's."""
+        """See `MechanismProfile.crude_log`: the blanket's, which bounds the divergence in any case."""
         return self._blanket.crude_log(honest, excess)
 
     def estimated_log(self, crude: FloatArray) -> FloatArray:
