@@ -36,7 +36,7 @@ _STRIDES_SHARE = 1e-3
 # Cells begin at these numbers, in deviations above the mean: fewer reports have a larger profile. With more
 # cells bounds are closer, and take time in proportion.
 _ENDS = (-8.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0)
-_MOST_SINGLE = 24  # up to so many numbers, each has one cell
+_MOST_SINGLE = 24  # largest number of numbers that have a cell each
 _MOST_CRUDE = 4  # cells of a crude bound
 # Relative room for the round-off of probabilities.
 _MASS_ROOM = 1e-8

@@ -46,7 +46,7 @@ def present(document: Json, people: Callable[[], RenderableType], *, as_json: bo
 
 
 def watched(show: Callable[[], Shown], seconds: float | None) -> Shown:
-    """Shows something once, or every so many seconds until Ctrl-C; returns what `show` returned last."""
+    """Shows something once, or again after each pause until Ctrl-C; returns what `show` returned last."""
     shown_last = show()
     with suppress(KeyboardInterrupt):
         while seconds is not None:

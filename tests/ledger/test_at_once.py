@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from typing import Any
 
 import psycopg
@@ -92,6 +94,28 @@ def test_the_entries_are_those_of_two_steps(
             assert one_said == two_said
     report = verify(watches, accountant, numbers="all")
     assert report.ok, report
+
+
+def test_a_refusal_rounds_what_a_budget_would_be_and_is_up(
+    watches: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    """Six refusals: of one alone, the digits might round up by chance."""
+    refused: list[Refused] = []
+    for number in range(60):
+        asked = make_request(f"one-{number}", cohort="watches", reports=200 + 7 * number)
+        outcome, _ = register_and_admit(watches, accountant, asked, actor="tester")
+        refused += [outcome] if isinstance(outcome, Refused) else []
+        if len(refused) == 6:
+            break
+    assert len(refused) == 6
+    for each in refused:
+        found = re.search(r"it would be (\S+) of 1\.5 \((\S+) used\)\.", each.message)
+        assert found is not None, each.message
+        would_be, used = map(Fraction, found.groups())
+        assert each.epsilon_requested_upper is not None
+        assert Fraction(each.epsilon_requested_upper) <= would_be
+        assert would_be < Fraction(each.epsilon_requested_upper) * Fraction(1_000_011, 1_000_000)
+        assert Fraction(each.epsilon_spent_upper) <= used
 
 
 def said_of_any_round(store: Store, entry: LedgerEntry) -> dict[str, object]:
