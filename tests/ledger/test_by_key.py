@@ -42,7 +42,7 @@ TIMES, FEW_TIMES, TOGETHER = 40, 10, 5
 STEPS_TOGETHER = 20
 FEW_STEPS = 50  # less than one for each round
 READ = "SELECT indexrelname, idx_tup_read FROM pg_stat_user_indexes"
-ATTEMPTS_MAX = 3
+ATTEMPTS_MAX = 8  # a slow path fails all of them
 READ_MAX = 8.0  # rows for each decision: several statements find the same one
 
 
