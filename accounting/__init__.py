@@ -28,7 +28,6 @@ from shuffle_ledger.accounting.filters.filter_set import (
     share_of_budget,
 )
 from shuffle_ledger.accounting.mechanisms import Estimate, Mechanism, mechanism_of
-from shuffle_ledger.accounting.notebooks import html_table, interval_text
 from shuffle_ledger.accounting.planning.calibration import (
     CALIBRATION_POLICIES,
     Calibration,
@@ -44,6 +43,7 @@ from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
 from shuffle_ledger.accounting.pld.pair_bounds import RoundLoss
 from shuffle_ledger.accounting.printed_numbers import (
     exact_text,
+    interval_text,
     lower_column,
     lower_text,
     upper_column,
@@ -178,7 +178,6 @@ __all__ = [
     "from_dp_accounting",
     "given_text",
     "honest_share",
-    "html_table",
     "interval_text",
     "is_known_policy",
     "largest_common_epsilon0",

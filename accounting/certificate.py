@@ -6,7 +6,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-from shuffle_ledger.accounting.notebooks import html_table, interval_text
+from shuffle_ledger.accounting.printed_numbers import interval_text
 
 #: Version of everything that can change a number; any such change gets a new name.
 NUMERICAL_POLICY = "shuffle-ledger-numerics-31"
@@ -77,17 +77,6 @@ class Certificate:
         """Returns the interval in few digits: lower bounds are rounded down, upper bounds up."""
         width = "" if self.precise else ", wider than asked"
         return f"<Certificate: epsilon {self._epsilon()}, delta {self._delta()}, rounds {self.rounds}{width}>"
-
-    def _repr_html_(self) -> str:
-        """Returns the same as a table, for notebooks."""
-        rows = {
-            "epsilon": self._epsilon(),
-            "delta": self._delta(),
-            "rounds": f"{self.rounds:,}",
-            "width": "as narrow as asked" if self.precise else "wider than asked",
-            "method": self.method,
-        }
-        return html_table("Certificate", rows)
 
     def _epsilon(self) -> str:
         return interval_text(self.epsilon_lower, self.epsilon_upper)

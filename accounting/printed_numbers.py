@@ -43,6 +43,16 @@ def exact_text(value: float) -> str:
     return repr(float(value) or 0.0).removesuffix(".0")  # zero has no sign
 
 
+def interval_text(lower: float, upper: float) -> str:
+    """Returns a certified interval as "LOWER to UPPER", or as one number if both ends are equal.
+
+    Guarantee: the first number is at most `lower`, and the second is at least `upper`.
+    """
+    if lower == upper:
+        return exact_text(upper)
+    return f"{lower_text(lower)} to {upper_text(upper)}"
+
+
 def upper_column(value: float, *, decimals: int) -> str:
     """Returns an upper bound with `decimals` decimals, rounded up, for a column of numbers."""
     return _column(value, decimals, ROUND_CEILING)

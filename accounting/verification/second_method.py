@@ -6,7 +6,6 @@ is found. There are no contours, no smoothing and no tilting.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,12 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from shuffle_ledger.accounting.amplification.binary_reports.law import BitLaw
-from shuffle_ledger.accounting.amplification.binary_reports.thinned import ThinnedProfile
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition, with_silence
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
-from shuffle_ledger.accounting.randomizers.base import BINARY_RESPONSE, EXACT, DecomposedRandomizer
+from shuffle_ledger.accounting.randomizers.base import OF_CERTAIN_NUMBERS, DecomposedRandomizer
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
 
 #: Largest relative distance at which the second answer confirms the first one.
@@ -34,11 +31,7 @@ _MOST_POINTS = 1 << 17
 # Masses below this are cut off after a convolution. It is above the round-off, or laws would never become
 # shorter.
 _SMALLEST_KEPT_MASS = 1e-15
-# Largest number of other users whose every dataset is summed; of more, this many datasets next to either end,
-# in growing steps, are. How far the law of a number of ones is summed, in deviations; and the most reports.
-_MOST_OTHERS = 300
-_NUMBERS_NEAR_AN_END = 60
-_TRUSTED_REACH = 9.0
+# Most reports of a round that is answered for.
 _MOST_REPORTS = 10**10
 
 
@@ -104,30 +97,20 @@ class _Law(NamedTuple):
 
 
 def round_delta(shuffled: ShuffledRound, epsilon: float) -> float | None:
-    """Returns about the round's delta at `epsilon >= 0`, without its slack.
+    """Returns about the round's delta at `epsilon >= 0`, without its slack: the law of one report's gain is
+    convolved with itself.
 
-    The law of one report's gain is convolved with itself; by the analysis `exact` numbers of ones are added.
-    The result is None where reports are not randomized one by one, in partly honest samples, for several
-    reports of a user or more than 1e10 reports, and if the lattices disagree.
+    The result is None for analyses that are not sums over decompositions (`exact`, `binary-response`), where
+    reports are not randomized one by one, in partly honest samples, for several reports of a user or more
+    than 1e10 reports, and if the lattices disagree.
     """
     randomizer, reports = shuffled.randomizer, shuffled.certain_reports
     if not isinstance(randomizer, DecomposedRandomizer) or shuffled.reports_per_user > 1:
         return None
-    if reports is None or reports > _MOST_REPORTS:
+    if reports is None or reports > _MOST_REPORTS or shuffled.analysis in OF_CERTAIN_NUMBERS:
         return None
     rate = reports / shuffled.honest_users
     excess = math.expm1(epsilon) / rate
-    if shuffled.analysis == EXACT and (law := randomizer.bit_law) is not None:
-        return rate * _largest_of_bits(law.a, law.b, reports, excess)
-    if shuffled.analysis == BINARY_RESPONSE:
-        return _of_binary_response(shuffled, reports, rate, excess)
-    return _by_gains(shuffled, reports, rate, excess)
-
-
-def _by_gains(shuffled: ShuffledRound, reports: int, rate: float, excess: float) -> float | None:
-    """Returns about the round's delta at the order `1 + rate excess` by the law of a report's gain; None if
-    the lattices disagree."""
-    randomizer = shuffled.randomizer
     analysis = randomizer.analysis(str(shuffled.analysis))
     if math.log1p(excess) >= analysis.largest_loss:
         return 0.0
@@ -137,52 +120,6 @@ def _by_gains(shuffled: ShuffledRound, reports: int, rate: float, excess: float)
         max(_gain(one, reports, excess, points) for one in pairs) for points in _POINTS_PER_DEVIATION
     )
     return rate * analysis.weight * fine if abs(fine - rough) <= AGREEMENT / 4 * fine else None
-
-
-def _of_binary_response(shuffled: ShuffledRound, reports: int, rate: float, excess: float) -> float | None:
-    """Returns about the smaller delta of the blanket and of binary randomized response with blanks, of which
-    the number of bits is in the same cells as the analysis has; None if the lattices disagree."""
-    profile = shuffled.randomizer.profile(BINARY_RESPONSE, participation=1.0, smoothing=1.0, outcomes=0)
-    found = []
-    if not isinstance(profile, ThinnedProfile) or profile.has_blanket(reports):
-        found.append(_by_gains(shuffled, reports, rate, excess))
-    if isinstance(profile, ThinnedProfile) and profile.has_blanks(reports):
-        law, total = BitLaw.of_response(shuffled.randomizer.epsilon0), 0.0
-        numbers = scipy.stats.binom(reports - 1, profile.share)
-        cells = profile.cells(reports)
-        for (fewest, most), (after, _) in itertools.pairwise([*cells, (reports + 1, 0)]):
-            weight = float(numbers.cdf(after - 2) - numbers.cdf(fewest - 2))
-            order = excess * reports / most
-            total += weight * _largest_of_bits(law.a, law.b, fewest, order)
-        found.append(rate * profile.share * total)
-    return None if None in found else min(one for one in found if one is not None)
-
-
-def _largest_of_bits(a: float, b: float, honest: int, excess: float) -> float:
-    """Returns the largest divergence of bits that are 1 with probability a or b, over the numbers of others
-    with either. Of many others, numbers next to all and to none are tried, where the largest one is or nearly
-    is."""
-    others = honest - 1
-    numbers: Sequence[int] = range(honest)
-    if others > _MOST_OTHERS:
-        near = np.unique(np.geomspace(1, _MOST_OTHERS, _NUMBERS_NEAR_AN_END).astype(int) - 1).tolist()
-        numbers = [*near, *(others - one for one in near)]
-    found = 0.0
-    for first in numbers:
-        hidden = np.convolve(_binomial(first, a), _binomial(others - first, b))
-        one, other = (np.convolve(hidden, [1 - p, p]) for p in (a, b))
-        for p, q in ((one, other), (other, one)):
-            found = max(found, float(np.maximum(p - q - excess * q, 0.0).sum()))
-    return found
-
-
-def _binomial(trials: int, chance: float) -> FloatArray:
-    """Returns the masses of a binomial law up to far from its mean."""
-    reach = _TRUSTED_REACH * math.sqrt(trials * chance * (1 - chance)) + _TRUSTED_REACH**2
-    low = max(0, math.floor(trials * chance - reach))
-    high = min(trials, math.ceil(trials * chance + reach))
-    law: FloatArray = scipy.stats.binom.pmf(np.arange(low, high + 1), trials, chance)
-    return law
 
 
 def _gain(masses: Decomposition, reports: int, excess: float, resolution: int) -> float:

@@ -14,8 +14,6 @@ from shuffle_ledger.accounting import (
     FilterReading,
     ShuffledRound,
     exact_text,
-    html_table,
-    interval_text,
     lower_text,
     upper_text,
 )
@@ -125,26 +123,8 @@ class BudgetStatement:
         return (
             f"<BudgetStatement of {self.cohort!r}, {self.status}: spent at most"
             f" {upper_text(self.epsilon_spent_upper)} of {exact_text(self.epsilon_budget)} at delta"
-            f" {exact_text(self.delta_budget)}, {self._left()}>"
+            f" {exact_text(self.delta_budget)}, left at least {lower_text(self.epsilon_remaining)}>"
         )
-
-    def _left(self) -> str:
-        return f"left at least {lower_text(self.epsilon_remaining)}"
-
-    def _repr_html_(self) -> str:
-        """The same as a table, for notebooks."""
-        rows = {
-            "status": self.status,
-            "policy": self.policy,
-            "population": f"{self.population:,}",
-            "budget": f"epsilon {exact_text(self.epsilon_budget)} at delta {exact_text(self.delta_budget)}",
-            "spent": interval_text(self.epsilon_spent_lower, self.epsilon_spent_upper),
-            "left, at least": self._left().removeprefix("left at least "),
-            "rounds admitted": f"{self.rounds_admitted:,}",
-            "rounds refused": f"{self.rounds_refused:,}",
-            "method": self.method,
-        }
-        return html_table(f"Budget of cohort {self.cohort}", rows)
 
 
 @dataclass(frozen=True, kw_only=True)

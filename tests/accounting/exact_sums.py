@@ -211,3 +211,26 @@ class Gains(NamedTuple):
         start = round(reports * mean) - size // 2
         sums = np.arange(start, start + size)
         return float((total[sums % size] * np.maximum(sums, 0)).sum()) * step / reports
+
+
+def bits(a: float, b: float, reports: int, excess: float) -> float:
+    """The largest divergence of bits that are 1 with chance a or b. Of many others, numbers of those who hold
+    the first input next to none and to all are tried, where the largest one is or nearly is."""
+    others = reports - 1
+    near = np.unique(np.geomspace(1, 300, 60).astype(int) - 1).tolist()
+    numbers = range(reports) if others <= 300 else [*near, *(others - one for one in near)]
+    found = 0.0
+    for first in numbers:
+        hidden = np.convolve(_ones(first, a), _ones(others - first, b))
+        one, other = (np.convolve(hidden, [1 - chance, chance]) for chance in (a, b))
+        for p, q in ((one, other), (other, one)):
+            found = max(found, float(np.maximum(p - (1 + excess) * q, 0.0).sum()))
+    return found
+
+
+def _ones(count: int, chance: float) -> FloatArray:
+    """The law of the number of ones, up to nine deviations and more from its mean."""
+    reach = 9 * math.sqrt(count * chance * (1 - chance)) + 81
+    low, high = max(0, math.floor(count * chance - reach)), min(count, math.ceil(count * chance + reach))
+    law: FloatArray = stats.binom.pmf(np.arange(low, high + 1), count, chance)
+    return law

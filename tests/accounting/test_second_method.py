@@ -19,7 +19,7 @@ ROUNDS = [
     ("generic(epsilon0=1)", {"reports": 1}),
     ("generic(epsilon0=4)", {"reports": 1_000_000}),
     ("generic(epsilon0=2)", {"reports": 500, "analysis": "clone"}),
-    ("krr(k=2, epsilon0=0.5)", {"reports": 3}),
+    ("krr(k=2, epsilon0=0.5)", {"reports": 3, "analysis": "blanket"}),
     ("krr(k=96, epsilon0=2)", {"reports": 30_000}),
     ("krr(k=10, epsilon0=2)", {"reports": 10**9, "analysis": "strong-adversary"}),
     ("krr(k=10, epsilon0=1)", {"reports": 1_000, "participation": 0.1}),
@@ -127,6 +127,8 @@ def test_a_slack_is_part_of_the_second_answer(accountant: Accountant) -> None:
 
 def test_where_it_has_no_answer_it_gives_none(accountant: Accountant) -> None:
     for written, fields in (
+        ("krr(k=2, epsilon0=1)", {"reports": 100}),
+        ("laplace(epsilon0=1)", {"reports": 1_000}),
         ("binomial_histogram(bits=1, p=0.5)", {"reports": 100}),
         ("krr(k=4, epsilon0=1)", {"reports": 100, "sampled_from": 1_000, "honest_fraction": 0.9}),
     ):

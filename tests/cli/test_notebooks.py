@@ -1,10 +1,9 @@
-"""Certificates and budgets in a notebook: short, on their safe sides, and nothing in them is interpreted."""
+"""Certificates and budgets in a notebook: short, and on their safe sides."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -21,7 +20,6 @@ CERTIFICATE = Certificate(
     rounds=52,
     error=ErrorBudget(discretization=1e-6, truncation=0.0, round_off=0.0),
     precise=True,
-    method="<b>numbers & bounds</b>",
 )
 
 
@@ -30,13 +28,6 @@ def test_a_certificate_is_short_and_rounds_its_bounds_outwards() -> None:
     open_ended = dataclasses.replace(CERTIFICATE, epsilon_upper=math.inf, precise=False)
     assert "epsilon 0.100284 to unbounded" in repr(open_ended)
     assert "wider than asked" in repr(open_ended)
-
-
-def test_a_certificates_table_escapes_its_texts() -> None:
-    page = CERTIFICATE._repr_html_()
-    assert "<b>" not in page
-    cells = [cell.text for cell in ET.fromstring(page).iter("td")]  # noqa: S314 - our own text
-    assert cells == ["0.100284 to 0.100287", "1e-06", "52", "as narrow as asked", CERTIFICATE.method]
 
 
 @pytest.fixture
@@ -55,19 +46,13 @@ def statement(phones: Run, monkeypatch: pytest.MonkeyPatch) -> BudgetStatement:
 
 
 @pytest.mark.slow
-def test_a_budget_is_short_safe_and_escaped(statement: BudgetStatement) -> None:
+def test_a_budget_is_short_and_rounds_its_bounds_outwards(statement: BudgetStatement) -> None:
     odd = dataclasses.replace(
         statement,
-        cohort="<script>alert(1)</script>",
+        cohort="phones of 2026",
         epsilon_spent_lower=0.12345649,
         epsilon_spent_upper=0.12345651,
         epsilon_remaining=0.87654349,
     )
     said = "open: spent at most 0.123457 of 1 at delta 1e-06, left at least 0.876543>"
-    assert repr(odd) == f"<BudgetStatement of '<script>alert(1)</script>', {said}"
-    table = ET.fromstring(odd._repr_html_())  # noqa: S314 - our own text
-    assert table.findtext("caption") == f"Budget of cohort {odd.cohort}"
-    rows = {row.findtext("th"): row.findtext("td") for row in table.iter("tr")}
-    assert rows["spent"] == "0.123456 to 0.123457"
-    assert rows["left, at least"] == "0.876543"
-    assert rows["rounds admitted"] == "1"
+    assert repr(odd) == f"<BudgetStatement of 'phones of 2026', {said}"
