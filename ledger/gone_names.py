@@ -17,6 +17,7 @@ _INTERACTION = (
     " earlier messages; clone-identical and tight want one randomizer on all devices, and so does every named"
     " randomizer, for which generic(epsilon0=E) stands where devices differ"
 )
+_WHOLE = "every verification reads whole chains, some thousand entries a second"
 _PER = (
     "leave the budget of the life out: `cohort open NAME --per week --epsilon E --delta D` has budgets of"
     " periods alone (over HTTP, windows without epsilon and delta)"
@@ -42,6 +43,8 @@ GONE: Mapping[str, str] = {
     "cohort open --windows-only": _PER,
     "windows_only": _PER,
     "calibrate --policy fixed": "--policy composition asks for what it answered",
+    "audit verify --since-verified": _WHOLE,
+    "VerifyChains.entries": _WHOLE,
     "round import --sheet": "workbooks are not read: save the sheet as CSV UTF-8",
     "SHUFFLE_LEDGER_OIDC_CLIENT_ID": _SIGN_IN,
     "SHUFFLE_LEDGER_OIDC_CLIENT_SECRET": _SIGN_IN,

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads
 from shuffle_ledger.ledger.checkpoints.schedule import ScheduledCheckpoints
 from shuffle_ledger.ledger.errors import BehindCheckpoint, NotFound, TryAgain, Unavailable
 from shuffle_ledger.ledger.files import shortage
@@ -25,10 +26,9 @@ from shuffle_ledger.ledger.storage.census import (
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX, StoredVerification
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.webhooks import webhook_counts
+from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
 from shuffle_ledger.ledger.values.documents import Json, document_of
-from shuffle_ledger.ledger.values.signing import SigningKey
-from shuffle_ledger.ledger.values.verified_position import VerifiedPosition
-from shuffle_ledger.ledger.verification.verifier import CohortVerification, verify_and_sign
+from shuffle_ledger.ledger.verification.verifier import CohortVerification, verify
 
 # The first word of every alarm, those of the broker included: docs/operations.md says what to do about each.
 ALARMS = (
@@ -49,9 +49,9 @@ ALARMS = (
 NAMED_MAX = 20  # rounds and cohorts that an alarm names
 WAITING_ALARM_SECONDS = 900.0  # three sweeps of an overdue round
 WEBHOOK_ALARM_SECONDS = 900.0  # from the first of the failed attempts
-VERIFIED_ALARM_SECONDS = 7 * 86_400.0  # since the last replay of a whole chain
-# A change beneath a verified position is found after this time at most. Longer costs less processor time.
-WHOLE_REPLAY_EVERY = timedelta(days=3)
+VERIFIED_ALARM_SECONDS = 7 * 86_400.0  # since the last verification of a chain
+# A second verifies thousands of entries, so a long chain takes 2 to 5 percent of the time of one core.
+ENTRIES_PER_SECOND_OF_REST = 100
 VERIFIED_AT_ONCE = 100  # cohorts whose names are read at a time
 _OVERSPENT = (
     "OVERSPENT {}: the budget did not cover what was released or promised; nothing is admitted any more"
@@ -147,30 +147,34 @@ def verify_oldest(
     accountant: Accountant,
     *,
     enough: Callable[[], bool],
-    signing_key: SigningKey | None = None,
 ) -> list[str]:
     """Verify cohorts, those whose verification is oldest first, until `enough()`; return their names.
 
-    At least one is verified, each at most once. Numbers are sampled, and the head that was good the last time
-    must still be part of the chain. The findings are stored and logged.
+    Each is verified at most once, its whole chain with a sample of its numbers, and the head that was good
+    the last time must still be part of it. The findings are stored and logged. A chain that was good rests
+    for a second for every `ENTRIES_PER_SECOND_OF_REST` entries, so that a long one takes a bounded share of
+    the scheduler's time.
 
     Args:
         store: the ledger.
         accountant: computes numbers again.
         enough: whether no further cohort is begun.
-        signing_key: with it, a chain is replayed from the position that was verified last and signed with
-            this key, and as a whole if its last whole replay began `WHOLE_REPLAY_EVERY` ago. None: every
-            chain is replayed as a whole.
     """
     complete_unverified(store.engine)
     began = store.now()
     done: list[str] = []
     while names := verified_before(store.engine, began, limit=VERIFIED_AT_ONCE):
+        before = len(done)
         for name in names:
-            _verify_one(store, accountant, name, signing_key)
+            last = _last_verification(store, name)
+            if last is not None and _rests(last, began):
+                continue
+            _verify_one(store, accountant, name, last)
             done.append(name)
             if enough():
                 return done
+        if len(done) == before:
+            break  # the chains that wait longest are long ones, and rest
     return done
 
 
@@ -223,63 +227,55 @@ def _full_disks(store: Store, checkpoints: ScheduledCheckpoints | None) -> list[
     return [what for what in (refused, *full) if what is not None]
 
 
-def _verify_one(store: Store, accountant: Accountant, name: str, signing_key: SigningKey | None) -> None:
-    """Verify one cohort, and record and log what was found."""
+def _last_verification(store: Store, name: str) -> StoredVerification | None:
     try:
-        last = store.verifications(only=[name]).get(name)
+        return store.verifications(only=[name]).get(name)
     except (TypeError, ValueError) as error:  # SQLite takes any value: it must not keep other cohorts waiting
         _log.warning("what the last verification of cohort %s found cannot be read: %s", name, error)
-        last = None
-    began = store.now()
+        return None
+
+
+def _rests(last: StoredVerification, now: datetime) -> bool:
+    """Returns whether a good chain was verified so recently that it is not verified again now."""
+    rest = timedelta(seconds=last.head_sequence // ENTRIES_PER_SECOND_OF_REST)
+    return last.problem is None and timedelta() <= now - last.verified_at < rest
+
+
+def _verify_one(store: Store, accountant: Accountant, name: str, last: StoredVerification | None) -> None:
+    """Verify one cohort, and record and log what was found."""
     # On failure the last good head stays, so that the next verification finds the same again.
     head = (last.head_sequence, last.head_digest) if last is not None else (0, "")
-    replayed_at = None if last is None else last.replayed_at
-    found, position, problem = _verified(store, accountant, name, signing_key, last)
-    if found is not None:
-        if found.verified_before is not None:
-            replayed_at = found.verified_before.replayed_at  # as it was signed
-        else:
-            replayed_at = began if position is None else position.replayed_at
-        if found.ok:
-            head = (found.head_sequence, found.head_digest)
+    found, problem = _verified(store, accountant, name, last)
+    if found is not None and found.ok:
+        head = (found.head_sequence, found.head_digest)
     store.record_verification(
         name,
         head=head,
         numbers_checked=0 if found is None else found.numbers_checked,
         problem=problem,
-        replayed_at=replayed_at,
-        position=None if position is None or signing_key is None else position.signed(signing_key),
     )
     if problem is not None:
         _log.critical("verification of cohort %s FAILED: %s", name, problem)
 
 
 def _verified(
-    store: Store,
-    accountant: Accountant,
-    name: str,
-    signing_key: SigningKey | None,
-    last: StoredVerification | None,
-) -> tuple[CohortVerification | None, VerifiedPosition | None, str | None]:
-    """Return what a verification found, None if it could not be made; the position to sign; and the problem
-    in words."""
+    store: Store, accountant: Accountant, name: str, last: StoredVerification | None
+) -> tuple[CohortVerification | None, str | None]:
+    """Return what a verification found, None if it could not be made, and the first problem in words."""
+    saved = None
+    if last is not None and last.head_sequence:
+        head = CheckpointHead(cohort=name, sequence=last.head_sequence, digest_hex=last.head_digest)
+        saved = SavedHeads(heads=(head,), checkpoint=None, signature="none")
     try:
-        found, position = verify_and_sign(
-            store,
-            accountant,
-            name,
-            signing_key=signing_key,
-            last=last,
-            whole_every=WHOLE_REPLAY_EVERY,
-        )
+        (found,) = verify(store, accountant, name, against=saved).cohorts
     except NotFound:
-        return None, None, "the cohort is missing"
+        return None, "the cohort is missing"
     except (TryAgain, Unavailable):
         raise
     except Exception as error:  # noqa: BLE001 - whatever a chain makes of it must not keep others waiting
         _log.exception("cohort %s could not be verified", name)
-        return None, None, f"it cannot be verified: {type(error).__name__}: {error}"
+        return None, f"it cannot be verified: {type(error).__name__}: {error}"
     if found.ok:
-        return found, position, None
+        return found, None
     first = found.problems[0]
-    return found, position, f"entry {first.sequence}: {first.what}" if first.sequence else first.what
+    return found, f"entry {first.sequence}: {first.what}" if first.sequence else first.what

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads
     from shuffle_ledger.ledger.evidence.statement import Statement
     from shuffle_ledger.ledger.evidence.statement_request import StatementWanted
-    from shuffle_ledger.ledger.verification.verifier import Entries, Numbers, VerificationReport
+    from shuffle_ledger.ledger.verification.verifier import Numbers, VerificationReport
 
 PAGE_ROWS = 500  # asked for at once; fewer make more requests
 _BEGUN_MAX = 20  # for an answer that a restarted server lost, or that another server is asked for
@@ -370,22 +370,19 @@ class Operations:
         *,
         against: SavedHeads | None = None,
         numbers: Numbers = "sampled",
-        entries: Entries = "all",
         progress: Progress | None = None,
     ) -> Steps[VerificationReport]:
         """Replay one chain or all, as `verification.verifier.verify` does.
 
-        With `entries="new"`, from the position that the scheduler verified and signed last. What takes long
-        is done in a server's background, as for `statement`.
+        What takes long is done in a server's background, as for `statement`.
 
         Args:
             cohort: whose chain; None: all.
             against: heads that were kept elsewhere.
             numbers: which numbers are computed again.
-            entries: which entries are replayed.
             progress: told what is done, if that takes long.
         """
-        asked = VerifyChains.of(cohort, against=against, numbers=numbers, entries=entries)
+        asked = VerifyChains.of(cohort, against=against, numbers=numbers)
         found: VerificationReport = yield from _made(
             Ask(operation=operations.VERIFY, asked=asked, progress=progress)
         )

@@ -93,12 +93,10 @@ def report_stuck_rounds() -> None:
 def verify_some() -> None:
     """Verify the cohorts whose verification is oldest, for a bounded time; the answer is in the database."""
     began = time.monotonic()
-    key = Settings().signing_key
     verified = verify_oldest(
         worker_store(),
         worker_accountant(),
         enough=lambda: time.monotonic() - began > VERIFY_SECONDS_MAX,
-        signing_key=None if key is None else SigningKey.load(key),
     )
     _log.info("verified %d cohorts", len(verified))
 

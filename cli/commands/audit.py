@@ -37,7 +37,6 @@ from shuffle_ledger.ledger.evidence import Numbers
 from shuffle_ledger.ledger.recovery import reconcile
 from shuffle_ledger.ledger.storage import Anchor
 from shuffle_ledger.ledger.values import SigningKey, read_public_key
-from shuffle_ledger.ledger.verification import Entries
 
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -66,11 +65,6 @@ NEW_FILE = click.Path(dir_okay=False, path_type=Path)
     is_flag=True,
     help="Exit with 0 if a bundle is consistent, although no key and no kept heads show who wrote it.",
 )
-@click.option(
-    "--since-verified",
-    is_flag=True,
-    help="Replay only entries behind the position that the scheduler verified and signed last.",
-)
 @ledger_options
 @server_option
 @output_options
@@ -82,7 +76,6 @@ def verify_(
     numbers: Numbers,
     precision: float | None,
     allow_unpinned: bool,
-    since_verified: bool,
     database_url: str | None,
     actor: str | None,
     server: str | None,
@@ -100,8 +93,6 @@ def verify_(
         raise click.UsageError("--public-key is the key of the checkpoint in --against, which is not given")
     trusted = read_public_key(public_key) if public_key else None
     saved = read_saved_heads(against, trusted) if against else None
-    if path is not None and since_verified:
-        raise click.UsageError("--since-verified is for a ledger, not for bundles")
     if path is not None:
         return verify_file(
             path,
@@ -112,15 +103,12 @@ def verify_(
             allow_unpinned=allow_unpinned,
             as_json=as_json,
         )
-    if since_verified and (saved is not None or numbers == "all"):
-        raise click.UsageError("--since-verified replays a part: heads and all numbers need whole chains")
     if numbers == "none" or precision is not None or allow_unpinned:
         raise click.UsageError("--numbers none, --precision and --allow-unpinned are for bundles")
     cohort = cohort or target
     opening = open_ledger(server=server, database_url=database_url, actor=actor)
     with opening as ledger, progress_on(sys.stderr) as tell:
-        entries: Entries = "new" if since_verified else "all"
-        report = ledger.verify(cohort, against=saved, numbers=numbers, entries=entries, progress=tell)
+        report = ledger.verify(cohort, against=saved, numbers=numbers, progress=tell)
     present(document_of(report), lambda: report_view(report), as_json=as_json)
     return ExitCode.DONE if report.ok else ExitCode.NOT_VERIFIED
 

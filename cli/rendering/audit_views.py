@@ -12,7 +12,7 @@ from shuffle_ledger.cli.rendering.present import facts, shown
 from shuffle_ledger.ledger.checkpoints import Signature
 from shuffle_ledger.ledger.recovery import Reconciled
 from shuffle_ledger.ledger.values import Checkpoint
-from shuffle_ledger.ledger.verification import CohortVerification, Comparison, VerificationReport
+from shuffle_ledger.ledger.verification import Comparison, VerificationReport
 
 _SIGNED = {
     "trusted": "signed by the given key",
@@ -23,11 +23,9 @@ _SIGNED = {
 
 def report_view(report: VerificationReport) -> RenderableType:
     """Returns what verification found, for people: a sentence or two, and a table."""
-    partly = any(found.verified_before for found in report.cohorts)
     listed = [found.cohort for found in report.cohorts if found.status == "overspent"]
     frozen = [found.cohort for found in report.cohorts if found.status == "frozen"]
-    said = [*alarm_lines(listed, frozen), verdict(report.ok, alarming=bool(listed or frozen), partly=partly)]
-    said += [line for found in report.cohorts for line in _earlier_lines(found)]
+    said = [*alarm_lines(listed, frozen), verdict(report.ok, alarming=bool(listed or frozen))]
     said += report.problems
     if report.against is not None:
         said.append(_compared(report.against))
@@ -45,28 +43,11 @@ def report_view(report: VerificationReport) -> RenderableType:
     return Group(*said, table)
 
 
-def verdict(ok: bool, *, alarming: bool, partly: bool = False) -> str:
-    """Returns what verification found, in a sentence; a broken promise is no fault of the record.
-
-    `partly`: some entries were verified before, and not now.
-    """
+def verdict(ok: bool, *, alarming: bool) -> str:
+    """Returns what verification found, in a sentence; a broken promise is no fault of the record."""
     if not ok:
         return "Something is wrong."
-    if partly:
-        return "Everything that was checked now holds."
     return "The record itself holds: every entry verifies." if alarming else "Everything holds."
-
-
-def _earlier_lines(found: CohortVerification) -> list[str]:
-    before = found.verified_before
-    if before is None:
-        return []
-    verified, replayed = (
-        moment.isoformat(timespec="seconds") for moment in (before.verified_at, before.replayed_at)
-    )
-    now = found.entries - before.sequence
-    text = f"{found.cohort}: entries up to {before.sequence} were verified at {verified}"
-    return [f"{text} (the whole chain at {replayed}); {now} later ones now."]
 
 
 def alarm_lines(overspent: Sequence[str], frozen: Sequence[str]) -> list[str]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from shuffle_ledger.ledger import operations
 from shuffle_ledger.ledger.answering.calls import Call, answers
-from shuffle_ledger.ledger.checkpoints.schedule import trusted_key
 from shuffle_ledger.ledger.questions import audits as asking
 from shuffle_ledger.ledger.reports.budgets import heads, heads_page
 from shuffle_ledger.ledger.reports.events import EventPage, events_after
@@ -64,7 +63,6 @@ def verification(call: Call, asked: asking.VerifyChains) -> VerificationReport:
         cohort=asked.cohort,
         against=asked.saved(),
         numbers=asked.numbers,
-        positions_of=trusted_key(call.settings) if asked.entries == "new" else None,
         progress=call.progress,
     )
 

@@ -196,7 +196,7 @@ def _written(operation: Operation[..., Any], asked: Any) -> str:
 @serves(operations.VERIFY_COHORT)
 async def verify_cohort(ask: ServedAsk, asked: VerifyCohort) -> Response:
     """Verify one chain, in the background if it takes long."""
-    whole = VerifyChains(cohort=asked.cohort, entries=asked.entries)
+    whole = VerifyChains(cohort=asked.cohort)
     verifying: ServedAsk = replace(ask, operation=operations.VERIFY)
     answer: Response = await begun(verifying, whole)
     return answer

@@ -31,7 +31,7 @@ from shuffle_ledger.ledger.values.texts import checked_text
 
 if TYPE_CHECKING:
     from shuffle_ledger.ledger.evidence.statement_request import StatementWanted
-    from shuffle_ledger.ledger.verification.verifier import Entries, Numbers
+    from shuffle_ledger.ledger.verification.verifier import Numbers
 
 KEPT_MAX = COHORTS_MAX = 1000
 
@@ -49,7 +49,6 @@ def _several(value: object) -> object:
 
 AnyMoment = Annotated[AwareDatetime, BeforeValidator(_of_a_day)]
 Cohorts = Annotated[tuple[Name, ...] | None, Field(min_length=1, max_length=COHORTS_MAX)]
-EntriesReplayed = Literal["new", "all"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,12 +93,9 @@ class ListHeads(Body):
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyCohort(Body):
-    """Whose chain to replay, from where."""
+    """Whose chain to replay."""
 
     cohort: CohortName
-    entries: Annotated[
-        EntriesReplayed, Field(description="`new`: only those behind the last verified position.")
-    ] = "all"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,13 +103,6 @@ class VerifyChains(Body):
     """Which chains to replay, how many of their numbers to compute again, and what to compare them with."""
 
     cohort: Name | None = None
-    entries: Annotated[
-        EntriesReplayed,
-        Field(
-            description="`new`: only those behind the position that the scheduler verified and signed last,"
-            " if the server trusts its key; `verified_before` says which. All with `against` or all numbers."
-        ),
-    ] = "all"
     numbers: Literal["sampled", "all"] = "sampled"
     against: Annotated[
         Document | None, Field(description="A checkpoint, or what `GET /v1/heads` answered.")
@@ -123,16 +112,14 @@ class VerifyChains(Body):
     __pydantic_config__ = config(cohort="nz-phone", numbers="all")
 
     @classmethod
-    def of(
-        cls, cohort: str | None, *, against: SavedHeads | None, numbers: Numbers, entries: Entries
-    ) -> Self:
+    def of(cls, cohort: str | None, *, against: SavedHeads | None, numbers: Numbers) -> Self:
         """Return the question; raises InvalidValue."""
         named = None if cohort is None else checked_text("cohort", cohort)
         kept: dict[str, Any] = {}
         if against is not None:
             kept["against"], trusted = document_of_heads(against)
             kept["public_key"] = trusted.hex() if trusted else None
-        return cls(cohort=named, entries=entries, numbers=numbers, **kept)
+        return cls(cohort=named, numbers=numbers, **kept)
 
     @property
     def cohorts(self) -> tuple[str, ...] | None:

@@ -34,7 +34,6 @@ from shuffle_ledger.ledger.storage.tables import (
     BROKEN,
     CLOSED,
     ENTRY_COLUMNS,
-    NOT_REPLAYED,
     cohorts,
     ended_sessions,
     entries,
@@ -64,7 +63,7 @@ class Census:
     cohorts: int
     overspent: int
     frozen: int
-    unverified: Named  # the whole chain was not replayed within the time that was asked for
+    unverified: Named  # the chain was not verified within the time that was asked for
     broken_count: int
     broken: tuple[StoredVerification, ...]  # the first of those whose last verification found something
 
@@ -86,7 +85,7 @@ def census(engine: Engine, *, unverified_seconds: float, names_max: int) -> Cens
 
 
 def _unverified_since(before: datetime, now: datetime) -> FromClause:
-    """Return the cohorts whose whole chain was last replayed, or that were opened, before a moment."""
+    """Return the cohorts that were last verified or, if they never were, opened before a moment."""
 
     def is_due(since: ColumnElement[datetime]) -> ColumnElement[bool]:
         return or_(since < before, since > now)  # a moment to come was not written by a verification
@@ -94,8 +93,7 @@ def _unverified_since(before: datetime, now: datetime) -> FromClause:
     known = select(verifications.c.cohort).join(cohorts, cohorts.c.name == verifications.c.cohort)
     # One for each of the indexes.
     return union_all(
-        known.where(is_due(verifications.c.replayed_at)),
-        known.where(text(NOT_REPLAYED), is_due(cohorts.c.opened_at)),
+        known.where(is_due(verifications.c.verified_at)),
         _never_verified().where(is_due(unverified.c.opened_at)),
     ).subquery()
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Engine, and_, func, or_, select
+from sqlalchemy import Engine, func, or_, select
 
 from shuffle_ledger.ledger.errors import Unavailable
 from shuffle_ledger.ledger.storage import engine as engines
@@ -100,22 +100,20 @@ class Positions:
                 return reached
             time.sleep(PAUSE_SECONDS)  # outside the lock, and for a second at most
 
-    def misplaced(self, cohort: str, *, after: int, limit: int) -> list[int]:
-        """Return entries of a chain behind a sequence whose place in the feed is not behind that of the entry
-        before them, or is one that was never given. Readers of the feed would miss them.
+    def misplaced(self, cohort: str, *, limit: int) -> list[int]:
+        """Return entries of a chain whose place in the feed is not behind that of the entry before them, or
+        was never given. Readers of the feed would miss them.
 
         What this does not show: entries of other chains may stand where this chain leaves room.
         """
         before = func.lag(entries.c.position).over(order_by=entries.c.sequence)
-        place = and_(entries.c.cohort == cohort, entries.c.sequence >= after)
-        listed = (
-            select(entries.c.sequence, entries.c.position, before.label("before")).where(place).subquery()
-        )
+        places = select(entries.c.sequence, entries.c.position, before.label("before"))
+        listed = places.where(entries.c.cohort == cohort).subquery()
         wrong = listed.c.position <= func.coalesce(listed.c.before, 0)
         with engines.reading(self._engine) as connection:
             if engines.is_postgresql(self._engine):
                 wrong = or_(wrong, listed.c.position > prepared.run(connection, _GIVEN, {}).position)
-            query = select(listed.c.sequence).where(wrong, listed.c.sequence > after)
+            query = select(listed.c.sequence).where(wrong)
             found = connection.execute(query.order_by(listed.c.sequence).limit(limit)).scalars()
             return [sequence for sequence in found if isinstance(sequence, int)]  # SQLite takes any value
 

@@ -216,16 +216,6 @@ class RoundStore(Database):
                 return
             last = page[-1].registration
 
-    def rounds_in(self, cohort: str, round_ids: Collection[str]) -> Iterator[StoredRound]:
-        """Yield the rows that a cohort has of some rounds, a page at a time."""
-        names = sorted(round_ids)
-        for start in range(0, len(names), PAGE_ROWS):
-            page = names[start : start + PAGE_ROWS]
-            query = select(rounds).where(rounds.c.cohort == cohort, rounds.c.round_id.in_(page))
-            with engine.reading_once(self._engine) as connection:
-                found = [rows.round_from(row) for row in connection.execute(query)]
-            yield from found
-
     def missing_rounds(self, cohort: str) -> MissingRounds:
         """Return which of a cohort's rounds that were registered without an outcome have lost their row, and
         which of those that are undecided have lost their place in the list."""

@@ -205,8 +205,6 @@ class StoredVerification:
     head_digest: str
     numbers_checked: int
     problem: str | None  # None: everything held
-    replayed_at: datetime | None = None  # the whole chain, whatever was found; None: not yet
-    position: bytes | None = None  # see `values.verified_position`; unchecked
 
 
 @dataclass(frozen=True, kw_only=True)

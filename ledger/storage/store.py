@@ -538,8 +538,6 @@ class Store(RoundStore):
         head: tuple[int, str],
         numbers_checked: int,
         problem: str | None,
-        replayed_at: datetime | None = None,
-        position: bytes | None = None,
     ) -> None:
         """Remember what verifying a cohort found; the database's clock says when.
 
@@ -548,8 +546,6 @@ class Store(RoundStore):
             head: sequence and digest of the last head that was found good.
             numbers_checked: how many certificates were computed again.
             problem: the first one; None: everything held.
-            replayed_at: when its whole chain was last replayed, whatever was found.
-            position: from which the next verification may go on; None: the next one replays the whole chain.
         """
         with engines.writing(self._engine) as connection:
             values = {
@@ -558,8 +554,6 @@ class Store(RoundStore):
                 "head_digest": head[1],
                 "numbers_checked": numbers_checked,
                 "problem": None if problem is None else problem[:ERROR_LENGTH_MAX],
-                "replayed_at": replayed_at,
-                "position": position,
             }
             if not engines.insert_if_absent(connection, verifications, {"cohort": cohort, **values}):
                 place = verifications.c.cohort == cohort

@@ -169,7 +169,6 @@ registrations = Table(
 REFUSED = "kind = 'refused'"
 CLOSED = "status <> 'open'"
 BROKEN = "problem IS NOT NULL"
-NOT_REPLAYED = "replayed_at IS NULL"
 TOLD = "kind IN ('corrected', 'incident')"  # afterwards, of releases
 
 entries = Table(
@@ -291,22 +290,13 @@ verifications = Table(
     metadata,
     Column("cohort", NAME, primary_key=True),  # refers to nothing: a cohort that vanished is reported too
     Column("verified_at", UtcDateTime, nullable=False),
-    Column("replayed_at", UtcDateTime),  # of the last replay of the whole chain; NULL: none yet
-    Column("position", LargeBinary),  # up to which the chain was verified, signed: `values.verified_position`
     Column("head_sequence", BigInteger, nullable=False),  # of the last head found good; 0: none yet
     Column("head_digest", String(64), nullable=False),  # hexadecimal
     Column("numbers_checked", Integer, nullable=False),
     Column("problem", Text),  # the first one; NULL: everything held
     CheckConstraint("head_sequence >= 0", name="head_sequence"),
     Index("ix_verifications_verified", "verified_at", "cohort"),
-    Index("ix_verifications_replayed", "replayed_at"),
     Index("ix_verifications_broken", "cohort", sqlite_where=text(BROKEN), postgresql_where=text(BROKEN)),
-    Index(
-        "ix_verifications_not_replayed",
-        "cohort",
-        sqlite_where=text(NOT_REPLAYED),
-        postgresql_where=text(NOT_REPLAYED),
-    ),
 )
 
 # Cohorts without a row in `verifications`. Triggers on both tables keep the list.

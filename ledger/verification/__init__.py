@@ -6,7 +6,6 @@ Imports `policies`, `checkpoints` and what lies below them.
 from shuffle_ledger.ledger.verification.verifier import (
     CohortVerification,
     Comparison,
-    Entries,
     Numbers,
     VerificationReport,
     verify,
@@ -15,7 +14,6 @@ from shuffle_ledger.ledger.verification.verifier import (
 __all__ = [
     "CohortVerification",
     "Comparison",
-    "Entries",
     "Numbers",
     "VerificationReport",
     "verify",

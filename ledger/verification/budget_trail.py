@@ -12,7 +12,7 @@ import math
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from shuffle_ledger.accounting import (
     AccountsReading,
@@ -106,37 +106,10 @@ class Trail:
     _limits: Limits | None = None  # likewise
     _opens: bool = False  # the last entry followed opens the budget
 
-    @classmethod
-    def resumed(cls, opened: EntryBody, last: EntryBody, *, overspent: bool) -> Self:
-        """Return the state after `last`, of a chain that was verified up to it.
-
-        What single rounds were charged is not part of it: `recall` each round before an entry about it.
-        """
-        policy = policy_from(str(opened.details.get("policy")), opened.to_bytes())
-        return cls(
-            policy=policy,
-            state=policy.state_in(last.details, overspent=overspent),
-            ceiling=opened.details.get("ceiling"),
-        )
-
-    def recall(self, body: EntryBody) -> None:
-        """Take notice of what an entry, verified before, says of its round; entries of a round in order."""
-        details, round_id = body.details, str(body.round_id)
-        if body.kind is EntryKind.REFUSED or "charge" not in details:
-            return
-        self._charges[round_id] = read(Charge, details["charge"])
-        if "cost" in details:
-            self._costs[round_id] = read(Cost, details["cost"])
-
     @property
     def decided_by(self) -> str:
         """Return the sentence of statements about the number that decides; empty before the opening."""
         return "" if self.policy is None else self.policy.decided_by
-
-    @property
-    def is_resumable(self) -> bool:
-        """Whether the last entry and the opening say all that `resumed` needs."""
-        return not self.frozen
 
     @property
     def filtered(self) -> bool:

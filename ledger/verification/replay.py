@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -133,10 +133,6 @@ class Replay:
     joint: JointRounds = field(default_factory=JointRounds)  # rounds of several cohorts
     losses: dict[bytes, tuple[int, str]] = field(default_factory=dict)  # loss key -> entry, digest it names
     trail: Trail = field(default_factory=Trail)  # of the policy
-    began_after: int = 0  # the verified position that the replay goes on from; 0: it is of the whole chain
-    # Of a replay that goes on from a position: reads what entries up to there say of a round.
-    recall: Callable[[Replay, str], None] | None = None
-    recalled: set[str] = field(default_factory=set)  # rounds that entries after that position are about
     _truth: ShuffledRound | None = None  # the round that the entry at hand asks for, or says was released
 
     def blame(self, sequence: int | None, what: str) -> None:
@@ -236,13 +232,7 @@ class Replay:
         if carries and body.spent != expected and not restated:
             self.blame(body.sequence, "it changes what is spent, although it admits nothing")
 
-    def _recall(self, body: EntryBody) -> None:
-        if self.recall is not None and body.round_id is not None and body.round_id not in self.recalled:
-            self.recalled.add(body.round_id)
-            self.recall(self, body.round_id)
-
     def _apply(self, body: EntryBody, previous: EntryBody | None) -> ReplayedEntry:
-        self._recall(body)
         self._truth = None
         candidate: Counter[ShuffledRound] | None = None
         match body.kind:

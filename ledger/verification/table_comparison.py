@@ -16,9 +16,6 @@ MISPLACED_MAX = 20  # entries that are named
 def compare_tables(replay: Replay, store: Store, beside: Beside) -> None:
     """Compare what the chain implies with the tables kept beside it.
 
-    After a replay that went on from a verified position, only the rounds that later entries are about are
-    compared: the number of all of them grows with history.
-
     Args:
         replay: of the whole chain, up to the last of the entries in `beside`.
         store: the ledger.
@@ -26,7 +23,7 @@ def compare_tables(replay: Replay, store: Store, beside: Beside) -> None:
     """
     _compare_head(replay, beside.view)
     _compare_clock(replay, store, beside.view)
-    for sequence in store.positions.misplaced(replay.cohort, after=replay.began_after, limit=MISPLACED_MAX):
+    for sequence in store.positions.misplaced(replay.cohort, limit=MISPLACED_MAX):
         replay.blame(sequence, "its place in the feed of events is not behind that of the entry before it")
     counts = dict(beside.counts)
     if replay.readable and counts != dict(replay.kinds):
@@ -38,23 +35,16 @@ def compare_tables(replay: Replay, store: Store, beside: Beside) -> None:
 
 
 def _compare_rounds(replay: Replay, store: Store) -> None:
-    is_whole = not replay.began_after
-    stored_rounds = (
-        store.rounds_of(replay.cohort) if is_whole else store.rounds_in(replay.cohort, replay.recalled)
-    )
     seen = set()
-    for stored in stored_rounds:
+    for stored in store.rounds_of(replay.cohort):
         seen.add(stored.round_id)
         _compare_round(replay, store, stored)
-    if is_whole:
-        missing = store.missing_rounds(replay.cohort)
-        for round_id in missing.unlisted:
-            replay.blame(
-                None, f"round {round_id!r}: it is not in the list of registrations, or differs there"
-            )
-        for round_id in missing.rows:
-            if round_id not in replay.outcomes:
-                replay.blame(None, f"round {round_id!r}: it was registered, pending, and its row is missing")
+    missing = store.missing_rounds(replay.cohort)
+    for round_id in missing.unlisted:
+        replay.blame(None, f"round {round_id!r}: it is not in the list of registrations, or differs there")
+    for round_id in missing.rows:
+        if round_id not in replay.outcomes:
+            replay.blame(None, f"round {round_id!r}: it was registered, pending, and its row is missing")
     for round_id in sorted(set(replay.outcomes) - seen):
         replay.blame(replay.outcomes[round_id], f"round {round_id!r}: its registered row is missing")
 
@@ -187,8 +177,6 @@ def _without_newer(
 
 def _compare_losses(replay: Replay, store: Store) -> None:
     for key, (sequence, digest) in replay.losses.items():
-        if sequence <= replay.began_after:
-            continue
         stored = store.loss(key)
         if stored is None:
             continue  # only a saving: without it the numbers are computed from the parameters

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -14,15 +13,12 @@ from shuffle_ledger.accounting import Accountant, AccountingError, ShuffledRound
 from shuffle_ledger.accounting.verification import Coverage
 from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, Signature
-from shuffle_ledger.ledger.errors import BadSignature, Damaged, LedgerError, NotFound, TryAgain, Unavailable
+from shuffle_ledger.ledger.errors import Damaged, LedgerError, NotFound, TryAgain, Unavailable
 from shuffle_ledger.ledger.policies.registry import LossSource
-from shuffle_ledger.ledger.storage.rows import StoredVerification
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind, Spending
 from shuffle_ledger.ledger.values.requests import CohortStatus
-from shuffle_ledger.ledger.values.signing import SigningKey
 from shuffle_ledger.ledger.values.texts import checked_text
-from shuffle_ledger.ledger.values.verified_position import VerifiedPosition, read_position
 from shuffle_ledger.ledger.verification.feed_order import moved_ahead
 from shuffle_ledger.ledger.verification.replay import (
     ALTERS,
@@ -32,32 +28,17 @@ from shuffle_ledger.ledger.verification.replay import (
     ReplayedEntry,
     recorded_later,
 )
-from shuffle_ledger.ledger.verification.resumption import SOFTWARE, resumed, state_of
 from shuffle_ledger.ledger.verification.sibling_chains import siblings_in
 from shuffle_ledger.ledger.verification.siblings import JointRounds
 from shuffle_ledger.ledger.verification.table_comparison import compare_tables
 
 SAMPLES_PER_COHORT = 16
-POSITION_AGE_MAX = timedelta(days=7)  # since the last whole replay; nothing goes on from an older position
 LOSSES_NAMED_MAX = 20  # stored privacy losses that were changed
 TELL_EVERY = 500  # entries between two words about how far a replay is
 SHARPER = 1 / 16  # of the precision, where an interval around the spending contains the budget
 
 Numbers = Literal["sampled", "all"]
-Entries = Literal["new", "all"]  # new: behind the last verified position, where there is one that is trusted
 Tell: TypeAlias = Callable[[str, int, int], None]  # what, how many are done, of how many
-
-_log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class VerifiedBefore:
-    """The entries that an earlier verification found good, and this one did not replay."""
-
-    sequence: int  # the last of them
-    digest: str  # of that entry, hexadecimal; the entry is still there
-    verified_at: datetime  # when the last of them were verified
-    replayed_at: datetime  # when the whole chain, as it was then, was last replayed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +55,6 @@ class CohortVerification:
     status: (
         CohortStatus | None
     )  # by the chain's entries; overspent is no problem of the chain; None: unreadable
-    verified_before: VerifiedBefore | None = None  # None: every entry was replayed now
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +85,6 @@ def verify(
     *,
     against: SavedHeads | None = None,
     numbers: Numbers = "sampled",
-    positions_of: bytes | None = None,
     progress: Tell | None = None,
 ) -> VerificationReport:
     """Replay the chains of one cohort or of all, and compute their numbers again.
@@ -119,12 +98,6 @@ def verify(
     were. Heads kept elsewhere (`against`, see `checkpoints.saved_heads`)
     name that too, and a database that was put back to an earlier state. A verification of all cohorts also
     names decisions and incidents that were moved far ahead in the feed, see `feed_order`.
-
-    With `positions_of`, the public key that signs verified positions, a chain is replayed from the position
-    that was verified last. The guarantee then holds for the entries behind it; of those before it,
-    `verified_before` says when they were verified. A change of them since is found by the next whole replay;
-    after `POSITION_AGE_MAX` without one, the position is not used.
-    With heads to compare with, or with `numbers="all"`, every chain is replayed whole.
 
     `progress` gets the chain that is replayed with the number of its replayed entries, the number of chains
     that are done, and the number of all chains.
@@ -142,20 +115,17 @@ def verify(
     else:
         names = store.cohort_names()
     chains: dict[str, JointRounds] = {}
-    key = positions_of if against is None and numbers == "sampled" else None
     found = []
     for place, name in enumerate(names):
-        position = None if key is None else trusted_position(store, name, key)
         tell = None if progress is None else partial(_tell, progress, name, place, len(names))
         run = _ChainVerification(
             store=store,
             accountant=accountant,
             numbers=numbers,
-            position=position,
             tell=tell,
             signed_at=against.checkpoint.created_at if against and against.checkpoint else None,
         )
-        found.append(run.judged(name, saved.get(name, ()), chains)[0])
+        found.append(run.judged(name, saved.get(name, ()), chains))
     found = [_with_siblings(store, each, chains) for each in found]
     found += [_missing(name) for name in sorted(set(saved) - set(names))]
     problems = tuple(_problems_of_the_whole(store, against))
@@ -168,82 +138,6 @@ def verify(
         cohorts=tuple(found),
         against=_comparison(against) if against else None,
     )
-
-
-def verify_and_sign(
-    store: Store,
-    accountant: Accountant,
-    cohort: str,
-    *,
-    signing_key: SigningKey | None,
-    last: StoredVerification | None,
-    whole_every: timedelta,
-) -> tuple[CohortVerification, VerifiedPosition | None]:
-    """Verify a cohort from its last verified position, or whole if the last whole replay is too long ago.
-
-    Args:
-        store: the ledger.
-        accountant: computes numbers again.
-        cohort: its name.
-        signing_key: signs positions; None: the whole chain is replayed.
-        last: the last verification's result; the head that it found good must still be part of the chain.
-        whole_every: how old the last whole replay may be.
-
-    Returns what was found, and the new position; None without a key, or if verification must begin with the
-    first entry the next time.
-
-    Raises:
-        NotFound: no such cohort.
-        TryAgain, Unavailable: as `verify`.
-    """
-    name, began = store.cohort(checked_text("cohort", cohort)).name, store.now()
-    key = None if signing_key is None else signing_key.public_key_bytes
-    position = None if key is None or last is None else _trusted(store, last, key)
-    saved = [] if last is None or not last.head_sequence else [(last.head_sequence, last.head_digest)]
-    if position is not None:
-        saved.append((position.sequence, position.digest_hex))
-    if position is not None and not timedelta() <= began - position.replayed_at < whole_every:
-        position = None
-    chains: dict[str, JointRounds] = {}
-    run = _ChainVerification(store=store, accountant=accountant, numbers="sampled", position=position)
-    found, replay = run.judged(name, saved, chains)
-    found = _with_siblings(store, found, chains)
-    state = state_of(replay) if replay is not None and found.ok else None
-    if state is None or key is None:
-        return found, None
-    return found, VerifiedPosition(
-        ledger_id=store.ledger_id(),
-        cohort=name,
-        sequence=found.head_sequence,
-        digest_hex=found.head_digest,
-        verified_at=began,
-        replayed_at=found.verified_before.replayed_at if found.verified_before else began,
-        software=SOFTWARE,
-        state=state,
-    )
-
-
-def trusted_position(store: Store, cohort: str, public_key: bytes) -> VerifiedPosition | None:
-    """Return the position up to which a chain was verified by this version, if the key's holder signed it.
-
-    None if the last whole replay is `POSITION_AGE_MAX` ago.
-    """
-    stored = store.verifications(only=[cohort]).get(cohort)
-    return None if stored is None else _trusted(store, stored, public_key)
-
-
-def _trusted(store: Store, stored: StoredVerification, public_key: bytes) -> VerifiedPosition | None:
-    cohort = stored.cohort
-    if stored.position is None:
-        return None
-    try:
-        found = read_position(stored.position, public_key)
-    except BadSignature as error:
-        _log.warning("the verified position of cohort %s is not used: %s", cohort, error)
-        return None
-    is_ours = (found.ledger_id, found.cohort, found.software) == (store.ledger_id(), cohort, SOFTWARE)
-    is_recent = timedelta() <= store.now() - found.replayed_at < POSITION_AGE_MAX
-    return found if is_ours and is_recent else None
 
 
 def without_names(problem: str) -> str:
@@ -313,14 +207,13 @@ class _ChainVerification:
     store: Store
     accountant: Accountant
     numbers: Numbers
-    position: VerifiedPosition | None  # to go on from; None: the whole chain is replayed
     tell: Callable[[int], None] | None = None  # how many entries were replayed
     signed_at: datetime | None = None  # when the saved heads were signed; None: they are not
 
     def judged(
         self, name: str, saved: Iterable[tuple[int, str]], chains: dict[str, JointRounds]
-    ) -> tuple[CohortVerification, Replay | None]:
-        """Return what was found, and the replay if there was one; adds the chain to `chains`."""
+    ) -> CohortVerification:
+        """Return what was found; adds the chain to `chains`."""
         try:
             return self._verified(name, saved, chains)
         except (TryAgain, Unavailable):
@@ -328,14 +221,14 @@ class _ChainVerification:
         except (LedgerError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             # SQLite accepts any value in any column, so reading can fail anywhere. All that is known of this
             # cohort is that it was damaged.
-            return _unreadable(name, f"its rows cannot be read: {error}"), None
+            return _unreadable(name, f"its rows cannot be read: {error}")
 
     def _verified(
         self, name: str, saved: Iterable[tuple[int, str]], chains: dict[str, JointRounds]
-    ) -> tuple[CohortVerification, Replay]:
-        replay, before = self._begun(name)
+    ) -> CohortVerification:
+        replay = Replay(store=self.store, cohort=name)
         checker = _NumberChecker(self.store, self.accountant, replay, self.numbers)
-        for number, step in enumerate(replay.steps(self.store.entries_of(name, after=replay.head_sequence))):
+        for number, step in enumerate(replay.steps(self.store.entries_of(name))):
             if self.tell is not None and number % TELL_EVERY == 0:
                 self.tell(number)
             checker.see(step)
@@ -349,7 +242,7 @@ class _ChainVerification:
         for sequence, digest in saved:
             _compare_saved(replay, self.store, sequence, digest, self.signed_at)
         problems = tuple(sorted(replay.problems, key=lambda problem: problem.sequence or math.inf))
-        found = CohortVerification(
+        return CohortVerification(
             cohort=name,
             ok=not problems,
             entries=replay.entries,
@@ -358,21 +251,7 @@ class _ChainVerification:
             numbers_checked=checker.checked,
             problems=problems,
             status="frozen" if replay.frozen else "overspent" if replay.overspent else "open",
-            verified_before=before,
         )
-        return found, replay
-
-    def _begun(self, name: str) -> tuple[Replay, VerifiedBefore | None]:
-        replay = None if self.position is None else resumed(self.store, self.position)
-        if replay is None or self.position is None:
-            return Replay(store=self.store, cohort=name), None
-        before = VerifiedBefore(
-            sequence=self.position.sequence,
-            digest=self.position.digest_hex,
-            verified_at=self.position.verified_at,
-            replayed_at=self.position.replayed_at,
-        )
-        return replay, before
 
 
 class _NumberChecker:
@@ -384,7 +263,7 @@ class _NumberChecker:
         self._losses = LossSource(store=store, accountant=accountant, keep=False)
         self._coverage = Coverage(accountant)
         self._replay = replay
-        length = sum(store.count_entries(replay.cohort).values()) - replay.began_after
+        length = sum(store.count_entries(replay.cohort).values())
         self._stride = 1 if numbers == "all" else max(1, -(-length // SAMPLES_PER_COHORT))
         self._last: tuple[ReplayedEntry, bool] | None = (
             None  # the step before, and whether it is checked already

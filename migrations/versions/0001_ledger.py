@@ -380,15 +380,11 @@ def _create_verifications() -> None:
         sa.Column("head_digest", sa.String(64), nullable=False),
         sa.Column("numbers_checked", sa.Integer, nullable=False),
         sa.Column("problem", sa.Text),
-        sa.Column("replayed_at", _MOMENT),
-        sa.Column("position", sa.LargeBinary),
         sa.PrimaryKeyConstraint("cohort", name="pk_verifications"),
         sa.CheckConstraint("head_sequence >= 0", name=op.f("ck_verifications_head_sequence")),
     )
     op.create_index("ix_verifications_verified", "verifications", ["verified_at", "cohort"])
-    op.create_index("ix_verifications_replayed", "verifications", ["replayed_at"])
     _create_index("ix_verifications_broken", "verifications", ["cohort"], where="problem IS NOT NULL")
-    _create_index("ix_verifications_not_replayed", "verifications", ["cohort"], where="replayed_at IS NULL")
     op.create_table(
         "unverified",
         sa.Column("cohort", _NAME, nullable=False),

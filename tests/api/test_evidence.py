@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant
-from shuffle_ledger.ledger.client import LedgerClient
-from shuffle_ledger.ledger.health import verify_oldest
+from shuffle_ledger.accounting import NUMERICAL_POLICY
 from shuffle_ledger.ledger.reports.budgets import heads
-from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.documents import document_of
-from shuffle_ledger.ledger.values.signing import SigningKey
 from tests.api.conftest import ROUND, Server
 from tests.api.test_rounds import TOO_MUCH
 
@@ -67,36 +62,6 @@ def test_verification_replays_one_chain(server: Server) -> None:
     assert report["ok"] is True
     assert [each["cohort"] for each in report["cohorts"]] == ["phones"]
     assert report["cohorts"][0]["numbers_checked"] >= 1
-
-
-@pytest.mark.slow
-def test_verification_goes_on_from_a_position_that_the_server_trusts(
-    serve: Callable[..., Server], store: Store
-) -> None:
-    key = SigningKey.generate()
-    trusting, other = serve(checkpoint_key=key.public_key_bytes.hex()), serve()
-    trusting.register("a")
-    verify_oldest(store, Accountant(), enough=lambda: False, signing_key=key)
-    trusting.register("b")
-
-    def before(server: Server, path: str, body: dict[str, str] | None = None) -> int | None:
-        report = server.ask("POST", f"/v1/{path}", json=body).json()
-        assert report["ok"] is True, report
-        found = next(each for each in report["cohorts"] if each["cohort"] == "phones")
-        return None if found["verified_before"] is None else found["verified_before"]["sequence"]
-
-    assert before(trusting, "cohorts/phones/verification?entries=new") == 2
-    assert before(trusting, "cohorts/phones/verification") is None
-    assert before(trusting, "verification", {"entries": "new"}) == 2
-    assert before(trusting, "verification", {}) is None  # who does not know of positions gets no less
-    assert before(trusting, "verification", {"entries": "new", "numbers": "all"}) is None
-    other.tokens = trusting.tokens
-    assert before(other, "verification", {"entries": "new"}) is None
-    asked: tuple[tuple[Literal["new", "all"], bool], ...] = (("new", False), ("all", True))
-    with LedgerClient(trusting.url, trusting.tokens["auditor"], retry_seconds=5) as client:
-        for entries, is_whole in asked:
-            (found,) = client.verify("phones", entries=entries).cohorts
-            assert (found.verified_before is None) == is_whole
 
 
 def test_a_budget_changes_by_an_entry_and_a_repetition_changes_nothing(server: Server) -> None:

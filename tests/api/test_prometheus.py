@@ -110,7 +110,7 @@ class Causes:
         self.verify()
         yield (
             "Unverified",
-            lambda: self.write("UPDATE verifications SET replayed_at = :at", at=LONG_AGO),
+            lambda: self.write("UPDATE verifications SET verified_at = :at", at=LONG_AGO),
             self.verify,
         )
         yield "Broken", self.break_chain, self.mend_chain

@@ -32,7 +32,6 @@ REGISTERED_MAX = 1000  # numbers of registrations up to here are those of real r
 KINDS = tuple(
     ShuffledRound(randomizer=parse_randomizer(f"krr(k={k}, epsilon0=1)"), reports=10**8) for k in (4, 8, 16)
 )
-POSITION_BYTES = 700  # about what a signed position has
 _POSTGRES = "SHUFFLE_LEDGER_TEST_POSTGRES_URL"
 
 
@@ -249,8 +248,8 @@ class _Model:
                 for each in self.holdings
             ),
         )
-        found = {"cohort": "varchar", "verified_at": "timestamptz", "replayed_at": "timestamptz"}
-        found |= {"position": "bytea", "head_sequence": "int8", "head_digest": "varchar"}
+        found = {"cohort": "varchar", "verified_at": "timestamptz"}
+        found |= {"head_sequence": "int8", "head_digest": "varchar"}
         found |= {"numbers_checked": "int4"}
         now, day = datetime.now(UTC), timedelta(days=1)
         yield (
@@ -258,7 +257,7 @@ class _Model:
             found,
             (
                 (
-                    *(name, now - day * (number / len(names)), now, bytes(POSITION_BYTES)),
+                    *(name, now - day * (number / len(names))),
                     *(1 + repeats[name] * DECIDED, ends[name].hex(), 3),
                 )
                 for number, name in enumerate(names)

@@ -1,8 +1,7 @@
-"""Verification behind a signed position beside a replay of the whole chain, for a short and a long chain."""
+"""Verification of a short and a long chain."""
 
 from __future__ import annotations
 
-import itertools
 import tempfile
 from collections.abc import Iterator
 from functools import partial
@@ -10,41 +9,31 @@ from pathlib import Path
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger import decisions
-from shuffle_ledger.ledger.health import verify_oldest
 from shuffle_ledger.ledger.storage import schema
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
-from shuffle_ledger.ledger.values.signing import SigningKey
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.benchmarks.case import Case, Work
 
-KEY = SigningKey.generate()
 NAME = "long"
-LENGTHS = (500, 20_000)  # rounds before the position
-LATER = 20  # rounds behind it
+LENGTHS = (500, 20_000)  # rounds
 AT_ONCE = 100  # rounds of a commit
 KIND = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=1)"), reports=1_000_000)
 
 
-def verifying(length: int, *, whole: bool) -> Work:
-    """Verify a cohort of which all but the last rounds were verified."""
+def verifying(length: int) -> Work:
+    """Verify a cohort with some number of rounds."""
     url = f"sqlite:///{Path(tempfile.mkdtemp()) / 'verification.db'}"
     schema.initialise(url)
     store, accountant = Store.connect(url), Accountant(precision=4e-3)
     decisions.open_cohort(
         store, name=NAME, population=10**9, epsilon=50.0, delta=1e-9, policy="adaptive", actor="bench"
     )
-    numbers = iter(range(length + LATER))
-    _register(store, accountant, [f"r{number}" for number in itertools.islice(numbers, length)])
-    verify_oldest(store, accountant, enough=lambda: True, signing_key=KEY)
-    _register(store, accountant, [f"r{number}" for number in numbers])
-    key = None if whole else KEY.public_key_bytes
+    _register(store, accountant, [f"r{number}" for number in range(length)])
 
     def run() -> str:
-        (found,) = verify(store, accountant, NAME, positions_of=key).cohorts
-        before = found.verified_before
-        replayed = found.entries - (0 if before is None else before.sequence)
-        return f"{'holds' if found.ok else 'broken'}, {replayed} entries replayed"
+        (found,) = verify(store, accountant, NAME).cohorts
+        return f"{'holds' if found.ok else 'broken'}, {found.entries} entries"
 
     return run
 
@@ -58,13 +47,11 @@ def _register(store: Store, accountant: Accountant, names: list[str]) -> None:
 
 
 def cases() -> Iterator[Case]:
-    """Behind the position and whole, for both lengths."""
+    """Both lengths."""
     for length in LENGTHS:
-        for whole in (False, True):
-            how = "whole" if whole else f"the last {LATER}"
-            yield Case(
-                name=f"verification of {length} rounds, {how}",
-                prepare=partial(verifying, length, whole=whole),
-                computes=True,
-                repeats=1,
-            )
+        yield Case(
+            name=f"verification of {length} rounds",
+            prepare=partial(verifying, length),
+            computes=True,
+            repeats=1,
+        )

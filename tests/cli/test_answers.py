@@ -11,9 +11,6 @@ import pytest
 from shuffle_ledger.accounting import Accountant, Certificate, ErrorBudget, ShuffledRound, parse_randomizer
 from shuffle_ledger.cli.commands.amplify import certificate_facts
 from shuffle_ledger.cli.rendering.present import Bar, document_of, lower, upper
-from shuffle_ledger.ledger.health import verify_oldest
-from shuffle_ledger.ledger.storage import Store
-from shuffle_ledger.ledger.values import SigningKey
 from shuffle_ledger.ledger.values.calculations import certificate_document
 from tests.cli.conftest import ROUND, Run
 
@@ -391,26 +388,6 @@ def test_verify_passes_and_saved_heads_still_match(phones: Run, directory: Path)
         assert answer.code == 0, answer.stdout
         assert answer.json["ok"] is True
         assert [cohort["cohort"] for cohort in answer.json["cohorts"]] == ["phones"]
-
-
-@pytest.mark.slow
-def test_verify_replays_a_part_only_if_asked_and_says_so(
-    phones: Run, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert phones("audit", "keygen", "key.pem").code == 0
-    monkeypatch.setenv("SHUFFLE_LEDGER_SIGNING_KEY", str(directory / "key.pem"))
-    with Store.connect(f"sqlite:///{directory / 'shuffle-ledger.db'}") as store:
-        key = SigningKey.load(directory / "key.pem")
-        verify_oldest(store, Accountant(), enough=lambda: False, signing_key=key)
-    phones("round", "register", "phones", "--id", "first", *ROUND)
-    whole = phones("audit", "verify", "phones")
-    assert whole.code == 0
-    assert "Everything holds." in whole.stdout
-    part = phones("audit", "verify", "phones", "--since-verified")
-    assert part.code == 0
-    assert "Everything that was checked now holds." in part.stdout
-    assert "phones: entries up to 1 were verified at" in part.stdout
-    assert phones("audit", "verify", "--since-verified", "--numbers", "all").code == 2
 
 
 def test_verify_exits_with_6_when_a_saved_head_is_not_there(phones: Run, directory: Path) -> None:

@@ -9,6 +9,7 @@ from shuffle_ledger.ledger.api.invalid_requests import wrong_field
 from shuffle_ledger.ledger.api.routes import read
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.gone_names import GONE
+from shuffle_ledger.ledger.questions.audits import VerifyChains
 from shuffle_ledger.ledger.questions.cohorts import OpenCohort
 from shuffle_ledger.ledger.questions.fields import Body
 from shuffle_ledger.ledger.questions.rounds import CorrectRound, RegisterRound
@@ -34,6 +35,7 @@ OPTIONS = {
     "--interaction": ("amplify", *ROUND, "--interaction", "identical"),
     "calibrate --policy fixed": ("calibrate", *ROUND, *TARGET, "--policy", "fixed"),
     "round import --sheet": ("round", "import", "rounds.csv", "--sheet", "first"),
+    "audit verify --since-verified": ("audit", "verify", "--since-verified"),
     "audit statement --format csv": ("audit", "statement", "phones", "--format", "csv"),
 }
 # A body for each field that is gone.
@@ -42,6 +44,7 @@ FIELDS: dict[str, tuple[type[Body], dict[str, object]]] = {
     "interaction": (RegisterRound, {"interaction": "identical"}),
     "windows_only": (OpenCohort, {"windows_only": True}),
     "also_cohorts": (CorrectRound, {"also_cohorts": ["tablets"]}),
+    "VerifyChains.entries": (VerifyChains, {"entries": "new"}),
     "CorrectRound.collected_on": (CorrectRound, {"collected_on": "2026-01-05"}),
     "CorrectRound.collected_until": (CorrectRound, {"collected_until": "2026-01-05"}),
 }

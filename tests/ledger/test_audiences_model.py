@@ -27,7 +27,6 @@ from shuffle_ledger.ledger.decisions import (
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
-from tests.ledger.resuming import assert_resumes_anywhere
 
 
 def krr(epsilon0: float, reports: int) -> ShuffledRound:
@@ -146,4 +145,3 @@ def test_a_round_is_admitted_if_and_only_if_every_cohort_would(made: Any, moves:
             ledgers.tell(act, which, KINDS[kind])
         ledgers.compare()
     assert verify(ledgers.stores[0], ledgers.accountant).ok
-    assert assert_resumes_anywhere(ledgers.stores[0])

@@ -109,7 +109,7 @@ def test_verification_reads_each_row_of_a_chain_a_few_times(
         assert len(list(store.entries_of("phones"))) == CHAIN + 1
         assert len(list(store.rounds_of("phones"))) == CHAIN
         assert store.missing_rounds("phones") == MissingRounds(rows=(), unlisted=())
-        assert store.positions.misplaced("phones", after=0, limit=20) == []
+        assert store.positions.misplaced("phones", limit=20) == []
         assert len(list(store.positions.from_the_last())) == CHAIN + 1
     assert CHAIN < sum(counted(database_url, READ).values()) - before < 12 * CHAIN
 

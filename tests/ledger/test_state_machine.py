@@ -70,7 +70,6 @@ from shuffle_ledger.ledger.values.requests import (
     Voided,
 )
 from shuffle_ledger.ledger.verification.verifier import verify
-from tests.ledger.resuming import assert_resumes_anywhere
 
 POPULATION = 1000
 BUDGET = 3.0
@@ -394,7 +393,6 @@ class Operations(RuleBasedStateMachine):
             assert (record.outcome, record.closing) == (self.outcomes.get(name), self.closings.get(name))
         report = verify(self.store, self.accountant, numbers="all")
         assert report.ok, [cohort.problems for cohort in report.cohorts]
-        assert_resumes_anywhere(self.store)
         self.store.close()
 
 

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,12 +18,14 @@ from sqlalchemy.engine import make_url
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger import health as upkeep
 from shuffle_ledger.ledger.checkpoints import ScheduledCheckpoints
-from shuffle_ledger.ledger.decisions import admit, change_budget, open_cohort, register
+from shuffle_ledger.ledger.decisions import admit, change_budget, open_cohort, register, register_and_admit
 from shuffle_ledger.ledger.errors import Unavailable
 from shuffle_ledger.ledger.health import health, retry, verify_oldest
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import LedgerEntry
 from shuffle_ledger.ledger.values.requests import Refused, RoundRequest
+from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.desk import break_promise
 
 MakeRequest = Callable[..., RoundRequest]
@@ -76,6 +79,60 @@ def test_what_verification_finds_is_an_alarm_until_it_is_mended(
     _attack(database_url, "UPDATE entries SET body = replace(body, 'nobody', 'tester') WHERE sequence = 2")
     verify_oldest(phones, accountant, enough=enough)
     assert health(phones).alarms == ()
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_moments_to_come_and_rubbish_keep_no_chain_from_its_verification(
+    phones: Store, database_url: str, accountant: Accountant
+) -> None:
+    verify_oldest(phones, accountant, enough=enough)
+    _attack(database_url, "UPDATE verifications SET verified_at = '2099-01-01'")
+    assert any(alarm.startswith("UNVERIFIED 1") for alarm in health(phones).alarms)
+    verify_oldest(phones, accountant, enough=enough)
+    assert health(phones).alarms == ()
+    # SQLite takes any value.
+    _attack(database_url, "UPDATE verifications SET verified_at = 'junk'")
+    verify_oldest(phones, accountant, enough=enough)
+    assert health(phones).alarms == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_long_chain_rests_as_long_as_it_was_good(
+    phones: Store, database_url: str, accountant: Accountant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cohorts(phones, "tablets")
+    assert set(verify_oldest(phones, accountant, enough=lambda: False)) == {"phones", "tablets"}
+    assert set(verify_oldest(phones, accountant, enough=lambda: False)) == {"phones", "tablets"}  # short ones
+    _attack(database_url, "UPDATE verifications SET head_sequence = 6000 WHERE cohort = 'phones'")
+    assert verify_oldest(phones, accountant, enough=lambda: False) == ["tablets"]
+    real = phones.now
+    monkeypatch.setattr(phones, "now", lambda: real() + timedelta(seconds=61))
+    assert "phones" in verify_oldest(phones, accountant, enough=lambda: False)
+    monkeypatch.undo()
+    # It was found shorter than it was, and rests no more.
+    assert "phones" in verify_oldest(phones, accountant, enough=lambda: False)
+
+
+def test_entries_written_during_a_verification_are_no_damage(
+    phones: Store, accountant: Accountant, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register_and_admit(phones, accountant, make_request("a"), actor="tester")
+    entries_of, rounds_of, written = Store.entries_of, Store.rounds_of, iter(("b", "c"))
+
+    def then_another(self: Store, cohort: str) -> list[LedgerEntry]:
+        found = list(entries_of(self, cohort))
+        register_and_admit(phones, accountant, make_request(next(written)), actor="tester")
+        return found
+
+    def after_another(self: Store, cohort: str) -> object:
+        register_and_admit(phones, accountant, make_request(next(written)), actor="tester")
+        return rounds_of(self, cohort)
+
+    monkeypatch.setattr(Store, "entries_of", then_another)
+    monkeypatch.setattr(Store, "rounds_of", after_another)
+    (found,) = verify(phones, accountant, "phones").cohorts
+    assert (found.problems, found.head_sequence) == ((), 3)  # "b" is read with the tables, "c" came later
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -239,7 +239,7 @@ class Card:
     spark: charts.Spark | None
     refused_of_late: int
     outlook: Outlook | None  # None: not computed
-    replayed_at: datetime | None  # the whole chain, on a schedule; None: never
+    verified_at: datetime | None  # on a schedule; None: never
 
     @property
     def row(self) -> FirstRow:
@@ -263,7 +263,7 @@ class Card:
             return self.head.status
         if self.row.state != "open":
             return self.row.state
-        since = self.replayed_at or self.head.opened_at
+        since = self.verified_at or self.head.opened_at
         late = datetime.now(UTC) - since > timedelta(seconds=VERIFIED_ALARM_SECONDS)
         return "unverified" if late else "open"
 
@@ -292,7 +292,7 @@ async def _cards(service: Service, heads: Sequence[CohortHead]) -> list[Card]:
             else None,
             refused_of_late=refused.get(name, 0),
             outlook=outlooks.get(name),
-            replayed_at=verified[name].replayed_at if name in verified else None,
+            verified_at=verified[name].verified_at if name in verified else None,
         )
         for name, head in zip(names, heads, strict=True)
     ]
