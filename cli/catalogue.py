@@ -137,16 +137,16 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
         "Create a token like the token ID, or NAME's only valid one: same actor, role, cohorts and lifetime.",
     ),
     "token revoke": ("token:revoke_", "Revoke the token ID, from now on and for ever."),
-    "webhook": (None, "Tell other services of refusals, exhausted budgets and alarms."),
+    "webhook": (None, "Tell other services of refusals and exhausted budgets."),
     "webhook add": ("webhook:add", "Send the events of this ledger to URL, signed with a new secret."),
     "webhook list": (
         "webhook:list_",
-        "List all webhooks, with the messages that were given up, without the secrets, which are not stored.",
+        "List all webhooks with their last errors, without the secrets, which are not stored.",
     ),
-    "webhook remove": ("webhook:remove", "Remove the webhook ID, with its messages that were given up."),
+    "webhook remove": ("webhook:remove", "Remove the webhook ID."),
     "webhook resend": (
-        "webhook:resend_",
-        "Send the message ID again that was given up, or all of the webhook ID, with the next delivery.",
+        "webhook:resend",
+        "Have the webhook ID, which is paused, go on with the message that failed, with the next delivery.",
     ),
     "webhook deliver": (
         "webhook:deliver_",

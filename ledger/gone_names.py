@@ -22,6 +22,7 @@ _PER = (
     "leave the budget of the life out: `cohort open NAME --per week --epsilon E --delta D` has budgets of"
     " periods alone (over HTTP, windows without epsilon and delta)"
 )
+_ALARM = "`health`, the metric shuffle_ledger_alarms and the alert rules in deploy/ say it (docs/webhooks.md)"
 # A name as people write it, behind the command or the kind of body where others still have it.
 GONE: Mapping[str, str] = {
     "reserve": _RESERVE,
@@ -45,6 +46,8 @@ GONE: Mapping[str, str] = {
     "calibrate --policy fixed": "--policy composition asks for what it answered",
     "audit verify --since-verified": _WHOLE,
     "VerifyChains.entries": _WHOLE,
+    "webhook add --kind broken": _ALARM,
+    "webhook add --kind stuck": _ALARM,
     "round import --sheet": "workbooks are not read: save the sheet as CSV UTF-8",
     "SHUFFLE_LEDGER_OIDC_CLIENT_ID": _SIGN_IN,
     "SHUFFLE_LEDGER_OIDC_CLIENT_SECRET": _SIGN_IN,

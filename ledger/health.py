@@ -76,8 +76,8 @@ class Health:
     cohorts_overspent: int  # their promise is broken
     cohorts_frozen: int  # what they have spent is unknown
     checkpointed_at: datetime | None  # the last checkpoint on a schedule; None: none, or there is no schedule
-    webhooks_dead: int = 0  # messages that were given up
-    webhooks_failing: int = 0  # subscriptions to which nothing could be sent for 15 minutes
+    webhooks_paused: int = 0  # subscriptions to which a message failed too often
+    webhooks_failing: int = 0  # those, and subscriptions to which nothing could be sent for 15 minutes
     acknowledged: tuple[str, ...] = ()  # alarms that the operator's settings acknowledge
     workers: int | None = None  # workers that take rounds from the broker; None as for `queues`
     queues: Mapping[str, int] | None = None  # messages at the broker; None: no broker, or not asked
@@ -120,10 +120,9 @@ def health(
     alarms += [f"DISK {what}" for what in _full_disks(store, checkpoints)]
     alarms += [f"CLOCK {what}" for what in _wrong_clocks(store)]
     webhooks = webhook_counts(store.engine, failing_seconds=WEBHOOK_ALARM_SECONDS)
-    if webhooks.dead:
-        alarms.append(f"WEBHOOK {webhooks.dead} messages could not be delivered and were given up")
     if webhooks.failing:
-        alarms.append(f"WEBHOOK {webhooks.failing} subscriptions get nothing: webhook list says why")
+        paused = f", and {webhooks.paused} of them are paused" if webhooks.paused else ""
+        alarms.append(f"WEBHOOK {webhooks.failing} subscriptions get nothing{paused}: webhook list says why")
     return Health(
         at=waiting.at,
         alarms=tuple(alarms),
@@ -136,7 +135,7 @@ def health(
         cohorts_overspent=found.overspent,
         cohorts_frozen=found.frozen,
         checkpointed_at=checkpointed_at,
-        webhooks_dead=webhooks.dead,
+        webhooks_paused=webhooks.paused,
         webhooks_failing=webhooks.failing,
         acknowledged=tuple(f"{status.upper()} {name}" for name, status in sorted(known.items())),
     )

@@ -111,8 +111,8 @@ def deliver_webhooks() -> None:
         None if key is None else key.get_secret_value(),
         enough=lambda: time.monotonic() - began > WEBHOOKS_SECONDS_MAX,
     )
-    if done.sent or done.failed or done.given_up:
-        _log.info("webhooks: %d messages sent, %d failed, %d given up", done.sent, done.failed, done.given_up)
+    if done.sent or done.failed or done.paused:
+        _log.info("webhooks: %d messages sent, %d failed, %d paused", done.sent, done.failed, done.paused)
 
 
 @app.task(name=CHECKPOINT)

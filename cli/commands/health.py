@@ -62,7 +62,7 @@ def health_facts(found: Health) -> Table:
         "found broken": found.cohorts_broken,
         "overspent": found.cohorts_overspent,
         "frozen": found.cohorts_frozen,
-        "webhook messages given up": found.webhooks_dead,
+        "webhooks paused": found.webhooks_paused,
         "webhooks failing": found.webhooks_failing,
         "last checkpoint": found.checkpointed_at and found.checkpointed_at.isoformat(timespec="seconds"),
     }

@@ -19,7 +19,7 @@ from shuffle_ledger.ledger.webhooks import (
     Subscription,
     deliver,
     list_subscriptions,
-    resend,
+    resume,
     subscribe,
     unsubscribe,
 )
@@ -97,7 +97,7 @@ def add(
 @database_options(WHY_HERE)
 @output_options
 def list_(database_url: str | None, actor: str | None, as_json: bool) -> None:
-    """List all webhooks, with the messages that were given up, without the secrets, which are not stored."""
+    """List all webhooks with their last errors, without the secrets, which are not stored."""
     with open_session(settings_from(database_url=database_url, actor=actor)) as session:
         found = list_subscriptions(session.store)
     present(document_of(found), lambda: webhook_table(found), as_json=as_json)
@@ -108,21 +108,21 @@ def list_(database_url: str | None, actor: str | None, as_json: bool) -> None:
 @database_options(WHY_HERE)
 @output_options
 def remove(subscription_id: str, database_url: str | None, actor: str | None, as_json: bool) -> None:
-    """Remove the webhook ID, with its messages that were given up."""
+    """Remove the webhook ID."""
     with open_session(settings_from(database_url=database_url, actor=actor)) as session:
         unsubscribe(session.store, subscription_id)
     present({"removed": subscription_id}, lambda: f"Removed {subscription_id}.", as_json=as_json)
 
 
 @click.command("resend")
-@click.argument("name", metavar="ID")
+@click.argument("subscription_id", metavar="ID")
 @database_options(WHY_HERE)
 @output_options
-def resend_(name: str, database_url: str | None, actor: str | None, as_json: bool) -> None:
-    """Send the message ID again that was given up, or all of the webhook ID, with the next delivery."""
+def resend(subscription_id: str, database_url: str | None, actor: str | None, as_json: bool) -> None:
+    """Have the webhook ID, which is paused, go on with the message that failed, with the next delivery."""
     with open_session(settings_from(database_url=database_url, actor=actor)) as session:
-        count = resend(session.store, name)
-    present({"waiting": count}, lambda: f"{count} messages wait for the next delivery.", as_json=as_json)
+        resume(session.store, subscription_id)
+    present({"resumed": subscription_id}, lambda: f"Resumed {subscription_id}.", as_json=as_json)
 
 
 @click.command("deliver")
@@ -140,7 +140,7 @@ def deliver_(database_url: str | None, actor: str | None, as_json: bool) -> int:
     with open_session(settings) as session:
         done = deliver(session.store, key)
     present(document_of(done), lambda: _said(done), as_json=as_json)
-    return ExitCode.FAILED if done.failed or done.given_up else ExitCode.DONE
+    return ExitCode.FAILED if done.failed or done.paused else ExitCode.DONE
 
 
 def added_facts(made: NewSubscription) -> Table:
@@ -161,13 +161,13 @@ def added_facts(made: NewSubscription) -> Table:
 def webhook_table(found: list[Subscription]) -> Table:
     """Returns webhooks as a table for people."""
     table = Table(box=None, pad_edge=False)
-    for name in ("id", "url", "kinds", "cohorts", "given up", "failing since", "last error"):
+    for name in ("id", "url", "kinds", "cohorts", "paused", "failing since", "last error"):
         table.add_column(name, overflow="fold")
     for each in found:
         failing = each.failing_since.isoformat(timespec="seconds") if each.failing_since else "-"
-        dead = "\n".join(letter.webhook_id for letter in each.dead_letters) or "-"
+        paused = "yes" if each.paused else "no"
         kinds = ", ".join(each.kinds)
-        row = (each.subscription_id, each.url, kinds, _scope(each), dead, failing, each.last_error or "-")
+        row = (each.subscription_id, each.url, kinds, _scope(each), paused, failing, each.last_error or "-")
         table.add_row(*row)
     return table
 
@@ -177,7 +177,7 @@ def _scope(webhook: Subscription) -> str:
 
 
 def _said(done: Delivered) -> str:
-    return f"{done.sent} messages sent, {done.failed} failed, {done.given_up} given up."
+    return f"{done.sent} messages sent, {done.failed} failed, {done.paused} webhooks paused."
 
 
 def _key_of(settings: Settings) -> str:

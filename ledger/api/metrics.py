@@ -155,13 +155,13 @@ class _Ledger(Collector):
             found.rounds_stuck,
         )
         yield GaugeMetricFamily(
-            "shuffle_ledger_webhook_messages_dead",
-            "Messages of webhooks that were given up.",
-            found.webhooks_dead,
+            "shuffle_ledger_webhooks_paused",
+            "Webhooks to which a message failed too often.",
+            found.webhooks_paused,
         )
         yield GaugeMetricFamily(
             "shuffle_ledger_webhooks_failing",
-            "Webhooks to which nothing could be sent for 15 minutes.",
+            "Webhooks that are paused, or to which nothing could be sent for 15 minutes.",
             found.webhooks_failing,
         )
         yield GaugeMetricFamily(

@@ -405,40 +405,12 @@ webhooks = Table(
     Column("secret_digest", DIGEST, nullable=False),
     Column("created_by", NAME, nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
-    Column("cursor", String(40)),  # of the feed: everything up to it is delivered or given up; NULL: nothing
-    Column("done_of_next", Integer, nullable=False),  # messages of the entry behind the cursor, likewise
-    Column("trying", String(100)),  # the message that failed last
-    Column("attempts", Integer, nullable=False),  # of that message
+    Column("cursor", String(40)),  # of the feed: everything up to it is delivered; NULL: nothing
+    Column("attempts", Integer, nullable=False),  # failed ones, of the entry behind the cursor
     Column("next_attempt_at", UtcDateTime),  # NULL: at once
     Column("failing_since", UtcDateTime),  # NULL: the last attempt succeeded
     Column("last_error", Text),
-    Column("claim", String(32)),  # of the process that delivers now
-    Column("claimed_until", UtcDateTime),
+    Column("locked_until", UtcDateTime),  # by the process that delivers; past: when the last one ended
     CheckConstraint("length(secret_digest) = 32", name="secret_digest"),
-    CheckConstraint("attempts >= 0 AND done_of_next >= 0", name="counts"),
-)
-
-# Messages that do not come from the feed or were given up; a delivered one is deleted.
-webhook_letters = Table(
-    "webhook_letters",
-    metadata,
-    Column("webhook_id", String(100), primary_key=True),
-    Column("subscription_id", String(16), ForeignKey("webhooks.subscription_id"), nullable=False),
-    Column("kind", String(20), nullable=False),
-    Column("subject", NAME, nullable=False),
-    Column("body", LargeBinary, nullable=False),  # as it is sent
-    Column("status", String(10), nullable=False),
-    Column("written_at", UtcDateTime, nullable=False),
-    Column("last_error", Text),
-    CheckConstraint("status IN ('waiting', 'dead')", name="status"),
-    Index("ix_webhook_letters_subscription", "subscription_id", "status", "written_at"),
-)
-
-# Stuck rounds and broken chains that a subscription has got; a row is deleted when the state ends.
-webhook_states = Table(
-    "webhook_states",
-    metadata,
-    Column("subscription_id", String(16), ForeignKey("webhooks.subscription_id"), primary_key=True),
-    Column("kind", String(20), primary_key=True),
-    Column("subject", NAME, primary_key=True),
+    CheckConstraint("attempts >= 0", name="attempts"),
 )

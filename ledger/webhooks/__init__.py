@@ -10,7 +10,7 @@ from shuffle_ledger.ledger.webhooks.subscriptions import (
     NoticeKind,
     Subscription,
     list_subscriptions,
-    resend,
+    resume,
     subscribe,
     unsubscribe,
 )
@@ -23,7 +23,7 @@ __all__ = [
     "Subscription",
     "deliver",
     "list_subscriptions",
-    "resend",
+    "resume",
     "subscribe",
     "unsubscribe",
 ]

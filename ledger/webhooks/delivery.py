@@ -1,8 +1,8 @@
-"""Delivery: each subscription gets its messages one after the other, at least once.
+"""Delivery: each subscription gets the notices of the feed one after the other, at least once.
 
-A process claims a subscription in the database, sends the next message, and moves the subscription on when
-the message was taken. A message that fails is tried again later, a bounded number of times; then it is kept
-as a dead letter, and the next one is sent.
+A process locks a subscription in the database, sends the notices of the entries behind its cursor, and moves
+the cursor behind each entry whose notices were taken. A message that fails is tried again later, a bounded
+number of times; then the subscription is paused until somebody resumes it.
 """
 
 from __future__ import annotations
@@ -11,42 +11,32 @@ import hashlib
 import hmac
 import logging
 import random
-import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
 
-from sqlalchemy import Connection
-
-from shuffle_ledger.ledger.decisions.outcomes import cohorts_of
-from shuffle_ledger.ledger.errors import Conflict, Damaged, LedgerError, TryAgain, Unavailable
+from shuffle_ledger.ledger.errors import Conflict, LedgerError, TryAgain, Unavailable
 from shuffle_ledger.ledger.reports.events import events_after
 from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage import rows as ledger_rows
 from shuffle_ledger.ledger.storage import webhooks as rows
-from shuffle_ledger.ledger.storage.census import broken_chains
+from shuffle_ledger.ledger.storage.database import ERROR_LENGTH_MAX
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.storage.webhooks import DEAD, WAITING, StoredLetter, StoredWebhook
-from shuffle_ledger.ledger.verification.verifier import without_names
+from shuffle_ledger.ledger.storage.webhooks import ATTEMPTS_MAX, StoredWebhook
 from shuffle_ledger.ledger.webhooks import sending
-from shuffle_ledger.ledger.webhooks.notices import Notice, entry_kinds, notices_of
-from shuffle_ledger.ledger.webhooks.subscriptions import Filters, NoticeKind, secret_of
+from shuffle_ledger.ledger.webhooks.notices import entry_kinds, notices_of
+from shuffle_ledger.ledger.webhooks.subscriptions import Filters, secret_of
 
-ATTEMPTS_MAX = 12  # of one message: about 2 hours, then it is a dead letter
 BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS = 5.0, 3600.0
-CLAIM_SECONDS = 120.0  # longer than an attempt and a slow look-up of the address take
+LOCK_SECONDS = 120.0  # longer than the notices of an entry and slow look-ups of the address take
 TURN_SECONDS = 5.0  # of one subscription, then the others have theirs
 PAGE_EVENTS = 100
-PAGES_MAX = 100  # of the feed for one message; the next pass goes on
-STATES_MAX = 1000  # stuck rounds, and broken chains, that are looked at
 
 Send = Callable[..., str | None]
 
 _log = logging.getLogger(__name__)
-
-_WELL = {"trying": None, "attempts": 0, "next_attempt_at": None, "failing_since": None, "last_error": None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,19 +45,7 @@ class Delivered:
 
     sent: int
     failed: int  # messages that were not taken, and subscriptions for which none could be made
-    given_up: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Message:
-    """The next message of a subscription, and how the subscription stands when it is done with it."""
-
-    webhook_id: str
-    kind: str
-    subject: str
-    body: bytes
-    letter: bool = False  # it waits in the database; else it comes from the feed
-    behind: Mapping[str, object] = field(default_factory=dict)  # columns of the subscription
+    paused: int  # subscriptions whose message failed for the last time
 
 
 def deliver(
@@ -84,31 +62,14 @@ def deliver(
         enough: whether to begin no further message.
         send: sends one message, as `sending.send`.
     """
-    counts = {"sent": 0, "failed": 0, "given_up": 0}
-    done: list[str] = []
-    while not enough():
-        claim = secrets.token_hex(16)
-        claimed = rows.claim_due(store.engine, claim, seconds=CLAIM_SECONDS, but=done)
-        if claimed is None:
-            break
-        ends = time.monotonic() + TURN_SECONDS
-        try:
-            for what in _turn(store, key, claimed, send):
-                counts[what] += 1
-                if enough() or time.monotonic() >= ends:
-                    break
-            else:
-                done.append(claimed.subscription_id)  # nothing more is due
-        except (TryAgain, Unavailable):
-            raise
-        except Exception as error:  # noqa: BLE001 - an entry with wrong fields, say; it must not hold up the others
-            _log.exception("webhook %s: no message could be made", claimed.subscription_id)
-            _fail(store, claimed, f"{type(error).__name__}: {error}")
-            counts["failed"] += 1
-            done.append(claimed.subscription_id)
-        finally:
-            rows.release(store.engine, claimed)
-    return Delivered(**counts)
+    counts = Counter[str]()
+    waiting = deque(rows.due(store.engine))
+    while waiting and not enough():
+        locked = rows.lock(store.engine, waiting[0], seconds=LOCK_SECONDS)
+        if locked is not None and _Walk(store, locked, send, enough, counts).take(key):
+            waiting.append(waiting[0])
+        waiting.popleft()
+    return Delivered(sent=counts["sent"], failed=counts["failed"], paused=counts["paused"])
 
 
 def backoff_seconds(attempts: int, *, chance: float | None = None) -> float:
@@ -121,199 +82,114 @@ def backoff_seconds(attempts: int, *, chance: float | None = None) -> float:
     return longest * (1 - part / 2)
 
 
-def _turn(store: Store, key: str | None, webhook: StoredWebhook, send: Send) -> Iterator[str]:
-    """Yield what became of each message of a claimed subscription, until one fails or there is none."""
-    secret = None if key is None else secret_of(key, webhook.subscription_id)
-    if secret is None or not hmac.compare_digest(hashlib.sha256(secret).digest(), webhook.secret_digest):
-        wrong = "not set here" if key is None else "another one than when the webhook was added"
-        _fail(store, webhook, f"SHUFFLE_LEDGER_WEBHOOK_KEY is {wrong}")
-        yield "failed"
-        return
-    filters = Filters.from_bytes(webhook.filters)
-    _note_states(store, webhook, filters)
-    current: StoredWebhook | None = webhook
-    while current is not None:
+class _LockLostError(Exception):
+    """Another process delivers to the subscription by now."""
+
+
+class _Walk:
+    """What one process does with a subscription that it has locked."""
+
+    def __init__(
+        self,
+        store: Store,
+        webhook: StoredWebhook,
+        send: Send,
+        enough: Callable[[], bool],
+        counts: Counter[str],
+    ) -> None:
+        self._store = store
+        self._webhook = webhook
+        self._send = send
+        self._enough = enough
+        self._ends = time.monotonic() + TURN_SECONDS
+        self._counts = counts
+
+    def take(self, key: str | None) -> bool:
+        """Send what is due, until a message fails or the turn is over, and unlock; return whether there may
+        be more."""
         try:
-            message = _next(store, current, filters)
+            return self._send_due(key)
+        except _LockLostError:
+            return False
         except (TryAgain, Unavailable):
             raise
         except LedgerError as error:  # a damaged entry, or a database that was put back to an earlier state
             advice = " Remove this webhook, and add it again." if isinstance(error, Conflict) else ""
-            _fail(store, current, f"{error}{advice}")
-            yield "failed"
-            return
-        if message is None:
-            if current.failing_since is not None:  # by what is over now, and was not a message's
-                with engine.writing(store.engine) as connection:
-                    rows.change_claimed(connection, current, _WELL)
-            return
-        if not rows.keep_claim(store.engine, current, seconds=CLAIM_SECONDS):
-            return
-        error_text = send(webhook.url, secret, webhook_id=message.webhook_id, body=message.body)
-        what, current = _after(store, current, message, error_text)
-        yield what
+            return self._fail(f"{error}{advice}")
+        except Exception as error:  # noqa: BLE001 - an entry with wrong fields, say; it must not hold up the others
+            _log.exception("webhook %s: no message could be made", self._webhook.subscription_id)
+            return self._fail(f"{type(error).__name__}: {error}")
+        finally:
+            rows.change_locked(self._store.engine, self._webhook, seconds=0)
 
+    def _send_due(self, key: str | None) -> bool:
+        webhook = self._webhook
+        secret = None if key is None else secret_of(key, webhook.subscription_id)
+        if secret is None or not hmac.compare_digest(hashlib.sha256(secret).digest(), webhook.secret_digest):
+            wrong = "not set here" if key is None else "another one than when the webhook was added"
+            return self._fail(f"SHUFFLE_LEDGER_WEBHOOK_KEY is {wrong}")
+        filters = Filters.from_bytes(webhook.filters)
+        kinds = entry_kinds(filters)
+        with engine.reading(self._store.engine) as connection:
+            ledger_id = ledger_rows.ledger_id(connection)
+        while True:
+            after = self._webhook.cursor
+            page = events_after(
+                self._store, after=after, limit=PAGE_EVENTS, cohorts=filters.cohorts, kinds=kinds
+            )
+            self._keep()
+            for event in page.events:
+                notices = notices_of(self._store, event, filters)
+                for notice in notices:
+                    webhook_id = f"{webhook.subscription_id}.{event.cursor}.{notice.kind}"
+                    body = notice.body(webhook_id=webhook_id, ledger_id=ledger_id)
+                    error = self._send(webhook.url, secret, webhook_id=webhook_id, body=body)
+                    if error is not None:
+                        attempts = self._webhook.attempts + 1
+                        return self._fail(f"message {webhook_id}: {error}", attempts=attempts)
+                    self._counts["sent"] += 1
+                if notices:
+                    self._move(event.cursor)
+                if self._is_over():
+                    return True
+            self._move(page.after)
+            if not page.more or self._is_over():
+                return page.more
 
-def _after(
-    store: Store, webhook: StoredWebhook, message: _Message, error: str | None
-) -> tuple[str, StoredWebhook | None]:
-    """Record how a message was taken: with an error, or None. Return what became of it, and the subscription
-    as it goes on; None if it does not go on now."""
-    if error is None:
-        return "sent", _done(store, webhook, message)
-    _log.warning("webhook %s: message %s failed: %s", webhook.subscription_id, message.webhook_id, error)
-    attempts = 1 + (webhook.attempts if webhook.trying == message.webhook_id else 0)
-    if attempts < ATTEMPTS_MAX:
-        _fail(store, webhook, error, attempts=attempts, trying=message.webhook_id)
-        return "failed", None
-    return "given_up", _give_up(store, webhook, message, error)
+    def _is_over(self) -> bool:
+        return self._enough() or time.monotonic() >= self._ends
 
+    def _move(self, cursor: str | None) -> None:
+        """Move the cursor behind entries whose notices were taken: the subscription is well."""
+        if cursor != self._webhook.cursor or self._webhook.failing_since is not None:
+            self._keep(cursor=cursor, attempts=0, next_attempt_at=None, failing_since=None, last_error=None)
 
-def _next(store: Store, webhook: StoredWebhook, filters: Filters) -> _Message | None:
-    """Return the next message: one that waits, else one of the feed; None if there is none now."""
-    with engine.reading(store.engine) as connection:
-        letter = rows.first_waiting(connection, webhook.subscription_id)
-        ledger_id = ledger_rows.ledger_id(connection)
-    if letter is not None:
-        return _Message(
-            webhook_id=letter.webhook_id,
-            kind=letter.kind,
-            subject=letter.subject,
-            body=letter.body,
-            letter=True,
-        )
-    kinds = entry_kinds(filters)
-    cursor, done = webhook.cursor, webhook.done_of_next
-    for _ in range(PAGES_MAX if kinds else 0):
-        page = events_after(store, after=cursor, limit=PAGE_EVENTS, cohorts=filters.cohorts, kinds=kinds)
-        for event in page.events:
-            notices = notices_of(store, event, filters)
-            if done < len(notices):
-                behind = {"cursor": cursor, "done_of_next": done + 1}
-                if done + 1 == len(notices):
-                    behind = {"cursor": event.cursor, "done_of_next": 0}
-                webhook_id = f"{webhook.subscription_id}.{event.cursor}.{notices[done].kind}"
-                return _of_notice(notices[done], webhook_id, ledger_id, behind=behind)
-            cursor, done = event.cursor, 0
-        cursor = page.after
-        if not page.more:
-            break
-    if cursor != webhook.cursor:
-        with engine.writing(store.engine) as connection:
-            rows.change_claimed(connection, webhook, {"cursor": cursor, "done_of_next": 0})
-    return None
+    def _fail(self, error: str, *, attempts: int | None = None) -> bool:
+        """Have the message tried again later, or pause the subscription; return that nothing more is due now.
 
-
-def _of_notice(notice: Notice, webhook_id: str, ledger_id: str, *, behind: Mapping[str, object]) -> _Message:
-    return _Message(
-        webhook_id=webhook_id,
-        kind=notice.kind,
-        subject=notice.subject,
-        body=notice.body(webhook_id=webhook_id, ledger_id=ledger_id),
-        behind=behind,
-    )
-
-
-def _done(store: Store, webhook: StoredWebhook, message: _Message) -> StoredWebhook | None:
-    """Move a subscription on behind a message that was taken; None if its claim was lost meanwhile."""
-    with engine.writing(store.engine) as connection:
-        moved = rows.change_claimed(connection, webhook, {**_WELL, **message.behind})
-        if moved is not None and message.letter:
-            rows.delete_letter(connection, message.webhook_id)
-        return moved
-
-
-def _fail(
-    store: Store, webhook: StoredWebhook, error: str, *, attempts: int = 0, trying: str | None = None
-) -> None:
-    """Have a message tried again later."""
-    with engine.writing(store.engine) as connection:
-        now = engine.database_time(connection)
-        values = {
-            "trying": trying,
-            "attempts": attempts,
-            "next_attempt_at": now + timedelta(seconds=backoff_seconds(attempts or 1)),
-            "failing_since": webhook.failing_since or now,
-            "last_error": rows.shortened_error(error),
-        }
-        rows.change_claimed(connection, webhook, values)
-
-
-def _give_up(store: Store, webhook: StoredWebhook, message: _Message, error: str) -> StoredWebhook | None:
-    """Keep a message as a dead letter, and move its subscription on, in one transaction."""
-    with engine.writing(store.engine) as connection:
-        values = {**message.behind, "trying": None, "attempts": 0, "last_error": rows.shortened_error(error)}
-        moved = rows.change_claimed(connection, webhook, values)
-        if moved is not None:
-            letter = _letter(connection, webhook, message, status=DEAD, error=error)
-            rows.insert_letters(connection, [letter])
-    _log.error("webhook %s: message %s is a dead letter", webhook.subscription_id, message.webhook_id)
-    return moved
-
-
-def _letter(
-    connection: Connection, webhook: StoredWebhook, message: _Message, *, status: str, error: str | None
-) -> StoredLetter:
-    return StoredLetter(
-        webhook_id=message.webhook_id,
-        subscription_id=webhook.subscription_id,
-        kind=message.kind,
-        subject=message.subject,
-        body=message.body,
-        status=status,
-        written_at=engine.database_time(connection),
-        last_error=None if error is None else rows.shortened_error(error),
-    )
-
-
-def _note_states(store: Store, webhook: StoredWebhook, filters: Filters) -> None:
-    """Write a message for each stuck round and broken chain that began; forget those that ended."""
-    with engine.reading(store.engine) as connection:
-        at, known = engine.database_time(connection), rows.known_states(connection, webhook.subscription_id)
-    lasting = {
-        **(_stuck(store, filters, at) if NoticeKind.STUCK in filters.kinds else {}),
-        **(_broken(store, filters) if NoticeKind.BROKEN in filters.kinds else {}),
-    }
-    began, ended = lasting.keys() - known, known - lasting.keys()
-    if not began and not ended:
-        return
-    with engine.writing(store.engine) as connection:
-        ledger_id = ledger_rows.ledger_id(connection)
-        for kind, subject in sorted(ended):
-            rows.delete_state(connection, webhook.subscription_id, kind, subject)
-        for kind, subject in sorted(began):
-            if rows.insert_state(connection, webhook.subscription_id, kind, subject):
-                webhook_id = f"{webhook.subscription_id}.{secrets.token_hex(8)}.{kind}"
-                message = _of_notice(lasting[kind, subject], webhook_id, ledger_id, behind={})
-                letter = _letter(connection, webhook, message, status=WAITING, error=None)
-                rows.insert_letters(connection, [letter])
-
-
-def _stuck(store: Store, filters: Filters, at: datetime) -> dict[tuple[str, str], Notice]:
-    found = {}
-    for each in store.stuck(limit=STATES_MAX):
+        `attempts`: how often the message has failed; None: as often as before, for none was sent.
+        """
+        counted = self._webhook.attempts if attempts is None else attempts
+        with engine.reading(self._store.engine) as connection:
+            now = engine.database_time(connection)
         try:
-            cohorts = cohorts_of(each)
-        except Damaged:  # whose it is, too, is not known for certain: told to who sees every cohort
-            if filters.cohorts is not None:
-                continue
-            cohorts = (each.cohort,)
-        if all(map(filters.sees, cohorts)):
-            data: dict[str, Any] = {"round_id": each.round_id, "cohorts": list(cohorts)}
-            data |= {"attempts": each.attempts, "last_error": each.last_error}
-            notice = Notice(kind=NoticeKind.STUCK, subject=each.round_id, at=at, data=data)
-            found[str(NoticeKind.STUCK), each.round_id] = notice
-    return found
+            self._keep(
+                attempts=counted,
+                next_attempt_at=now + timedelta(seconds=backoff_seconds(max(counted, 1))),
+                failing_since=self._webhook.failing_since or now,
+                last_error=error[:ERROR_LENGTH_MAX],
+            )
+        except _LockLostError:
+            return False
+        what = "paused" if counted >= ATTEMPTS_MAX else "failed"
+        level = logging.ERROR if what == "paused" else logging.WARNING
+        _log.log(level, "webhook %s %s: %s", self._webhook.subscription_id, what, error)
+        self._counts[what] += 1
+        return False
 
-
-def _broken(store: Store, filters: Filters) -> dict[tuple[str, str], Notice]:
-    found = {}
-    with engine.reading(store.engine) as connection:
-        broken = broken_chains(connection, limit=STATES_MAX)
-    for each in broken:
-        if filters.sees(each.cohort):
-            problem = each.problem if filters.cohorts is None else without_names(each.problem or "")
-            data = {"cohort": each.cohort, "problem": problem}
-            notice = Notice(kind=NoticeKind.BROKEN, subject=each.cohort, at=each.verified_at, data=data)
-            found[str(NoticeKind.BROKEN), each.cohort] = notice
-    return found
+    def _keep(self, **values: object) -> None:
+        """Change the subscription, and stay its holder from now on; raises `_LockLostError`."""
+        kept = rows.change_locked(self._store.engine, self._webhook, seconds=LOCK_SECONDS, **values)
+        if kept is None:
+            raise _LockLostError
+        self._webhook = kept

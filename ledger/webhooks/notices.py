@@ -44,7 +44,7 @@ class Notice:
     """One event, as a subscription gets it."""
 
     kind: NoticeKind
-    subject: str  # the cohort, or the stuck round
+    subject: str  # the cohort
     at: datetime
     data: Mapping[str, Any]  # JSON; an infinite bound is null
 
@@ -65,7 +65,7 @@ class Notice:
 
 def entry_kinds(filters: Filters) -> tuple[str, ...]:
     """Return the kinds of entries that may give a notice to a subscription."""
-    found = {kind for notice in filters.kinds for kind in _OF_KIND.get(notice, ())}
+    found = {kind for notice in filters.kinds for kind in _OF_KIND[notice]}
     return tuple(str(kind) for kind in EntryKind if kind in found)
 
 

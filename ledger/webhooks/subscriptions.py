@@ -21,7 +21,7 @@ from shuffle_ledger.ledger.reports.events import end_of_feed
 from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage import webhooks as rows
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.storage.webhooks import SUBSCRIPTIONS_MAX, StoredLetter, StoredWebhook
+from shuffle_ledger.ledger.storage.webhooks import ATTEMPTS_MAX, SUBSCRIPTIONS_MAX, StoredWebhook
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.texts import checked_text
 from shuffle_ledger.ledger.values.web_addresses import is_safe_url
@@ -41,8 +41,6 @@ class NoticeKind(StrEnum):
     EXHAUSTED = "exhausted"
     OVERSPENT = "overspent"
     FROZEN = "frozen"
-    BROKEN = "broken"
-    STUCK = "stuck"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +70,6 @@ class Filters:
         content["cohorts"] = None if self.cohorts is None else list(self.cohorts)
         return canonical.encode(content)
 
-    def sees(self, cohort: str) -> bool:
-        """Return whether a cohort, or that of a window's period, is among those it is limited to."""
-        return self.cohorts is None or not {cohort, _parent(cohort)}.isdisjoint(self.cohorts)
-
     def threshold_of(self, cohort: str) -> float:
         """Return the share from which a cohort's budget is nearly exhausted."""
         parent = self.thresholds.get(_parent(cohort), self.threshold)
@@ -94,21 +88,10 @@ class Subscription:
     thresholds: Mapping[str, float]
     created_by: str
     created_at: datetime
-    attempts: int  # of the message that is tried now
+    attempts: int  # failed ones, of the message that is tried now
+    paused: bool  # it failed too often: nothing is sent until the subscription is resumed
     next_attempt_at: datetime | None
     failing_since: datetime | None
-    last_error: str | None
-    dead_letters: tuple[DeadLetter, ...]  # the first 100
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeadLetter:
-    """A message that was given up."""
-
-    webhook_id: str
-    kind: str
-    subject: str
-    written_at: datetime
     last_error: str | None
 
 
@@ -163,33 +146,27 @@ def subscribe(
         )
         rows.insert_webhook(connection, stored)
     written = _SECRET_PREFIX + base64.b64encode(secret).decode("ascii")
-    return NewSubscription(secret=written, subscription=_public(stored, []))
+    return NewSubscription(secret=written, subscription=_public(stored))
 
 
 def list_subscriptions(store: Store) -> list[Subscription]:
     """Return all subscriptions, in the order they were made."""
     with engine.reading(store.engine) as connection:
-        found = rows.webhook_rows(connection)
-        return [_public(each, rows.dead_letters(connection, each.subscription_id)) for each in found]
+        return [_public(each) for each in rows.webhook_rows(connection)]
 
 
 def unsubscribe(store: Store, subscription_id: str) -> None:
-    """Remove a subscription, with its messages that were given up; raises NotFound."""
+    """Remove a subscription; raises NotFound."""
     with engine.writing(store.engine) as connection:
         if not rows.delete_webhook(connection, subscription_id):
             raise NotFound(f"no webhook {subscription_id!r}")
 
 
-def resend(store: Store, name: str) -> int:
-    """Have messages sent that were given up: one by its identifier, or all of a subscription.
-
-    Returns how many; raises NotFound if there are none.
-    """
+def resume(store: Store, subscription_id: str) -> None:
+    """Have a subscription go on from its cursor, with the next delivery and all attempts; raises NotFound."""
     with engine.writing(store.engine) as connection:
-        revived = rows.revive(connection, name)
-    if not revived:
-        raise NotFound(f"no message that was given up is named {name!r}, or is of a webhook of that name")
-    return revived
+        if not rows.resume(connection, subscription_id):
+            raise NotFound(f"no webhook {subscription_id!r}")
 
 
 def secret_of(key: str, subscription_id: str) -> bytes:
@@ -234,7 +211,7 @@ def _parent(cohort: str) -> str:
     return cohort.rpartition("@")[0]
 
 
-def _public(stored: StoredWebhook, dead: list[StoredLetter]) -> Subscription:
+def _public(stored: StoredWebhook) -> Subscription:
     return Subscription(
         subscription_id=stored.subscription_id,
         url=stored.url,
@@ -242,17 +219,8 @@ def _public(stored: StoredWebhook, dead: list[StoredLetter]) -> Subscription:
         created_by=stored.created_by,
         created_at=stored.created_at,
         attempts=stored.attempts,
+        paused=stored.attempts >= ATTEMPTS_MAX,
         next_attempt_at=stored.next_attempt_at,
         failing_since=stored.failing_since,
         last_error=stored.last_error,
-        dead_letters=tuple(
-            DeadLetter(
-                webhook_id=each.webhook_id,
-                kind=each.kind,
-                subject=each.subject,
-                written_at=each.written_at,
-                last_error=each.last_error,
-            )
-            for each in dead
-        ),
     )

@@ -39,11 +39,9 @@ from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import access_tokens
 from shuffle_ledger.ledger.values.requests import Incident, Refused
-from shuffle_ledger.ledger.webhooks import deliver, subscribe, unsubscribe
 from tests.api.conftest import ROUND, Server
 from tests.api.test_pages import _login
 from tests.ledger.test_adaptive import rewrite
-from tests.receiver import receiving
 
 PATHS = (  # beside those of the published description
     ("GET", "/v1/openapi.json"),
@@ -558,12 +556,3 @@ def test_a_fault_in_a_round_of_several_cohorts_names_none_that_a_reader_does_not
         assert "entry 2" in page
         assert ("&#39;secret&#39;" in page) == (role == "auditor"), "who reads entries reads their names"
     assert "&#39;secret&#39;" in _login(server, "reader").get("/cohorts/phones").text
-    key = "a key of at least thirty-two characters"
-    with receiving() as receiver:
-        for cohorts in (("phones",), None):
-            new = subscribe(server.store, key, url=receiver.url, actor="ada", cohorts=cohorts)
-            deliver(server.store, key)
-            (said,) = [each for each in receiver.read(new.secret) if each["subject"] == "phones"]
-            assert said["data"]["problem"].startswith("entry 2")
-            assert ("secret" in str(said)) == (cohorts is None)
-            unsubscribe(server.store, new.subscription.subscription_id)

@@ -34,6 +34,8 @@ OPTIONS = {
     "cohort open --windows-only": ("cohort", "open", "phones", "--windows-only"),
     "--interaction": ("amplify", *ROUND, "--interaction", "identical"),
     "calibrate --policy fixed": ("calibrate", *ROUND, *TARGET, "--policy", "fixed"),
+    "webhook add --kind broken": ("webhook", "add", "https://receiver.example/", "--kind", "broken"),
+    "webhook add --kind stuck": ("webhook", "add", "https://receiver.example/", "--kind", "stuck"),
     "round import --sheet": ("round", "import", "rounds.csv", "--sheet", "first"),
     "audit verify --since-verified": ("audit", "verify", "--since-verified"),
     "audit statement --format csv": ("audit", "statement", "phones", "--format", "csv"),

@@ -1,4 +1,4 @@
-"""`webhook`: the secret is shown once, and messages that were given up are listed and sent again."""
+"""`webhook`: the secret is shown once, and a paused webhook is listed and resumed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import create_engine, update
 
 from shuffle_ledger.ledger.storage import tables
-from shuffle_ledger.ledger.webhooks import delivery
+from shuffle_ledger.ledger.storage.webhooks import ATTEMPTS_MAX
 from tests.cli.conftest import Run
 from tests.receiver import receiving
 
@@ -30,29 +30,32 @@ def test_webhooks_from_the_command_line(phones: Run, monkeypatch: pytest.MonkeyP
         assert phones("round", "register", "phones", "--id", "a", *TOO_MUCH).code == 3
         receiver.answers = [500]
         failed = phones("webhook", "deliver", "--json")
-        assert (failed.code, failed.json) == (1, {"sent": 0, "failed": 1, "given_up": 0})
-        monkeypatch.setattr(delivery, "ATTEMPTS_MAX", 2)
+        assert (failed.code, failed.json) == (1, {"sent": 0, "failed": 1, "paused": 0})
         receiver.answers = [500]
         engine = create_engine("sqlite:///shuffle-ledger.db")
         with engine.begin() as connection:
-            connection.execute(update(tables.webhooks).values(next_attempt_at=None))
+            almost = {"attempts": ATTEMPTS_MAX - 1, "next_attempt_at": None}
+            connection.execute(update(tables.webhooks).values(**almost))
         engine.dispose()
-        assert phones("webhook", "deliver", "--json").json["given_up"] == 1
+        assert phones("webhook", "deliver", "--json").json["paused"] == 1
+        assert phones("webhook", "deliver", "--json").json == {"sent": 0, "failed": 0, "paused": 0}
         assert phones("health").code == 1
         listed = phones("webhook", "list", "--json")
         [shown] = listed.json
         assert added["secret"].startswith("whsec_")
         assert added["secret"] not in listed.stdout + phones("webhook", "list").stdout
+        assert shown["paused"] is True
         receiver.got.clear()
-        assert phones("webhook", "resend", added["subscription_id"], "--json").json == {"waiting": 1}
-        assert phones("webhook", "resend", added["subscription_id"]).code == 4
+        assert phones("webhook", "resend", added["subscription_id"], "--json").json == {
+            "resumed": added["subscription_id"]
+        }
+        assert phones("webhook", "resend", "another").code == 4
         assert phones("webhook", "deliver", "--json").json["sent"] == 1
         [message] = receiver.read(added["secret"])
         assert (message["type"], message["data"]["round_id"]) == ("shuffle-ledger.refused", "a")
-        assert message["id"] == shown["dead_letters"][0]["webhook_id"]
     monkeypatch.setenv("SHUFFLE_LEDGER_WEBHOOK_KEY", KEY[::-1])
     failed = phones("webhook", "deliver", "--json")
-    assert (failed.code, failed.json) == (1, {"sent": 0, "failed": 1, "given_up": 0})
+    assert (failed.code, failed.json) == (1, {"sent": 0, "failed": 1, "paused": 0})
     assert phones("webhook", "remove", added["subscription_id"], "--json").code == 0
     assert phones("webhook", "remove", added["subscription_id"]).code == 4
     assert phones("webhook", "list", "--json").json == []

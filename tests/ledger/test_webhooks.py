@@ -23,21 +23,20 @@ from shuffle_ledger.ledger.decisions import (
     register_and_admit,
 )
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound, TryAgain
-from shuffle_ledger.ledger.health import health, retry, verify_oldest
+from shuffle_ledger.ledger.health import health
 from shuffle_ledger.ledger.reports.events import EventPage, events_after
 from shuffle_ledger.ledger.storage import positions, tables
-from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX as DECIDING_ATTEMPTS_MAX
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.storage.webhooks import ATTEMPTS_MAX
 from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.webhooks import (
     NewSubscription,
-    NoticeKind,
     deliver,
     delivery,
     list_subscriptions,
-    resend,
+    resume,
     sending,
     subscribe,
     unsubscribe,
@@ -155,34 +154,56 @@ def test_the_same_message_comes_again_until_it_was_taken_and_the_order_stays(
 
 
 @pytest.mark.slow
-def test_a_message_that_fails_too_often_is_kept_is_an_alarm_and_can_be_sent_again(
+def test_a_message_that_fails_too_often_pauses_its_webhook_until_it_is_resumed(
     phones: Store, accountant: Accountant, make_request: MakeRequest, receiver: Receiver
 ) -> None:
     new = added(phones, receiver)
     for name in "ab":
         decided(phones, accountant, make_request(name, **TOO_MUCH))
-    receiver.answers = [500] * delivery.ATTEMPTS_MAX
+    receiver.answers = [500] * ATTEMPTS_MAX
     done = [0, 0, 0]
-    for _ in range(delivery.ATTEMPTS_MAX):
+    for _ in range(ATTEMPTS_MAX + 1):
         once = deliver(phones, KEY)
-        done = [one + more for one, more in zip(done, (once.sent, once.failed, once.given_up), strict=True)]
+        done = [one + more for one, more in zip(done, (once.sent, once.failed, once.paused), strict=True)]
         due(phones)
-    assert done == [1, delivery.ATTEMPTS_MAX - 1, 1]
+    assert done == [0, ATTEMPTS_MAX - 1, 1]
     [shown] = list_subscriptions(phones)
-    [dead] = shown.dead_letters
-    assert "500" in str(dead.last_error)
+    assert shown.paused
+    assert "500" in str(shown.last_error)
     found = health(phones)
-    assert (found.webhooks_dead, found.alarms[0].split()[0]) == (1, "WEBHOOK")
+    assert (found.webhooks_paused, found.webhooks_failing) == (1, 1)
+    assert [alarm.split()[0] for alarm in found.alarms] == ["WEBHOOK"]
+    assert "1 of them are paused" in found.alarms[0]
+    failed = {headers["webhook-id"] for headers, _ in receiver.got}
     receiver.got.clear()
     with pytest.raises(NotFound):
-        resend(phones, "another")
-    assert resend(phones, dead.webhook_id) == 1
-    assert deliver(phones, KEY).sent == 1
-    [again] = receiver.read(new.secret)
-    assert (again["id"], again["data"]["round_id"]) == (dead.webhook_id, "a")
+        resume(phones, "another")
+    resume(phones, shown.subscription_id)
+    assert deliver(phones, KEY).sent == 2
+    again, later = receiver.read(new.secret)
+    assert ({again["id"]}, again["data"]["round_id"]) == (failed, "a")
+    assert later["data"]["round_id"] == "b"
     assert health(phones).alarms == ()
     unsubscribe(phones, shown.subscription_id)
     assert list_subscriptions(phones) == []
+
+
+def test_the_messages_of_one_entry_come_again_together(
+    phones: Store, accountant: Accountant, make_request: MakeRequest, receiver: Receiver
+) -> None:
+    decided(phones, accountant, make_request("a"))
+    new = added(phones, receiver)
+    record_incident(
+        phones, accountant, "phones", round_id="leak", described=None, reason="a leak", actor="tester"
+    )
+    receiver.answers = [204, 500]
+    assert (deliver(phones, KEY).failed, len(receiver.got)) == (1, 2)
+    due(phones)
+    assert deliver(phones, KEY).sent == 3
+    found = receiver.read(new.secret)
+    of_entry = ["nearly_exhausted", "exhausted", "overspent"]
+    assert kinds(found) == [*of_entry[:2], *of_entry]
+    assert len({each["id"] for each in found}) == 3
 
 
 def test_two_processes_do_not_send_the_same_message(
@@ -196,48 +217,6 @@ def test_two_processes_do_not_send_the_same_message(
         done = list(pool.map(lambda _: deliver(phones, KEY).sent, range(4)))
     ids = [headers["webhook-id"] for headers, _ in receiver.got]
     assert sum(done) == len(ids) == len(set(ids)) == 8
-
-
-@pytest.mark.slow
-def test_a_stuck_round_and_a_broken_chain_are_told_of_when_they_begin(
-    phones: Store, accountant: Accountant, make_request: MakeRequest, receiver: Receiver
-) -> None:
-    open_cohort(
-        phones, name="tv", population=10**6, epsilon=1.0, delta=1e-9, policy="adaptive", actor="tester"
-    )
-    new = added(phones, receiver, cohorts=["phones"])
-    for name, cohort in (("a", "phones"), ("hidden", "tv")):
-        register(phones, make_request(name, cohort=cohort), actor="tester")
-        for _ in range(DECIDING_ATTEMPTS_MAX):
-            phones.record_failure(name, "too large")
-        phones.record_verification(cohort, head=(1, "00"), numbers_checked=0, problem="entry 1: changed")
-    for _ in range(2):
-        deliver(phones, KEY)
-    found = receiver.read(new.secret)
-    assert sorted((kind, each["subject"]) for kind, each in zip(kinds(found), found, strict=True)) == [
-        ("broken", "phones"),
-        ("stuck", "a"),
-    ]
-    assert {each["data"].get("problem") for each in found} == {None, "entry 1: changed"}
-    retry(phones, "a")
-    verify_oldest(phones, accountant, enough=lambda: False)
-    deliver(phones, KEY)
-    assert receiver.got == []
-    decided(phones, accountant, make_request("b", **TOO_MUCH))
-    receiver.answers = [500] * delivery.ATTEMPTS_MAX + [204, 500]
-    for _ in range(delivery.ATTEMPTS_MAX - 1):
-        assert deliver(phones, KEY).failed == 1
-        due(phones)
-    for _ in range(DECIDING_ATTEMPTS_MAX):
-        phones.record_failure("a", "too large again")
-    for failed in (1, 1, 0):  # it comes first, and its attempts are counted apart
-        assert deliver(phones, KEY).failed == failed
-        due(phones)
-    last = receiver.got[-3:]
-    receiver.got[:] = last[:1]
-    [again] = receiver.read(new.secret)
-    assert again["data"]["last_error"] == "too large again"
-    assert again["id"] not in {each["id"] for each in found}
 
 
 def test_nothing_is_sent_with_another_key_and_the_subscription_says_so(
@@ -271,11 +250,11 @@ def test_a_webhook_that_failed_by_its_key_is_well_with_the_right_one(
     monkeypatch.setattr("shuffle_ledger.ledger.health.WEBHOOK_ALARM_SECONDS", -1.0)
     added(phones, receiver)
     done = deliver(phones, key)
-    assert (done.sent, done.failed, done.given_up) == (0, 1, 0)
+    assert (done.sent, done.failed, done.paused) == (0, 1, 0)
     assert [alarm.split()[0] for alarm in health(phones).alarms] == ["WEBHOOK"]
     due(phones)
     done = deliver(phones, KEY)
-    assert (done.sent, done.failed, done.given_up) == (0, 0, 0)
+    assert (done.sent, done.failed, done.paused) == (0, 0, 0)
     [shown] = list_subscriptions(phones)
     assert (shown.failing_since, shown.last_error, shown.next_attempt_at) == (None, None, None)
     assert health(phones).alarms == ()
@@ -330,7 +309,7 @@ def test_a_subscription_does_not_take_an_unknown_end_of_the_feed_for_its_beginni
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_a_claim_that_was_lost_changes_nothing(
+def test_a_lock_that_was_lost_changes_nothing(
     phones: Store,
     accountant: Accountant,
     make_request: MakeRequest,
@@ -343,10 +322,10 @@ def test_a_claim_that_was_lost_changes_nothing(
 
     def slow(_url: str, _secret: bytes, *, webhook_id: str, body: bytes) -> str | None:
         sent.append(webhook_id)
-        if len(sent) == 1:  # the claim runs out meanwhile, and another process takes it
+        if len(sent) == 1:  # the lock runs out meanwhile, and another process takes it
             with phones.engine.begin() as connection:
                 past = datetime.fromisoformat("2020-01-01T00:00:00+00:00")
-                connection.execute(update(tables.webhooks).values(claimed_until=past))
+                connection.execute(update(tables.webhooks).values(locked_until=past))
             assert deliver(phones, KEY, send=slow).sent == 1
             return "too late"
         return None
@@ -360,7 +339,8 @@ def test_a_claim_that_was_lost_changes_nothing(
 
     def stolen(*given: Any, **more: Any) -> EventPage:
         with phones.engine.begin() as connection:
-            connection.execute(update(tables.webhooks).values(claim="another's"))
+            later = datetime.fromisoformat("2100-01-01T00:00:00+00:00")
+            connection.execute(update(tables.webhooks).values(locked_until=later))
         return events_after(*given, **more)
 
     monkeypatch.setattr(delivery, "events_after", stolen)
@@ -372,15 +352,16 @@ def test_a_claim_that_was_lost_changes_nothing(
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        ("UPDATE entries SET body = x'00' WHERE sequence = 2", "canonical"),
+        ("UPDATE entries SET body = x'00' WHERE sequence = 2 AND cohort = 'phones'", "canonical"),
         (
             """UPDATE entries SET body =
-               CAST(replace(CAST(body AS TEXT), '"reason":', '"reasoo":') AS BLOB) WHERE sequence = 2""",
+               CAST(replace(CAST(body AS TEXT), '"reason":', '"reasoo":') AS BLOB)
+               WHERE sequence = 2 AND cohort = 'phones'""",
             "KeyError: 'reason'",
         ),
     ],
 )
-def test_a_damaged_entry_holds_up_no_alarm_and_no_other_webhook(
+def test_a_damaged_entry_holds_up_no_other_webhook(
     phones: Store,
     accountant: Accountant,
     make_request: MakeRequest,
@@ -388,20 +369,22 @@ def test_a_damaged_entry_holds_up_no_alarm_and_no_other_webhook(
     damage: str,
     said: str,
 ) -> None:
-    new = added(phones, receiver)
-    other = added(phones, receiver, kinds=["broken"])
+    added(phones, receiver)
+    other = added(phones, receiver, cohorts=["tv"])
     decided(phones, accountant, make_request("a", **TOO_MUCH))
+    open_cohort(
+        phones, name="tv", population=10**6, epsilon=1.0, delta=1e-9, policy="adaptive", actor="tester"
+    )
+    decided(phones, accountant, make_request("b", cohort="tv", **TOO_MUCH))
     with phones.engine.begin() as connection:
         found = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'entries'"
         for trigger in connection.exec_driver_sql(found).scalars().all():
             connection.exec_driver_sql(f"DROP TRIGGER {trigger}")
         connection.exec_driver_sql(damage)
-    phones.record_verification("phones", head=(1, "00"), numbers_checked=0, problem="entry 2: changed")
-    assert deliver(phones, KEY).sent == 2
-    assert {headers["webhook-id"].split(".")[0] for headers, _ in receiver.got} == {
-        new.subscription.subscription_id,
-        other.subscription.subscription_id,
-    }
+    done = deliver(phones, KEY)
+    assert (done.sent, done.failed) == (1, 1)
+    [found] = receiver.read(other.secret)
+    assert found["data"]["round_id"] == "b"
     failing, fine = list_subscriptions(phones)
     assert said in str(failing.last_error)
     assert fine.last_error is None
@@ -437,22 +420,13 @@ def test_only_safe_addresses_and_shares_are_taken(phones: Store) -> None:
             subscribe(phones, KEY, url="https://receiver.example/", actor="tester", **more)
 
 
-def test_pauses_double_up_to_an_hour_and_a_message_is_given_up_within_a_day() -> None:
-    longest = [delivery.backoff_seconds(number, chance=0.0) for number in range(1, delivery.ATTEMPTS_MAX)]
+def test_pauses_double_up_to_an_hour_and_a_webhook_is_paused_within_a_day() -> None:
+    longest = [delivery.backoff_seconds(number, chance=0.0) for number in range(1, ATTEMPTS_MAX)]
     assert longest[:3] == [5.0, 10.0, 20.0]
     assert max(longest) <= 3600.0
     assert timedelta(hours=1) < timedelta(seconds=sum(longest)) < timedelta(days=1)
     assert delivery.backoff_seconds(3, chance=1.0) == 10.0
-    assert sending.TIMEOUT_SECONDS < delivery.CLAIM_SECONDS
-    assert set(NoticeKind) >= {
-        "refused",
-        "nearly_exhausted",
-        "exhausted",
-        "overspent",
-        "frozen",
-        "broken",
-        "stuck",
-    }
+    assert sending.TIMEOUT_SECONDS < delivery.LOCK_SECONDS / 4  # an entry has three notices at most
 
 
 def test_what_only_its_windows_limit_is_not_said_to_be_exhausted(
@@ -467,21 +441,3 @@ def test_what_only_its_windows_limit_is_not_said_to_be_exhausted(
     assert isinstance(outcome, Admitted)
     deliver(phones, KEY)
     assert kinds(receiver.read(new.secret)) == []
-
-
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("content", [b"{}", b"\x00", b'{"version":1}'])
-def test_a_damaged_stuck_round_holds_up_no_webhook(
-    phones: Store, accountant: Accountant, make_request: MakeRequest, receiver: Receiver, content: bytes
-) -> None:
-    new = added(phones, receiver)
-    added(phones, receiver, cohorts=["phones"], kinds=["stuck"])  # may not see whose it is
-    register(phones, make_request("damaged"), actor="tester")
-    with phones.engine.begin() as connection:
-        found = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'rounds'"
-        for trigger in connection.exec_driver_sql(found).scalars().all():
-            connection.exec_driver_sql(f"DROP TRIGGER {trigger}")
-        connection.execute(update(tables.rounds).values(content=content, attempts=DECIDING_ATTEMPTS_MAX))
-    decided(phones, accountant, make_request("large", **TOO_MUCH))
-    deliver(phones, KEY)
-    assert sorted(kinds(receiver.read(new.secret))) == ["refused", "stuck"]

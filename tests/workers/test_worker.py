@@ -303,13 +303,14 @@ def test_the_scheduler_delivers_webhooks(
     monkeypatch.setenv("SHUFFLE_LEDGER_DATABASE_URL", database_url)
     monkeypatch.setenv("SHUFFLE_LEDGER_WEBHOOK_KEY", key)
     monkeypatch.setattr(tasks, "worker_store", lambda: store)
-    store.record_verification("phones", head=(1, "00"), numbers_checked=0, problem="changed")
     root, level = logging.getLogger(), logging.getLogger().level
     handlers = list(root.handlers)
     write_logs()  # as a worker does
     try:
         with receiving() as receiver:
             secret = subscribe(store, key, url=f"{receiver.url}hooks/s3cret", actor="tester").secret
+            register_round(store, "large", epsilon0=8.0)
+            admit(store, Accountant(precision=4e-3), "large")
             tasks.deliver_webhooks()
             [message] = receiver.read(secret)
     finally:
@@ -317,7 +318,7 @@ def test_the_scheduler_delivers_webhooks(
         root.setLevel(level)
         logging.getLogger("httpx").setLevel(logging.NOTSET)
     assert "s3cret" not in caplog.text
-    assert (message["type"], message["subject"]) == ("shuffle-ledger.broken", "phones")
+    assert (message["type"], message["subject"]) == ("shuffle-ledger.refused", "phones")
 
 
 @pytest.mark.system
