@@ -32,10 +32,11 @@ from shuffle_ledger.ledger.questions.audits import (
 from shuffle_ledger.ledger.questions.cohorts import ListCohorts
 from shuffle_ledger.ledger.questions.rounds import ListRounds, ResolveAudience
 from shuffle_ledger.ledger.reports.events import Event
+from shuffle_ledger.ledger.reports.promises import ListedCohort
 from shuffle_ledger.ledger.reports.published_entries import PublishedEntry
 from shuffle_ledger.ledger.reports.round_lists import ListedRound
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint, CheckpointHead, read_head
-from shuffle_ledger.ledger.values.requests import Cohort, RoundState
+from shuffle_ledger.ledger.values.requests import RoundState
 
 if TYPE_CHECKING:
     from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads
@@ -253,22 +254,23 @@ class Operations:
     standing = asks(operations.STANDING)
 
     @method
-    def cohorts(self) -> Steps[list[Cohort]]:
-        """Return the cohorts that the caller sees, in the order of their names."""
-        found, after = list[Cohort](), ""
+    def cohorts(self) -> Steps[list[ListedCohort]]:
+        """Return the cohorts that the caller sees, in the order of their names, with what is used and left of
+        their promises today."""
+        found, after = list[ListedCohort](), ""
         while True:
-            page: list[Cohort] = yield _cohorts_behind(after)
+            page: list[ListedCohort] = yield _cohorts_behind(after)
             found += page
             if len(page) < PAGE_ROWS:
                 return found
             after = page[-1].name
 
     @listing
-    def each_cohort(self, *, after: str = "") -> Pages[Cohort]:
+    def each_cohort(self, *, after: str = "") -> Pages[ListedCohort]:
         """Yield the cohorts that the caller sees, in the order of their names, those behind `after`: in
         pages, so that the first ones are there soon."""
         while True:
-            page: list[Cohort] = yield _cohorts_behind(after)
+            page: list[ListedCohort] = yield _cohorts_behind(after)
             yield NextValues(page)
             if len(page) < PAGE_ROWS:
                 return

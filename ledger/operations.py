@@ -37,6 +37,7 @@ from shuffle_ledger.ledger.reports.budgets import BudgetStatement
 from shuffle_ledger.ledger.reports.events import EventPage
 from shuffle_ledger.ledger.reports.forecasts import Forecast, JointForecast
 from shuffle_ledger.ledger.reports.listing import ShownCohort
+from shuffle_ledger.ledger.reports.promises import ListedCohort
 from shuffle_ledger.ledger.reports.published_entries import PublishedPage
 from shuffle_ledger.ledger.reports.round_lists import RoundPage
 from shuffle_ledger.ledger.storage.rows import Standing
@@ -297,8 +298,9 @@ OPEN_COHORT = Operation(
     status=201, long=True,
 )
 LIST_COHORTS = Operation(
-    "cohorts_list", "GET /v1/cohorts", READ, cohorts.ListCohorts, list[Cohort], (),
-    "List the cohorts that the token sees, in the order of their names.",
+    "cohorts_list", "GET /v1/cohorts", READ, cohorts.ListCohorts, list[ListedCohort], (),
+    """List the cohorts that the token sees, in the order of their names, with what is used and left of each
+promise, and when it renews.""",
 )
 SHOW_COHORT = Operation(
     "cohorts_show", "GET /v1/cohorts/{cohort}", READ, cohorts.OfCohort, ShownCohort, _NAMED,

@@ -10,6 +10,7 @@ import click
 from rich.table import Table
 
 from shuffle_ledger.cli.backends.database import Ledger, open_ledger
+from shuffle_ledger.cli.commands.budget import promise_name
 from shuffle_ledger.cli.commands.budget_groups import GroupedBudgets
 from shuffle_ledger.cli.commands.plan_slots import plan_facts, quote_plan, slot_facts
 from shuffle_ledger.cli.failures import BadValue, ExitCode, NeedsYes
@@ -26,9 +27,19 @@ from shuffle_ledger.cli.options import (
     yes_option,
 )
 from shuffle_ledger.cli.rendering.messages import at_terminal, say
-from shuffle_ledger.cli.rendering.present import coloured, document_of, facts, present, shown, tell_overspent
+from shuffle_ledger.cli.rendering.present import (
+    coloured,
+    document_of,
+    facts,
+    lower,
+    present,
+    shown,
+    tell_overspent,
+    upper,
+)
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound, UnacceptedWarnings
 from shuffle_ledger.ledger.policies import ASSUMES, SlotReading
+from shuffle_ledger.ledger.reports import ListedCohort
 from shuffle_ledger.ledger.values import (
     POLICIES,
     POLICY_ADAPTIVE,
@@ -223,7 +234,7 @@ def _changed(ledger: Ledger, name: str, *, epsilon: float, reason: str) -> Cohor
 @server_option
 @output_options
 def list_(database_url: str | None, actor: str | None, server: str | None, as_json: bool) -> None:
-    """List every cohort."""
+    """List every cohort, with what is used and left of each promise, and when it renews."""
     with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
         cohorts = ledger.cohorts()
     present(document_of(cohorts), lambda: cohort_table(cohorts), as_json=as_json)
@@ -343,23 +354,30 @@ def _limit_facts(found: Cohort) -> dict[str, str]:
     return {name: f"{shown(value)}, {meant[name]}" for name, value in given.items() if value is not None}
 
 
-def cohort_table(cohorts: list[Cohort]) -> Table:
-    """Returns the table of all cohorts for people."""
+def cohort_table(cohorts: list[ListedCohort]) -> Table:
+    """Returns the table of all cohorts for people: a line for each promise, numbers on their safe sides."""
     table = Table(box=None, pad_edge=False)
     table.add_column("cohort", overflow="fold")
     table.add_column("population", justify="right")
-    for name in ("budgets", "policy", "status", "labels"):
+    table.add_column("budget")
+    for name in ("used", "left", "at delta"):
+        table.add_column(name, justify="right")
+    for name in ("renews", "policy", "status", "labels"):
         table.add_column(name, overflow="fold")
     for found in cohorts:
         labels = ", ".join(f"{name}={value}" for name, value in found.labels.items())
-        budgets = [f"life: {_life_text(found)}"] if found.has_life else []
-        budgets += [f"{window.kind}: {window_text(window)}" for window in found.windows]
-        table.add_row(
-            found.name,
-            shown(found.population),
-            "\n".join(budgets),
-            found.policy,
-            coloured(found.status),
-            labels,
-        )
+        before = found.name, shown(found.population)
+        for one in found.promises:
+            status = one.status if found.status == "open" else found.status
+            behind = found.policy, coloured(status), labels
+            table.add_row(
+                *before,
+                promise_name(one),
+                f"{upper(one.epsilon_spent_upper)} of {shown(one.epsilon_budget)}",
+                lower(one.epsilon_remaining),
+                shown(one.delta_budget),
+                "never" if one.renews is None else one.renews.isoformat(),
+                *behind,
+            )
+            before, labels = ("", ""), ""
     return table

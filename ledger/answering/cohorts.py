@@ -17,6 +17,7 @@ from shuffle_ledger.ledger.reports.budgets import BudgetStatement, budget
 from shuffle_ledger.ledger.reports.forecasts import Forecast
 from shuffle_ledger.ledger.reports.forecasts import forecast as forecast_of
 from shuffle_ledger.ledger.reports.listing import ShownCohort, shown_cohort
+from shuffle_ledger.ledger.reports.promises import ListedCohort, listed_cohorts
 from shuffle_ledger.ledger.values.quotas import checked_team
 from shuffle_ledger.ledger.values.requests import Cohort, RoundRequest, cohort_from_opening
 from shuffle_ledger.ledger.values.texts import checked_text
@@ -44,8 +45,9 @@ def open_(call: Call, asked: asking.OpenCohort) -> Cohort:
 
 
 @answers(operations.LIST_COHORTS)
-def list_(call: Call, asked: asking.ListCohorts) -> list[Cohort]:
-    return call.store.cohorts(only=call.cohorts, parts=False, after=asked.after, limit=asked.limit)
+def list_(call: Call, asked: asking.ListCohorts) -> list[ListedCohort]:
+    found = call.store.cohorts(only=call.cohorts, parts=False, after=asked.after, limit=asked.limit)
+    return listed_cohorts(call.store, found, datetime.now(UTC).date())
 
 
 @answers(operations.SHOW_COHORT)

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import bisect
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from typing import Final, TypeVar
 
 from shuffle_ledger.ledger.access import AccessToken
 from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.reports.events import cursor_now, moved_since
 from shuffle_ledger.ledger.reports.listing import CohortUse, HeadCount, cohort_uses, head_counts
+from shuffle_ledger.ledger.reports.promises import worst_used_shares
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE
 from shuffle_ledger.ledger.values.requests import CohortStatus
 
-HEADS_AT_ONCE: Final = 500
 MOVED_MAX: Final = 5_000  # entries since the last time; after more of them every head is read
 SORTED_ANEW_MIN: Final = 200  # cohorts that moved; fewer are put into their places one by one
 ALARMING: Final[tuple[CohortStatus, ...]] = ("overspent", "frozen")
@@ -49,12 +50,17 @@ class UrgentPage:
     alarming: Mapping[CohortStatus, tuple[str, ...]]  # all overspent and frozen cohorts, in order
 
 
+def _today() -> date:
+    return datetime.now(UTC).date()
+
+
 class CohortUses:
     """The state of all cohorts, as a server keeps it. Any thread may ask, and gets the present state."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, today: Callable[[], date] = _today) -> None:
         """Read nothing yet."""
         self._store = store
+        self._today = today
         self._lock = threading.Lock()
         self._forget_all()
 
@@ -90,7 +96,7 @@ class CohortUses:
         self, token: AccessToken, *, after: str, limit: int, search: str = "", by_name: bool = False
     ) -> UrgentPage:
         """Return a page of the cohorts that a token sees: overspent and frozen ones first, then those that
-        used the larger part of their budgets, then by their names.
+        used the larger part of the budget of which they used most, periods of today included, then by name.
 
         Args:
             token: whose page it is.
@@ -131,6 +137,7 @@ class CohortUses:
         return sorted(self._places[name] for name in names if token.sees(name))
 
     def _forget_all(self) -> None:
+        self._day = self._today()  # whose periods the shares of `_urgent` are of
         self._cursor: str | None = None  # of the feed: what is known is true of all entries up to it
         self._known: dict[str, HeadCount] = {}
         self._uses: dict[str, CohortUse] = {}  # of cohorts with more than their first entry
@@ -144,6 +151,8 @@ class CohortUses:
 
     def _catch_up(self, *, heads_max: int | None = None) -> None:
         moved = None
+        if self._day != self._today():
+            self._forget_all()  # periods ended
         if self._cursor is not None:
             try:
                 moved = moved_since(self._store, self._cursor, limit=MOVED_MAX)
@@ -166,17 +175,19 @@ class CohortUses:
 
     def _note(self, moved: Sequence[HeadCount]) -> None:
         used = [each.cohort for each in moved if each.sequence > FIRST_SEQUENCE]
-        uses: dict[str, CohortUse] = {}
-        for start in range(0, len(used), HEADS_AT_ONCE):
-            uses |= cohort_uses(self._store, only=tuple(used[start : start + HEADS_AT_ONCE]))
+        uses = cohort_uses(self._store, only=used) if used else {}
+        renewing = [each.cohort for each in moved if each.has_windows and each.sequence > FIRST_SEQUENCE]
+        shares = worst_used_shares(self._store, renewing, self._day)
         anew = len(moved) >= SORTED_ANEW_MIN
         for each in moved:
-            self._place(each, uses.get(each.cohort), anew=anew)
+            use = uses.get(each.cohort)
+            share = shares.get(each.cohort, 0.0 if use is None else use.ratio)
+            self._place(each, use, share, anew=anew)
         if anew:
             self._worst = sorted((-use.ratio, name) for name, use in self._uses.items())
             self._urgent = sorted(self._places.values())
 
-    def _place(self, count: HeadCount, use: CohortUse | None, *, anew: bool) -> None:
+    def _place(self, count: HeadCount, use: CohortUse | None, share: float, *, anew: bool) -> None:
         name, before = count.cohort, self._known.get(count.cohort)
         refused_before = 0 if before is None else before.refused
         self._admitted += count.admitted - (0 if before is None else before.admitted)
@@ -185,13 +196,12 @@ class CohortUses:
             self._refused_more[name] = count.refused
         self._known[name] = count
         old, place = self._uses.get(name), self._places.get(name)
-        ratio = 0.0
         if use is not None:
-            ratio, self._uses[name] = use.ratio, use
+            self._uses[name] = use
             if not anew:
-                _replace(self._worst, None if old is None else (-old.ratio, name), (-ratio, name))
+                _replace(self._worst, None if old is None else (-old.ratio, name), (-use.ratio, name))
         if not count.is_part:
-            self._places[name] = count.status == "open", -ratio, name
+            self._places[name] = count.status == "open", -share, name
             if "@" in name:
                 self._marked.add(name)
             if not anew:

@@ -135,7 +135,7 @@ class _Ledger(Collector):
             budget.add_metric([use.cohort], use.epsilon_budget)
             spent.add_metric([use.cohort], use.epsilon_spent_upper)
             used.add_metric([use.cohort], use.ratio)
-            over.add_metric([use.cohort], use.overspent)
+            over.add_metric([use.cohort], use.status == "overspent")
         shares = GaugeMetricFamily(
             "shuffle_ledger_cohorts_used_at_least",
             "Cohorts that used at least this share of their budgets.",

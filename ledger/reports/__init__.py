@@ -7,7 +7,6 @@ from shuffle_ledger.ledger.policies.room import SEARCH
 from shuffle_ledger.ledger.reports.budgets import (
     BudgetStatement,
     HistoryPoint,
-    PromiseReading,
     budget,
     heads,
     history,
@@ -28,6 +27,7 @@ from shuffle_ledger.ledger.reports.forecasts import (
     joint_forecast,
 )
 from shuffle_ledger.ledger.reports.listing import ShownCohort, shown_cohort
+from shuffle_ledger.ledger.reports.promises import ListedCohort, PromiseReading
 from shuffle_ledger.ledger.reports.round_lists import STATES, ListedRound, RoundFilter, RoundPage, list_rounds
 from shuffle_ledger.ledger.reports.schedules import EVERY, Every
 from shuffle_ledger.ledger.reports.summaries import (
@@ -56,6 +56,7 @@ __all__ = [
     "JointForecast",
     "KindForecast",
     "LargestEpsilon0",
+    "ListedCohort",
     "ListedRound",
     "PromiseReading",
     "RecentSchedule",

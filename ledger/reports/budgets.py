@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from typing import Any
 
 from shuffle_ledger.accounting import (
@@ -24,12 +24,13 @@ from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import LossSource, SlotReading
 from shuffle_ledger.ledger.reports.forecasts import FittingRounds, by_frequency, what_fits
+from shuffle_ledger.ledger.reports.promises import PromiseReading, promise_reading
 from shuffle_ledger.ledger.storage.rows import CohortView, StoredHead, StoredHolding
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
 from shuffle_ledger.ledger.values.local_budget import local_bounds
-from shuffle_ledger.ledger.values.requests import Cohort, CohortStatus, epsilon_left
+from shuffle_ledger.ledger.values.requests import Cohort, CohortStatus
 from shuffle_ledger.ledger.values.texts import checked_text
 from shuffle_ledger.ledger.values.windows import Period, Window
 
@@ -52,23 +53,6 @@ class WindowReading:
     period: Period
     status: CohortStatus
     epsilon_spent_upper: float  # certified at the window's delta
-    epsilon_remaining: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class PromiseReading:
-    """One budget that promises something to a cohort's users, what is used of it, and when it renews."""
-
-    budget: str  # the name of its chain
-    period: str  # "life", or the label of the period: 2027, 2026-W48
-    kind: str  # "life", or that of the window: year, 7 days
-    first: date | None  # the days of the period, in UTC; None: of the whole life
-    last: date | None
-    renews: date | None  # the first day that is charged to this budget no more; None: it never renews
-    status: CohortStatus
-    epsilon_budget: float
-    delta_budget: float
-    epsilon_spent_upper: float  # certified at delta_budget; infinite when no finite bound holds
     epsilon_remaining: float
 
 
@@ -255,32 +239,6 @@ def _promise(view: CohortView) -> PromiseReading:
         epsilon_budget=cohort.epsilon_budget,
         delta_budget=cohort.delta_budget,
         epsilon_spent_upper=view.spent.epsilon_upper,
-    )
-
-
-def promise_reading(
-    *,
-    budget: str,
-    period: Period | None,
-    status: CohortStatus,
-    epsilon_budget: float,
-    delta_budget: float,
-    epsilon_spent_upper: float,
-) -> PromiseReading:
-    """Return what is used and left of one budget: nothing is left unless it is open."""
-    is_open = status == "open"
-    return PromiseReading(
-        budget=budget,
-        period="life" if period is None else period.label,
-        kind="life" if period is None else period.kind,
-        first=None if period is None else period.first,
-        last=None if period is None else period.last,
-        renews=None if period is None else period.last + timedelta(days=1),
-        status=status,
-        epsilon_budget=epsilon_budget,
-        delta_budget=delta_budget,
-        epsilon_spent_upper=epsilon_spent_upper,
-        epsilon_remaining=epsilon_left(epsilon_budget, epsilon_spent_upper) if is_open else 0.0,
     )
 
 

@@ -23,6 +23,7 @@ from shuffle_ledger.ledger.values.requests import POLICY_PLAN, Cohort, CohortSta
 
 PAGE_MAX = 1000
 REFUSALS_READ_MAX = 5000
+USES_AT_ONCE = 500  # chains whose last entries one statement reads
 _LAST = and_(entries.c.cohort == heads.c.cohort, entries.c.sequence == heads.c.sequence)
 
 
@@ -181,12 +182,14 @@ class HeadCount:
     refused: int
     status: CohortStatus
     is_part: bool  # of another cohort: the period of a window, or the quota of a team
+    has_windows: bool = False
 
 
 def head_counts(store: Store, *, only: Collection[str] | None = None) -> list[HeadCount]:
     """Return the counts of every cohort, or of those named, in no order."""
     columns = (heads.c.cohort, heads.c.sequence, heads.c.admitted, heads.c.refused, heads.c.status)
-    query = select(*columns, not_(IS_NO_PART).label("is_part"))
+    windows = cohorts.c.windows.is_not(None).label("has_windows")
+    query = select(*columns, not_(IS_NO_PART).label("is_part"), windows)
     query = query.join_from(heads, cohorts, cohorts.c.name == heads.c.cohort)
     if only is not None:
         query = query.where(heads.c.cohort.in_(only))
@@ -212,12 +215,13 @@ def round_counts(store: Store) -> RoundCounts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CohortUse:
-    """The used part of a cohort's budget, as its last entry states it."""
+    """The used part of a chain's budget, as its last entry states it."""
 
-    cohort: str
+    cohort: str  # or the name of a part's chain
+    status: CohortStatus
     epsilon_budget: float
+    delta_budget: float
     epsilon_spent_upper: float
-    overspent: bool
 
     @property
     def ratio(self) -> float:
@@ -226,23 +230,28 @@ class CohortUse:
 
 
 def cohort_uses(store: Store, *, only: Collection[str]) -> dict[str, CohortUse]:
-    """Return the used parts of some cohorts' budgets, without those of no budget: the periods of windows
-    are chains, too. Raises Damaged.
+    """Return the used parts of some chains' budgets, without those of no budget and of no chain. The periods
+    of windows are chains, too. Raises Damaged.
     """
     query = select(heads.c.cohort, heads.c.status, entries.c.body).join_from(heads, entries, _LAST)
-    query = query.where(heads.c.cohort.in_(only), heads.c.epsilon_budget < math.inf)
-    with engine.reading_once(store.engine) as connection:
-        return {row.cohort: _use(row.cohort, row.status, row.body) for row in connection.execute(query)}
+    query = query.where(heads.c.epsilon_budget < math.inf)
+    names, found = list(only), dict[str, CohortUse]()
+    for start in range(0, len(names), USES_AT_ONCE):
+        some = query.where(heads.c.cohort.in_(names[start : start + USES_AT_ONCE]))
+        with engine.reading_once(store.engine) as connection:
+            found |= {row.cohort: _use(row.cohort, row.status, row.body) for row in connection.execute(some)}
+    return found
 
 
-def _use(cohort: str, status: str, body: bytes) -> CohortUse:
+def _use(cohort: str, status: CohortStatus, body: bytes) -> CohortUse:
     content = canonical.skim(body)
     try:
         return CohortUse(
             cohort=cohort,
+            status=status,
             epsilon_budget=float(content["epsilon_budget"]),
+            delta_budget=float(content["delta_budget"]),
             epsilon_spent_upper=float(content["spent"]["epsilon_upper"]),
-            overspent=status == "overspent",
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"cohort {cohort!r}: the body of its last entry has wrong fields: {error}") from error

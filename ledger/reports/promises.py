@@ -1,57 +1,108 @@
-"""Reads the used and the remaining part of the promises of many cohorts, for an overview."""
+"""Reads the used and the remaining part of the promises of many cohorts, for lists and overviews."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from datetime import date
+from dataclasses import dataclass
+from datetime import date, timedelta
 
-from shuffle_ledger.ledger.reports.budgets import PromiseReading, promise_reading
-from shuffle_ledger.ledger.reports.listing import CohortHead, cohort_heads
+from shuffle_ledger.ledger.reports.listing import CohortUse, cohort_uses
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import Cohort, CohortStatus, epsilon_left
 from shuffle_ledger.ledger.values.windows import Period, Window
+
+COHORTS_AT_ONCE = 500  # that one statement reads
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromiseReading:
+    """One budget that promises something to a cohort's users, what is used of it, and when it renews."""
+
+    budget: str  # the name of its chain
+    period: str  # "life", or the label of the period: 2027, 2026-W48
+    kind: str  # "life", or that of the window: year, 7 days
+    first: date | None  # the days of the period, in UTC; None: of the whole life
+    last: date | None
+    renews: date | None  # the first day that is charged to this budget no more; None: it never renews
+    status: CohortStatus
+    epsilon_budget: float
+    delta_budget: float
+    epsilon_spent_upper: float  # certified at delta_budget; infinite when no finite bound holds
+    epsilon_remaining: float
+
+    @property
+    def used_share(self) -> float:
+        """Upper bound on the spent share of the budget; infinite where it admits nothing any more."""
+        return self.epsilon_spent_upper / self.epsilon_budget if self.status == "open" else math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedCohort(Cohort):
+    """A cohort, and what is used and left of its promises."""
+
+    promises: tuple[PromiseReading, ...] = ()  # that a round collected today is charged to
+
+
+def listed_cohorts(store: Store, cohorts: Collection[Cohort], day: date) -> list[ListedCohort]:
+    """Return cohorts with their promises on a day, in their order."""
+    promises = promises_of(store, cohorts, day)
+    return [ListedCohort(**vars(one), promises=promises[one.name]) for one in cohorts]
 
 
 def promises_of(
-    store: Store, own: Collection[CohortHead], day: date
+    store: Store, cohorts: Collection[Cohort], day: date
 ) -> dict[str, tuple[PromiseReading, ...]]:
-    """Return the promises of some cohorts that a round collected on a day is charged to, by two statements
-    for all: the life, and of each window the period with the least left. A period that is not opened yet has
-    nothing used; of a cohort that lost entries, what it used is unknown.
+    """Return the promises of some cohorts that a round collected on a day is charged to: the life, and of
+    each window the period with the least left. A period that is not opened yet has nothing used; of a cohort
+    that lost entries, what it used is unknown.
+
+    Raises:
+        Damaged: a last entry lacks what is read.
     """
-    declared = {one.name: one for one in store.cohorts(only=[head.body.cohort for head in own])}
     periods = {
-        name: [(window, period) for window in one.windows for period in window.periods(name, day, day)]
-        for name, one in declared.items()
+        one.name: [
+            (window, period) for window in one.windows for period in window.periods(one.name, day, day)
+        ]
+        for one in cohorts
     }
-    named = [period.name for each in periods.values() for _, period in each]
-    opened = {head.body.cohort: head for head in cohort_heads(store, only=named)} if named else {}
+    names = [one.name for one in cohorts if one.has_life]
+    names += [period.name for each in periods.values() for _, period in each]
+    uses = cohort_uses(store, only=names)
     return {
-        name: (
-            *([_reading(head, None)] if head.has_life else []),
-            *_least([_of_period(head, *each, opened.get(each[1].name)) for each in periods[name]]),
+        one.name: (
+            *([_of_chain(uses[one.name], None)] if one.has_life else []),
+            *_least([_of_period(one, *each, uses.get(each[1].name)) for each in periods[one.name]]),
         )
-        for name, head in ((head.body.cohort, head) for head in own)
+        for one in cohorts
     }
 
 
-def _reading(head: CohortHead, period: Period | None) -> PromiseReading:
-    body = head.body
+def worst_used_shares(store: Store, names: Sequence[str], day: date) -> dict[str, float]:
+    """Return of each cohort the largest used share of its promises on a day, as `promises_of`."""
+    found = dict[str, float]()
+    for start in range(0, len(names), COHORTS_AT_ONCE):
+        some = store.cohorts(only=names[start : start + COHORTS_AT_ONCE])
+        for name, promises in promises_of(store, some, day).items():
+            found[name] = max(one.used_share for one in promises)
+    return found
+
+
+def _of_chain(use: CohortUse, period: Period | None) -> PromiseReading:
     return promise_reading(
-        budget=body.cohort,
+        budget=use.cohort,
         period=period,
-        status=head.status,
-        epsilon_budget=body.epsilon_budget,
-        delta_budget=body.delta_budget,
-        epsilon_spent_upper=body.spent.epsilon_upper,
+        status=use.status,
+        epsilon_budget=use.epsilon_budget,
+        delta_budget=use.delta_budget,
+        epsilon_spent_upper=use.epsilon_spent_upper,
     )
 
 
-def _of_period(head: CohortHead, window: Window, period: Period, opened: CohortHead | None) -> PromiseReading:
-    """Return the reading of a period; `head` is that of its cohort."""
-    if opened is not None:
-        return _reading(opened, period)
-    lost = head.status == "frozen"
+def _of_period(cohort: Cohort, window: Window, period: Period, use: CohortUse | None) -> PromiseReading:
+    if use is not None:
+        return _of_chain(use, period)
+    lost = cohort.status == "frozen"
     return promise_reading(
         budget=period.name,
         period=period,
@@ -59,6 +110,32 @@ def _of_period(head: CohortHead, window: Window, period: Period, opened: CohortH
         epsilon_budget=window.epsilon,
         delta_budget=window.delta,
         epsilon_spent_upper=math.inf if lost else 0.0,
+    )
+
+
+def promise_reading(
+    *,
+    budget: str,
+    period: Period | None,
+    status: CohortStatus,
+    epsilon_budget: float,
+    delta_budget: float,
+    epsilon_spent_upper: float,
+) -> PromiseReading:
+    """Return what is used and left of one budget: nothing is left unless it is open."""
+    is_open = status == "open"
+    return PromiseReading(
+        budget=budget,
+        period="life" if period is None else period.label,
+        kind="life" if period is None else period.kind,
+        first=None if period is None else period.first,
+        last=None if period is None else period.last,
+        renews=None if period is None else period.last + timedelta(days=1),
+        status=status,
+        epsilon_budget=epsilon_budget,
+        delta_budget=delta_budget,
+        epsilon_spent_upper=epsilon_spent_upper,
+        epsilon_remaining=epsilon_left(epsilon_budget, epsilon_spent_upper) if is_open else 0.0,
     )
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -23,6 +24,7 @@ from shuffle_ledger.ledger.api.app import create_app
 from shuffle_ledger.ledger.api.connections import ConnectionLimits, config_for
 from shuffle_ledger.ledger.api.dependencies import Dispatch
 from shuffle_ledger.ledger.decisions import open_cohort
+from shuffle_ledger.ledger.reports.promises import ListedCohort, listed_cohorts
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Outcome, Pending
@@ -89,6 +91,11 @@ def any_store(request: pytest.FixtureRequest) -> Store:
 def store(sqlite_store: Store) -> Store:
     """Return the ledger of most tests."""
     return sqlite_store
+
+
+def listed(store: Store) -> list[ListedCohort]:
+    """Return all cohorts as a client lists them today."""
+    return listed_cohorts(store, store.cohorts(parts=False), datetime.now(UTC).date())
 
 
 def opened(url: str) -> Iterator[Store]:

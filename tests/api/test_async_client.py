@@ -16,7 +16,7 @@ from shuffle_ledger.ledger.client.client import AsyncLedgerClient, LedgerClient
 from shuffle_ledger.ledger.errors import AnswerLost, Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.methods import Method
 from shuffle_ledger.ledger.values.requests import Admitted
-from tests.api.conftest import Server
+from tests.api.conftest import Server, listed
 from tests.api.test_client import LARGE, SMALL, _request
 
 WAIT_SECONDS_MAX = 30.0
@@ -65,16 +65,16 @@ def test_both_clients_answer_the_same(server: Server, monkeypatch: pytest.Monkey
 
     with LedgerClient(server.url, server.tokens["admin"], retry_seconds=5) as client:
         found = asyncio.run(asked())
-        listed = [client.each_cohort(), client.rounds("phones"), client.entries("phones"), client.events()]
+        lists = [client.each_cohort(), client.rounds("phones"), client.entries("phones"), client.events()]
         assert found == [
             client.cohorts(),
-            *map(list, listed),
+            *map(list, lists),
             list(client.each_head()),
             client.budget("phones"),
             client.quote("phones", [SMALL]),
             client.verify("phones").ok,
         ]
-        assert found[0] == server.store.cohorts()
+        assert found[0] == listed(server.store)
         assert len(found[2]) == 5
 
 

@@ -11,7 +11,7 @@ from shuffle_ledger.ledger.client.client import LedgerClient
 from shuffle_ledger.ledger.decisions import request_of, round_record
 from shuffle_ledger.ledger.errors import NotAllowed, NotFound
 from shuffle_ledger.ledger.values.requests import Admitted, Refused
-from tests.api.conftest import ROUND, Server
+from tests.api.conftest import ROUND, Server, listed
 
 SMALL = ShuffledRound(randomizer=parse_randomizer("krr(k=2, epsilon0=0.5)"), reports=1500)
 NAMES = ("tablets", "watches")
@@ -34,7 +34,7 @@ def register(server: Server, bearer: str = "registrar", **body: Any) -> Any:
 
 @pytest.mark.slow
 def test_the_client_answers_what_the_ledger_answers(server: Server, client: LedgerClient) -> None:
-    assert client.cohorts() == server.store.cohorts()
+    assert client.cohorts() == listed(server.store)
     assert client.audience("size=s") == NAMES
     assert client.audience("size=s,worn=yes") == ("watches",)
     request = request_of(NAMES, SMALL, round_id="joint")

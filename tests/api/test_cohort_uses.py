@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection
+from dataclasses import replace
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
@@ -13,9 +15,12 @@ from shuffle_ledger.ledger.access import AccessToken, issue
 from shuffle_ledger.ledger.api import cohort_uses as module
 from shuffle_ledger.ledger.api.cohort_uses import CohortUses
 from shuffle_ledger.ledger.decisions import open_cohort, record_incident, register_and_admit, set_quota
+from shuffle_ledger.ledger.decisions.windows import placed
 from shuffle_ledger.ledger.reports.listing import CohortUse, HeadCount, head_counts
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import CohortStatus, RoundRequest
+from shuffle_ledger.ledger.values.windows import Window
+from tests.api.conftest import listed
 
 SHARES = (0.1, 0.5, 1.0)
 KIND = ShuffledRound(randomizer=parse_randomizer("krr(k=4, epsilon0=1)"), reports=20_000)
@@ -124,7 +129,9 @@ def test_the_most_urgent_cohorts_are_first_for_those_who_see_them(
         for name, status in statuses.items()
     ]
     made = {
-        name: CohortUse(cohort=name, epsilon_budget=1.0, epsilon_spent_upper=share, overspent=False)
+        name: CohortUse(
+            cohort=name, status="open", epsilon_budget=1.0, delta_budget=1e-6, epsilon_spent_upper=share
+        )
         for name, share in spent.items()
     }
     uses = CohortUses(store)
@@ -140,3 +147,25 @@ def test_the_most_urgent_cohorts_are_first_for_those_who_see_them(
     assert (limited.names, limited.more) == (("over", "a", "a@b"), False)
     assert limited.alarming == {"overspent": ("over",), "frozen": ()}
     assert not uses.urgent(token(store, "nothing"), after="", limit=9).any
+
+
+def test_a_cohort_of_periods_is_as_urgent_as_the_worst_of_todays(store: Store) -> None:
+    """When the period ends, it counts no more."""
+    year = Window.from_text("per=year,epsilon=1,delta=1e-6")
+    day, accountant, bearer = datetime.now(UTC).date(), Accountant(precision=4e-3), token(store)
+    opened(store, "life")
+    budgets: Any = {"epsilon": None, "delta": None, "windows": [year], "policy": "adaptive"}
+    open_cohort(store, name="years", population=100_000, actor="x", **budgets)
+    uses = CohortUses(store, today=lambda: day)
+    asked = RoundRequest(round_id="r", cohort="years", round=KIND, collected_on=day)
+    in_its_year = placed(asked, store.cohorts(only=["years"]))
+    register_and_admit(store, accountant, in_its_year, actor="x")
+    register_and_admit(store, accountant, replace(asked, round_id="s", cohort="life"), actor="x")
+    shares = [one.promises[0].used_share for one in listed(store)]
+    assert 0 < shares[0] == shares[-1] < 1  # so that names decide
+    assert uses.urgent(bearer, after="", limit=2).names == ("life", "years")
+    told: Any = {"round_id": "i", "described": LARGE, "reason": "lost", "actor": "x"}
+    record_incident(store, accountant, "years", collected_on=day, **told)
+    assert uses.urgent(bearer, after="", limit=2).names == ("years", "life")
+    day = date(day.year + 1, 1, 1)
+    assert uses.urgent(bearer, after="", limit=9).names == ("life", "phones", "secret", "years")

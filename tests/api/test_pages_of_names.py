@@ -14,7 +14,7 @@ from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import cohorts
 from shuffle_ledger.ledger.values.windows import Window
-from tests.api.conftest import Server
+from tests.api.conftest import Server, listed
 
 # In the order of code points, as nearly no language sorts them.
 NAMES = ["B", "Z", "a", "a b", "a-b", "ab", "b", "phones", "secret", "\u00e9", "\u0391", "\uff21"]
@@ -92,7 +92,7 @@ def test_the_client_goes_through_the_pages(many: Server, monkeypatch: pytest.Mon
     with LedgerClient(many.url, many.tokens["admin"]) as client:
         assert [each.name for each in client.each_cohort()] == NAMES
         assert [each.name for each in client.each_cohort(after="b")] == NAMES[7:]
-        assert client.cohorts() == many.store.cohorts(parts=False)
+        assert client.cohorts() == listed(many.store)
         heads = client.heads()["heads"]
         assert [each.to_json() for each in client.each_head()] == heads
         assert [each.cohort for each in client.each_head(after="secret")] == NAMES[9:]

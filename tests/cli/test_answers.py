@@ -259,7 +259,11 @@ def test_a_cohort_is_opened_listed_and_shown(directory: Path, run: Run) -> None:
     assert opened.json["policy"] == "adaptive"
     assert run(*order).json == opened.json
     assert run("cohort", "show", "phones", "--json").json == opened.json | {"slots": []}
-    assert run("cohort", "list", "--json").json == [opened.json]
+    (listed,) = run("cohort", "list", "--json").json
+    (promise,) = listed.pop("promises")
+    assert listed == opened.json
+    assert (promise["epsilon_spent_upper"], promise["epsilon_remaining"]) == (0.0, 1.5)
+    assert promise["renews"] is None
 
 
 def test_a_cohort_of_other_content_is_a_conflict(phones: Run) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shuffle_ledger.ledger.api.pages.charts import plain, upper
-from shuffle_ledger.ledger.reports.budgets import BudgetStatement, PromiseReading
+from shuffle_ledger.ledger.reports.budgets import BudgetStatement
 from shuffle_ledger.ledger.reports.forecasts import FittingRounds, RecentSchedule
+from shuffle_ledger.ledger.reports.promises import PromiseReading
 from shuffle_ledger.ledger.reports.summaries import (
     BudgetState,
     fits_in_words,

@@ -45,7 +45,7 @@ from shuffle_ledger.ledger.errors import InvalidValue, NotAllowed
 from shuffle_ledger.ledger.evidence.conditions import OF_SEVERAL_REPORTS
 from shuffle_ledger.ledger.health import VERIFIED_ALARM_SECONDS
 from shuffle_ledger.ledger.policies.registry import ASSUMES, LossSource
-from shuffle_ledger.ledger.reports.budgets import PromiseReading, history, history_point
+from shuffle_ledger.ledger.reports.budgets import history, history_point
 from shuffle_ledger.ledger.reports.chain_outlines import REFUSALS_COUNTED_MAX, refused_since
 from shuffle_ledger.ledger.reports.forecasts import kind_forecast, recent_schedule, schedule_spending
 from shuffle_ledger.ledger.reports.listing import (
@@ -57,7 +57,7 @@ from shuffle_ledger.ledger.reports.listing import (
     matching_entries,
 )
 from shuffle_ledger.ledger.reports.profile import ProfilePoint, profile_of
-from shuffle_ledger.ledger.reports.promises import promises_of
+from shuffle_ledger.ledger.reports.promises import PromiseReading, promises_of
 from shuffle_ledger.ledger.security_log import SecurityEvent
 from shuffle_ledger.ledger.storage.rows import CohortView, StoredVerification
 from shuffle_ledger.ledger.storage.store import Store
@@ -273,7 +273,8 @@ async def _cards(service: Service, heads: Sequence[CohortHead]) -> list[Card]:
     now = datetime.now(UTC)
     names = [head.body.cohort for head in heads]
     outlines = await in_thread(service.overview.outlines, heads)
-    promises = await in_thread(promises_of, service.store, heads, now.date())
+    listed = await in_thread(partial(service.store.cohorts, only=names))
+    promises = await in_thread(promises_of, service.store, listed, now.date())
     since = now - timedelta(days=REFUSED_DAYS)
     refused = await in_thread(refused_since, service.store, names, since)
     verified = await in_thread(partial(service.store.verifications, only=names))
