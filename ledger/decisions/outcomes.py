@@ -34,7 +34,11 @@ from shuffle_ledger.ledger.values.requests import (
 )
 from shuffle_ledger.ledger.values.texts import POPULATION_MAX
 
-_Answer = TypeVar("_Answer", Admitted, Refused, Outcome, Settled, Voided, Corrected, Incident)
+_DECISIONS = frozenset({EntryKind.ADMITTED, EntryKind.REFUSED})
+_CLOSINGS = frozenset({EntryKind.SETTLED, EntryKind.VOIDED})
+_Answer = TypeVar(
+    "_Answer", Admitted, Refused, Outcome, Settled, Voided, Settled | Voided, Corrected, Incident
+)
 
 
 def outcome_of(store: Store, stored: StoredRound) -> Outcome | None:
@@ -92,17 +96,26 @@ def round_record(store: Store, round_id: str) -> RoundRecord:
     """
     stored = store.round(round_id)
     record = record_of(store, stored)
-    return replace(record, outcome=record.outcome and with_members(store, stored, record.outcome))
+    outcome, closing, incident = record.outcome, record.closing, record.incident
+    return replace(
+        record,
+        outcome=outcome and with_members(store, stored, outcome),
+        closing=closing and with_members(store, stored, closing, _CLOSINGS),
+        incident=incident and with_members(store, stored, incident, {EntryKind.INCIDENT}),
+    )
 
 
-def with_members(store: Store, stored: StoredRound, outcome: Outcome) -> Outcome:
-    """Return the outcome of a round, with the numbers of each of its cohorts if there are several."""
+def with_members(
+    store: Store, stored: StoredRound, answer: _Answer, kinds: Collection[EntryKind] = _DECISIONS
+) -> _Answer:
+    """Return what entries of some kinds say of a round, with the numbers of each of its budgets if there are
+    several."""
     cohorts = cohorts_of(stored)
     if len(cohorts) == 1:
-        return outcome
+        return answer
     entries = store.entries_about([stored.round_id], cohorts)
-    decided = [entry.content() for entry in entries if entry.kind in (EntryKind.ADMITTED, EntryKind.REFUSED)]
-    return with_all_budgets(outcome, decided, RoundRequest.from_bytes(stored.content).quotas)
+    bodies = [entry.content() for entry in entries if entry.kind in kinds]
+    return with_all_budgets(answer, bodies, RoundRequest.from_bytes(stored.content).quotas)
 
 
 def record_of(store: Store, stored: StoredRound) -> RoundRecord:
@@ -213,6 +226,7 @@ def with_all_budgets(answer: _Answer, bodies: Sequence[EntryBody], quotas: Colle
     changes: dict[str, Any] = {"epsilon_remaining": least.epsilon_remaining, "audience": _members(bodies)}
     if math.isinf(answer.epsilon_remaining):
         changes |= {"epsilon_spent_upper": least.spent.epsilon_upper, "epsilon_spent_lower": 0.0}
+        changes |= {"epsilon_budget": least.epsilon_budget, "delta_budget": least.delta_budget}
     has = {one.name for one in fields(answer)}  # a refusal has neither an audience nor a lower bound
     return replace(answer, **{name: value for name, value in changes.items() if name in has})
 

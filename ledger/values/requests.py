@@ -488,7 +488,7 @@ class Refused:
     message: str
     epsilon_spent_upper: float  # without this round
     epsilon_requested_upper: float | None  # the total with it; None: no finite bound, or not computed
-    epsilon_budget: float
+    epsilon_budget: float  # of a cohort without a budget of its life: of the promise that has the least left
     delta_budget: float
     epsilon_remaining: float  # the least of the budgets that promise
     refused_by: tuple[RefusedBy, ...] = ()  # of a round of several cohorts: those that did not admit it

@@ -13,7 +13,8 @@ import pytest
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.cli.rendering.statements.document import document_from
 from shuffle_ledger.ledger.api.cohort_uses import CohortUses
-from shuffle_ledger.ledger.decisions import change_budget, record_incident, set_quota, void
+from shuffle_ledger.ledger.decisions import change_budget, record_incident, set_quota, settle, void
+from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
@@ -153,6 +154,18 @@ def test_the_statement_promises_each_week_and_nothing_of_the_life(desk: Desk) ->
     statement = budget(desk.store, desk.accountant, "watches")
     assert [one.kind for one in statement.promises] == ["week"]
     assert (statement.epsilon_budget, statement.delta_budget) == (WEEK.epsilon, WEEK.delta)
+
+
+def test_a_settled_or_voided_round_shows_what_is_left_of_its_period(desk: Desk) -> None:
+    day = datetime.now(UTC).date()
+    for close in (settle, void):
+        outcome = desk.ask(day, cohort="watches")
+        more: Any = {"reports": 9_000} if close is settle else {"reason": "why"}
+        close(desk.store, desk.accountant, outcome.round_id, actor="ada", **more)
+        closing = round_record(desk.store, outcome.round_id).closing
+        (promise,) = budget(desk.store, desk.accountant, "watches", on=day).promises
+        assert closing is not None
+        assert closing.epsilon_remaining == promise.epsilon_remaining < WEEK.epsilon
 
 
 def test_a_voided_round_that_was_released_all_the_same_is_not_called_unreleased(desk: Desk) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
@@ -148,12 +149,10 @@ def _limits(promise: CohortPromise) -> Iterator[tuple[str, str]]:
 def _life(cohort: CohortStatement, digits: Digits) -> Iterator[tuple[str, str]]:
     causes = zip(_CAUSES, (cohort.discretization, cohort.truncation, cohort.round_off), strict=True)
     widths = ", ".join(f"{name} {upper_text(value, digits=2)}" for name, value in causes if value > 0)
+    width = f", the larger one decides. What the width comes from: {widths or 'nothing, it has none'}"
     yield (
         "Spent",
-        (
-            f"{_between(cohort.spent, digits)}, the larger one decides. What the width comes from:"
-            f" {widths or 'nothing, it has none'}"
-        ),
+        _between(cohort.spent, digits) + (width if math.isfinite(cohort.spent.epsilon_upper) else ""),
     )
     yield (
         "Cost so far",
@@ -165,6 +164,8 @@ def _life(cohort: CohortStatement, digits: Digits) -> Iterator[tuple[str, str]]:
 
 
 def _between(bounds: EpsilonBounds, digits: Digits) -> str:
+    if math.isinf(bounds.epsilon_upper):
+        return f"at least {lower_text(bounds.epsilon_lower)}, and no finite epsilon is proven to bound it"
     return f"epsilon from {digits.lower(bounds.epsilon_lower)} to {digits.upper(bounds.epsilon_upper)}"
 
 
