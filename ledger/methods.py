@@ -17,16 +17,13 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar, overload
 
 from shuffle_ledger.ledger import operations
-from shuffle_ledger.ledger.errors import NotFound
-from shuffle_ledger.ledger.operations import Operation, StatementProgress, VerificationProgress
+from shuffle_ledger.ledger.operations import Operation, Unfinished
 from shuffle_ledger.ledger.questions.audits import (
     ListEntries,
     ListEvents,
     ListHeads,
     MakeBundle,
     MakeStatement,
-    OfStatement,
-    OfVerification,
     VerifyChains,
 )
 from shuffle_ledger.ledger.questions.cohorts import ListCohorts
@@ -45,7 +42,6 @@ if TYPE_CHECKING:
     from shuffle_ledger.ledger.verification.verifier import Numbers, VerificationReport
 
 PAGE_ROWS = 500  # asked for at once; fewer make more requests
-_BEGUN_MAX = 20  # for an answer that a restarted server lost, or that another server is asked for
 
 Parameters = ParamSpec("Parameters")
 Answer = TypeVar("Answer")
@@ -400,8 +396,7 @@ class Operations:
     ) -> Steps[Statement]:
         """Return a statement, made now, as `evidence.statement_builder.make_statement` does.
 
-        A statement that takes long is made in a server's background, and asked for until it is finished. A
-        server that restarted meanwhile is asked to make it again.
+        A server is asked for a statement that takes long until it is made.
 
         Args:
             wanted: what to state.
@@ -434,27 +429,10 @@ def _cohorts_behind(name: str) -> Ask:
 
 
 def _made(ask: Ask) -> Steps[Any]:
-    """Return what is asked for, made in the server's background if it takes long.
-
-    A server that restarted meanwhile is asked to make it again.
-    """
-    begun = 1
-    while True:
+    """Return what is asked for, however long a server takes: it is asked the same until it has the answer."""
+    found = yield ask
+    while isinstance(found, Unfinished):
+        if ask.progress is not None and found.step is not None:
+            ask.progress(found.step, found.done or 0, found.of or 0)
         found = yield ask
-        try:
-            while isinstance(found, StatementProgress | VerificationProgress):
-                if ask.progress is not None and found.step is not None:
-                    ask.progress(found.step, found.done or 0, found.of or 0)
-                found = yield _kept(found)
-        except NotFound:
-            if begun == _BEGUN_MAX:
-                raise
-            begun += 1
-        else:
-            return found
-
-
-def _kept(unfinished: StatementProgress | VerificationProgress) -> Ask:
-    if isinstance(unfinished, StatementProgress):
-        return Ask(operation=operations.KEPT_STATEMENT, asked=OfStatement(unfinished.statement_id))
-    return Ask(operation=operations.KEPT_VERIFICATION, asked=OfVerification(unfinished.verification_id))
+    return found

@@ -71,30 +71,17 @@ if TYPE_CHECKING:
 
 Parameters = ParamSpec("Parameters")
 Answer = TypeVar("Answer")
-State = Literal["waiting", "making"]
 _DECISIONS = tuple(DECISIONS.values())
 _IN_PATH = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatementProgress:
-    """A statement that is not finished yet."""
+class Unfinished:
+    """A statement or verification that is still made: the same request waits for it."""
 
-    statement_id: str  # under `GET /v1/statements/{statement_id}` it is there once it is finished
-    state: State  # waiting: others are made before it
+    state: Literal["waiting", "making"]  # waiting: others are made before it
     step: str | None  # of the work
     done: int | None  # parts of this step
-    of: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class VerificationProgress:
-    """A verification that is not finished yet."""
-
-    verification_id: str  # under `GET /v1/verifications/{verification_id}` are its findings, once finished
-    state: State  # waiting: others are made before it
-    step: str | None  # the chain that is replayed, and how far
-    done: int | None  # chains
     of: int | None
 
 
@@ -131,7 +118,7 @@ class Operation(Generic[Parameters, Answer]):
     status: int = 200
     schema: str | None = None  # the name of an answer's schema where the answer is not an object of a class
     query: tuple[str, ...] = ()  # fields of a body's question that are in the query instead
-    unfinished: Any = None  # the answer while it is made in the background; the same types are asked for
+    unfinished: bool = False  # the answer may be `Unfinished`: then the same is asked again
     waits: bool = False  # a request says how long it waits for the answer
     media: str = "application/json"  # the type of the answer's content
     also: str | None = None  # another path where a server offers it
@@ -219,8 +206,8 @@ class Operation(Generic[Parameters, Answer]):
         is_object = isinstance(content, Mapping)
         if is_object and "outcome" in content and self.kind is not RoundRecord:
             found = decision_of(content)
-        elif self.unfinished is not None and is_object and _identifier(self.unfinished) in content:
-            return value_of(self.unfinished, content)  # type: ignore[no-any-return]  # which the caller waits for
+        elif self.unfinished and is_object and "state" in content:
+            return value_of(Unfinished, content)  # type: ignore[return-value]  # which the caller waits for
         elif self.kind is RoundRecord:
             found = record_of_document(content)
         elif self.kind not in (bytes, dict[str, Any]):
@@ -260,10 +247,6 @@ def _written(value: object) -> Json:
 def _segment(name: str) -> str:
     """Return a name as one segment of a path; "." and ".." would be taken for steps."""
     return quoted(name, safe="").replace(".", "%2E") if name in (".", "..") else quoted(name, safe="")
-
-
-def _identifier(unfinished: type) -> str:
-    return dataclasses.fields(unfinished)[0].name
 
 
 @dataclass(frozen=True)
@@ -465,7 +448,7 @@ VERIFY_COHORT: Operation[..., Any] = Operation(
     """Replay a cohort's chain, and compute an even sample of its numbers again.
 
 `200` with the findings, or `202` as `POST /v1/verification`.""",
-    query=("entries",), unfinished=VerificationProgress, waits=True, long=True,
+    query=("entries",), unfinished=True, waits=True, long=True,
 )
 VERIFY: Operation[..., Any] = Operation(
     "auditing_verification", "POST /v1/verification", ENTRIES,
@@ -473,14 +456,8 @@ VERIFY: Operation[..., Any] = Operation(
     """Replay one chain or all, compute numbers again, and compare with heads that were kept elsewhere.
 
 `200` with the findings, if there are any within 25 seconds or as long as `Prefer: wait=N` says; else
-`202`: it goes on in the background, and `Location` says where the findings will be.""",
-    unfinished=VerificationProgress, waits=True, long=True,
-)
-KEPT_VERIFICATION: Operation[..., Any] = Operation(
-    "auditing_kept_verification", "GET /v1/verifications/{verification_id}", ENTRIES,
-    audits.OfVerification, _FINDINGS, (NotFound, *_SIGNED),
-    "Read the findings of a verification in the background; `202` with its progress until it is finished.",
-    unfinished=VerificationProgress, waits=True, long=True,
+`202`: it goes on, and the same request waits for it.""",
+    unfinished=True, waits=True, long=True,
 )
 STANDING = Operation(
     "auditing_standing", "POST /v1/standing", ENTRIES, audits.LedgerStanding.of, Standing, _SIGNED,
@@ -494,14 +471,8 @@ MAKE_STATEMENT: Operation[..., Any] = Operation(
     """State what was promised to the users of cohorts, and whether it was kept.
 
 `200` with the statement, if it is made within 25 seconds or as long as `Prefer: wait=N` says; else `202`:
-it is made in the background, and `Location` says where it will be.""",
-    unfinished=StatementProgress, waits=True, long=True,
-)
-KEPT_STATEMENT: Operation[..., Any] = Operation(
-    "auditing_kept_statement", "GET /v1/statements/{statement_id}", ENTRIES,
-    audits.OfStatement, _STATEMENT, (NotFound, *_SIGNED),
-    "Read a statement that was made in the background; `202` with its progress until it is finished.",
-    unfinished=StatementProgress, waits=True, long=True,
+it goes on, and the same request waits for it.""",
+    unfinished=True, waits=True, long=True,
 )
 MAKE_BUNDLE = Operation(
     "auditing_bundle", "POST /v1/bundles", ENTRIES, audits.MakeBundle.of, bytes, (NotFound, *_SIGNED),

@@ -30,7 +30,7 @@ from shuffle_ledger.ledger.api.auth.rate_limits import FailureLimit
 from shuffle_ledger.ledger.api.auth.sessions import Sessions
 from shuffle_ledger.ledger.api.cohort_uses import CohortUses
 from shuffle_ledger.ledger.api.dependencies import Dispatch, Service
-from shuffle_ledger.ledger.api.jobs import Jobs
+from shuffle_ledger.ledger.api.long_answers import LongAnswers
 from shuffle_ledger.ledger.api.metrics import Metrics
 from shuffle_ledger.ledger.api.overview import Overview
 from shuffle_ledger.ledger.api.pages import rounds, routes, statement_files
@@ -99,7 +99,7 @@ def create_app(
         reading=AccountantThread(Accountant(precision=settings.precision)),
         budgets=RecentBudgets(store),
         auditing=auditing,
-        jobs=Jobs(auditing, clock),
+        long_answers=LongAnswers(auditing, clock),
         uses=CohortUses(store),
         overview=Overview(store),
         root_path=root_path,

@@ -23,8 +23,8 @@ from shuffle_ledger.ledger.api.accountant_thread import AccountantThread
 from shuffle_ledger.ledger.api.auth.middleware import Door
 from shuffle_ledger.ledger.api.auth.sessions import Sessions
 from shuffle_ledger.ledger.api.cohort_uses import CohortUses
-from shuffle_ledger.ledger.api.jobs import Jobs
 from shuffle_ledger.ledger.api.line import DecisionLine
+from shuffle_ledger.ledger.api.long_answers import LongAnswers
 from shuffle_ledger.ledger.api.memory import AnswerMemory
 from shuffle_ledger.ledger.api.overview import Overview
 from shuffle_ledger.ledger.api.pages.spending import Continuation
@@ -82,7 +82,7 @@ class Service:
     overview: Overview  # on the thread for reading
     observe_decision: Callable[[str, float], None] = lambda _outcome, _seconds: None
     root_path: str = ""  # before every address in answers; empty: the server has the whole host
-    jobs: Jobs  # on the thread for auditing
+    long_answers: LongAnswers  # on the thread for auditing
     is_ending: bool = False  # the server was asked to stop, and answers until others take its place
     profiles: AnswerMemory[tuple[ProfilePoint, ...]] = field(default_factory=AnswerMemory)
     continuations: AnswerMemory[Continuation | None] = field(default_factory=AnswerMemory)

@@ -19,7 +19,7 @@ from shuffle_ledger.ledger.api.routes import PREFER_LENGTH_MAX
 from shuffle_ledger.ledger.decisions.quoting import Fits
 from shuffle_ledger.ledger.errors import Difference, UnacceptedWarning
 from shuffle_ledger.ledger.health import Health
-from shuffle_ledger.ledger.operations import OPERATIONS, Operation
+from shuffle_ledger.ledger.operations import OPERATIONS, Operation, Unfinished
 from shuffle_ledger.ledger.values.documents import field_types
 from shuffle_ledger.ledger.values.requests import (
     Admitted,
@@ -305,7 +305,7 @@ _PREFER: Schema = {
     "schema": {"type": "string", "maxLength": PREFER_LENGTH_MAX},
     "description": "`wait=N`: wait up to N seconds for the outcome.",
 }
-_MAKING = "It is made in the background."
+_MAKING = "It is not made yet: ask the same again."
 _UNDECIDED = "Registered, and not decided yet."
 _REFUSED = (
     "Refused by the budget (`outcome` is there); admitted before and not to be collected any more (`state` is"
@@ -380,9 +380,9 @@ def _responses(operation: Operation[..., Any]) -> Mapping[str, Schema]:
         found[503] = {"description": "It cannot, for now.", "content": content}
     if operation.permission is not None or operation.errors:
         found |= _problems(operation)
-    if operation.unfinished is not None:
-        progress = {"application/json": {"schema": schema_of(operation.unfinished)}}
-        found[202] = {"description": _MAKING, "content": progress, "headers": {"Location": _LOCATION}}
+    if operation.unfinished:
+        progress = {"application/json": {"schema": schema_of(Unfinished)}}
+        found[202] = {"description": _MAKING, "content": progress}
     decided = operation.kind == Outcome | Pending
     if decided:
         refused = {MEDIA_TYPE: {"schema": {"anyOf": [_ref("Refused"), _ref("Problem")]}}}

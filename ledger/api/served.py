@@ -1,5 +1,5 @@
-"""What a server does itself about an operation: it registers with its dispatch, works in the background,
-remembers answers, and knows its own state. Everything else is answered as `ledger.answering` does."""
+"""What a server does itself about an operation: it registers with its dispatch, makes long answers,
+remembers others, and knows its own state. Everything else is answered as `ledger.answering` does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger import operations
 from shuffle_ledger.ledger.answering.calls import Call, answer_to
 from shuffle_ledger.ledger.api.dependencies import Service, in_thread, refuse_foreign
-from shuffle_ledger.ledger.api.jobs import WAIT_SECONDS, Job, Kind, Wanted
+from shuffle_ledger.ledger.api.long_answers import WAIT_SECONDS
 from shuffle_ledger.ledger.api.metrics import CONTENT_TYPE
 from shuffle_ledger.ledger.api.problems import REFUSED, TOO_LARGE, problem
 from shuffle_ledger.ledger.decisions.incidents import cohort_or_parent
@@ -30,8 +30,8 @@ from shuffle_ledger.ledger.decisions.repeats import present_answer
 from shuffle_ledger.ledger.errors import Conflict, LedgerError, NotFound, TryAgain
 from shuffle_ledger.ledger.evidence.statement_builder import Progress
 from shuffle_ledger.ledger.health import health, health_document, retry
-from shuffle_ledger.ledger.operations import Operation
-from shuffle_ledger.ledger.questions.audits import OfStatement, OfVerification, VerifyChains, VerifyCohort
+from shuffle_ledger.ledger.operations import Operation, Unfinished
+from shuffle_ledger.ledger.questions.audits import VerifyChains, VerifyCohort
 from shuffle_ledger.ledger.questions.cohorts import ShowBudget
 from shuffle_ledger.ledger.questions.rounds import OfRound, RecordIncident, RegisterRound
 from shuffle_ledger.ledger.reports.budgets import BudgetStatement, budget
@@ -195,50 +195,28 @@ def _written(operation: Operation[..., Any], asked: Any) -> str:
 
 @serves(operations.VERIFY_COHORT)
 async def verify_cohort(ask: ServedAsk, asked: VerifyCohort) -> Response:
-    """Verify one chain, in the background if it takes long."""
-    whole = VerifyChains(cohort=asked.cohort)
+    """Verify one chain, as `long_answer`."""
     verifying: ServedAsk = replace(ask, operation=operations.VERIFY)
-    answer: Response = await begun(verifying, whole)
+    answer: Response = await long_answer(verifying, VerifyChains(cohort=asked.cohort))
     return answer
 
 
 @serves(operations.VERIFY, operations.MAKE_STATEMENT)
-async def begun(ask: ServedAsk, asked: Any) -> Response:
-    """Make a long answer, in the background if it takes long; equal questions share it."""
-    names = ask.call.named(asked.cohorts)
+async def long_answer(ask: ServedAsk, asked: Any) -> Response:
+    """Answer with what takes long, or with how far it is; equal questions share it."""
+    ask.call.named(asked.cohorts)
     function, _ = answer_to(ask.operation)
 
     def work(accountant: Accountant, tell: Progress) -> bytes:
         found = function(replace(ask.call, computing=accountant, progress=tell), asked)
         return b"".join(json_parts(found, depth=_PARTS_DEPTH))
 
-    what = hashlib.sha256(_written(ask.operation, asked).encode()).digest()
-    jobs, kind = ask.service.jobs, _KIND[ask.operation.name]
-    job = jobs.begin(Wanted(kind=kind, what=what, cohorts=names), work)
-    answer = await _made(ask, job)
-    if not job.is_kept:
-        jobs.forget(job)
-    return answer
-
-
-@serves(operations.KEPT_VERIFICATION, operations.KEPT_STATEMENT)
-async def kept(ask: ServedAsk, asked: OfVerification | OfStatement) -> Response:
-    """Answer with what was made in the background, or with how far it is."""
-    if isinstance(asked, OfStatement):
-        job = ask.service.jobs.find(ask.request.state.token, asked.statement_id, kind="statement")
-    else:
-        job = ask.service.jobs.find(ask.request.state.token, asked.verification_id, kind="verification")
-    return await _made(ask, job)
-
-
-async def _made(ask: ServedAsk, job: Job) -> Response:
-    headers = ask.preferred
-    found = await job.made(wait_seconds=WAIT_SECONDS if ask.waited is None else ask.waited)
-    if found is not None:
-        return Response(found, media_type="application/json", headers=headers)
-    job.is_kept = True
-    headers["Location"] = f"{ask.service.root_path}/v1/{job.wanted.kind}s/{job.job_id}"
-    return JSONResponse(document_of(job.progress()), 202, {**headers, "Retry-After": "1"})
+    question = hashlib.sha256(_written(ask.operation, asked).encode()).digest()
+    wait_seconds = WAIT_SECONDS if ask.waited is None else ask.waited
+    found = await ask.service.long_answers.get(question, work, wait_seconds=wait_seconds)
+    if isinstance(found, Unfinished):
+        return JSONResponse(document_of(found), 202, {**ask.preferred, "Retry-After": "1"})
+    return Response(found, media_type="application/json", headers=ask.preferred)
 
 
 @serves(operations.ALIVE)
@@ -272,9 +250,3 @@ async def show_metrics(ask: ServedAsk, _asked: object) -> Response:
     """Answer with the metrics."""
     ask.call.about_all()
     return Response(await in_thread(ask.request.app.state.metrics.text), media_type=CONTENT_TYPE)
-
-
-_KIND: Mapping[str, Kind] = {
-    operations.VERIFY.name: "verification",
-    operations.MAKE_STATEMENT.name: "statement",
-}

@@ -132,22 +132,6 @@ class VerifyChains(Body):
         return None if self.against is None else saved_heads(self.against, trusted)
 
 
-@dataclass(frozen=True)
-class OfVerification(Body):
-    """A verification in the background."""
-
-    verification_id: Annotated[
-        str, Field(pattern="^[0-9a-f]{32}$", description="A verification's identifier.")
-    ]
-
-
-@dataclass(frozen=True)
-class OfStatement(Body):
-    """A statement that is made in the background."""
-
-    statement_id: Annotated[str, Field(pattern="^[0-9a-f]{32}$", description="A statement's identifier.")]
-
-
 @dataclass(frozen=True, kw_only=True)
 class LedgerStanding(Body):
     """The checkpoint that a new one is to follow, if there is one."""

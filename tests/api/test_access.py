@@ -89,20 +89,15 @@ def _credentials(server: Server) -> dict[str, str | None]:
 
 
 # What there is, and what there is not, of the same length.
-BEGUN = ("statement_id", "verification_id")
 EXISTING = {
     "cohort": "secret",
     "round_id": "theirs",
     "team": "ads",
-    "statement_id": "0" * 32,
-    "verification_id": "0" * 32,
 }
 MISSING = {
     "cohort": "absent",
     "round_id": "nobody",
     "team": "ads",
-    "statement_id": "f" * 32,
-    "verification_id": "f" * 32,
 }
 
 

@@ -25,8 +25,6 @@ def _addresses(server: Server) -> list[str]:
         "round_id": "a",
         "sequence": "1",
         "version": "1",
-        "statement_id": "none",
-        "verification_id": "none",
     }
     found = server.ask("GET", "/v1/openapi.json").json()["paths"]
     gets = [path.format(**names) for path, operations in found.items() if "get" in operations]

@@ -1,8 +1,9 @@
-"""Statements and verifications in the background: the same answers, for tokens that see their cohorts, within
-limits."""
+"""Statements and verifications that take long: equal questions share one answer, within limits, for
+tokens that see their cohorts."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -11,11 +12,14 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.ledger.api import jobs
+from shuffle_ledger.ledger.api import long_answers
+from shuffle_ledger.ledger.api.accountant_thread import AccountantThread
+from shuffle_ledger.ledger.api.long_answers import LongAnswers
 from shuffle_ledger.ledger.client import LedgerClient
 from shuffle_ledger.ledger.errors import DoesNotExtend, NotFound
 from shuffle_ledger.ledger.evidence import StatementWanted
 from shuffle_ledger.ledger.evidence.statement_request import StatementWanted as Wanted
+from shuffle_ledger.ledger.operations import Unfinished
 from shuffle_ledger.ledger.reports.budgets import Head
 from shuffle_ledger.ledger.verification import verifier
 from shuffle_ledger.ledger.verification.verifier import verify
@@ -39,88 +43,106 @@ def held(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.
     going_on.set()
 
 
-def begin(server: Server, *, bearer: str = "auditor", **body: Any) -> Any:
-    return server.ask("POST", "/v1/statements", bearer=bearer, json=body, headers=AT_ONCE)
+def ask(server: Server, *, bearer: str = "auditor", at_once: bool = True, **body: Any) -> Any:
+    headers = AT_ONCE if at_once else {}
+    return server.ask("POST", "/v1/statements", bearer=bearer, json=body, headers=headers)
 
 
 @pytest.mark.slow
-def test_a_long_statement_is_made_in_the_background_and_kept(server: Server, held: threading.Event) -> None:
+def test_the_same_question_waits_for_a_long_statement(server: Server, held: threading.Event) -> None:
     server.register("a")
-    began = begin(server, cohorts=["phones"])
-    assert began.status_code == 202
-    place = began.headers["Location"]
-    assert place == f"/v1/statements/{began.json()['statement_id']}"
-    assert begin(server, cohorts=["phones"]).headers["Location"] == place  # it is not made twice
-    while (found := server.ask("GET", place, bearer="auditor", headers=AT_ONCE)).json()["step"] is None:
-        pass
-    assert (found.status_code, found.headers["Location"]) == (202, place)
-    assert found.json() | {"statement_id": ""} == {
-        "statement_id": "",
-        "state": "making",
-        "step": "phones: reading entries",
-        "done": 1,
-        "of": 2,
-    }
+    asked = ask(server, cohorts=["phones"])
+    while asked.json()["step"] is None:
+        asked = ask(server, cohorts=["phones"])
+    assert asked.status_code == 202
+    assert asked.headers["Retry-After"] == "1"
+    making = {"state": "making", "step": "phones: reading entries", "done": 1, "of": 2}
+    assert asked.json() == making
+    assert ask(server, bearer="admin", cohorts=["phones"]).json() == making  # it is not made twice
     held.set()
-    kept = server.ask("GET", place, bearer="auditor")
-    assert kept.status_code == 200
-    assert server.ask("GET", place, bearer="admin").content == kept.content
-    now = server.ask("POST", "/v1/statements", bearer="auditor", json={"cohorts": ["phones"]})
-    assert now.status_code == 200
-    assert now.json() | {"made_at": ""} == kept.json() | {"made_at": ""}
+    made = ask(server, at_once=False, cohorts=["phones"])
+    assert made.status_code == 200
+    server.register("b")
+    after = ask(server, at_once=False, cohorts=["phones"])  # what was given is not given again
+    assert after.json()["cohorts"][0]["head"]["sequence"] == made.json()["cohorts"][0]["head"]["sequence"] + 1
 
 
 def test_a_statement_is_for_those_who_may_read_its_cohorts(server: Server, held: threading.Event) -> None:
     for name, cohorts in (("of phones", ["phones"]), ("of secret", ["secret"])):
         server.issue(name, "auditor", cohorts=cohorts)
-    place = begin(server, cohorts=["phones"]).headers["Location"]
-    everything = begin(server).headers["Location"]
-    held.set()
-    assert server.ask("GET", place, bearer="of phones").status_code == 200
-    absent = server.ask("GET", f"/v1/statements/{'0' * 32}", bearer="of secret")
-    theirs = server.ask("GET", place, bearer="of secret")
+    assert {ask(server, cohorts=["phones"]).status_code, ask(server).status_code} == {202}
+    theirs = ask(server, bearer="of secret", cohorts=["phones"])
+    absent = ask(server, bearer="of secret", cohorts=["absent"])
     assert theirs.status_code == absent.status_code == 404
-    assert theirs.json()["detail"].replace(place.rsplit("/", 1)[1], "0" * 32) == absent.json()["detail"]
-    assert server.ask("GET", everything, bearer="of phones").status_code == 404
-    assert server.ask("GET", everything, bearer="auditor").status_code == 200
-    assert server.ask("GET", place, bearer="reader").status_code == 403
+    assert theirs.json()["detail"].replace("phones", "absent") == absent.json()["detail"]
+    assert ask(server, bearer="reader", cohorts=["phones"]).status_code == 403
+    assert ask(server, bearer="of phones").status_code == 403
+    held.set()
+    assert ask(server, bearer="of phones", at_once=False, cohorts=["phones"]).status_code == 200
 
 
-def test_statements_are_bounded_in_number_size_and_time(
+def test_unfinished_answers_are_bounded_in_number(
     server: Server, held: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "UNFINISHED_MAX", 2)
-    first, second = (begin(server, cohorts=["phones"], as_of=number) for number in (None, 1))
-    assert begin(server, cohorts=["secret"]).status_code == 503
+    monkeypatch.setattr(long_answers, "UNFINISHED_MAX", 2)
+    assert [ask(server, cohorts=["phones"], as_of=number).status_code for number in (None, 1)] == [202, 202]
+    assert ask(server, cohorts=["secret"]).status_code == 503
     held.set()
-    for each in (first, second):
-        assert server.ask("GET", each.headers["Location"], bearer="auditor").status_code == 200
-    monkeypatch.setattr(jobs, "KEPT_MAX", 1)
-    assert server.ask("GET", first.headers["Location"], bearer="auditor").status_code == 404
-    assert server.ask("GET", second.headers["Location"], bearer="auditor").status_code == 200
-    monkeypatch.setattr(jobs, "KEPT_SECONDS", 0.0)
-    assert server.ask("GET", second.headers["Location"], bearer="auditor").status_code == 404
-    monkeypatch.setattr(jobs, "KEPT_SECONDS", 60.0)
-    monkeypatch.setattr(jobs, "DOCUMENT_BYTES_MAX", 100)
-    short = server.ask("POST", "/v1/statements", bearer="auditor", json={"cohorts": ["phones"]})
-    assert short.status_code == 200  # one that is not kept may have any size
-    held.clear()
-    large = begin(server, cohorts=["phones"])
-    held.set()
-    refused = server.ask("GET", large.headers["Location"], bearer="auditor")
-    assert (refused.status_code, refused.json()["field"]) == (409, "cohorts")
+    for number in (None, 1):
+        found = ask(server, cohorts=["phones"], as_of=number, at_once=False)
+        assert found.status_code == 200
+    assert ask(server, cohorts=["secret"], at_once=False).status_code == 200
+
+
+def test_answers_that_nobody_comes_back_for_are_bounded_in_size_and_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, made = 0.0, []
+
+    async def played() -> None:
+        nonlocal now
+        answers = LongAnswers(AccountantThread(Accountant()), lambda: now)
+
+        async def asked(name: str, wait_seconds: float) -> bytes | Unfinished:
+            def work(*_: object) -> bytes:
+                made.append(name)
+                return b"x" * 60
+
+            return await answers.get(name, work, wait_seconds=wait_seconds)
+
+        async def abandoned(name: str) -> None:
+            count = len(made)
+            assert isinstance(await asked(name, 0.0), Unfinished)
+            while len(made) == count:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.01)
+
+        await abandoned("a")
+        assert await asked("a", 9.0) == b"x" * 60
+        assert made == ["a"], "it was kept for who asks the same again"
+        await abandoned("a")
+        now = long_answers.KEPT_SECONDS + 1
+        await asked("a", 9.0)
+        assert made == ["a"] * 3, "it was too old"
+        monkeypatch.setattr(long_answers, "KEPT_BYTES_MAX", 100)
+        for name in "ab":
+            now += 1
+            await abandoned(name)
+        await asked("b", 9.0)
+        await asked("a", 9.0)
+        assert made == [*"aaaaba"], "the last one is kept, and the one before it was too large with it"
+
+    asyncio.run(played())
 
 
 @pytest.mark.slow
-def test_the_client_waits_for_a_long_statement_and_asks_again_after_a_restart(
+def test_the_client_waits_for_a_long_statement(
     server: Server, held: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shuffle_ledger.ledger.api.served.WAIT_SECONDS", 0.0)
     steps: list[tuple[str, int, int]] = []
 
     def told(step: str, done: int, of: int) -> None:
-        if not steps:
-            server.app.state.service.jobs._jobs.clear()  # as a restart does
         steps.append((step, done, of))
         held.set()
 
@@ -165,48 +187,34 @@ def replaying(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[threa
 
 @pytest.mark.parametrize("path", ["/v1/verification", "/v1/cohorts/phones/verification"])
 @pytest.mark.slow
-def test_a_long_verification_goes_on_in_the_background(
+def test_the_same_question_waits_for_a_long_verification(
     server: Server, replaying: threading.Event, path: str
 ) -> None:
     server.register("a")
-    body = {"json": {"cohort": "phones"}} if path == "/v1/verification" else {}
-    began = server.ask("POST", path, bearer="auditor", headers=AT_ONCE, **body)
-    assert began.status_code == 202
-    place = began.headers["Location"]
-    assert place == f"/v1/verifications/{began.json()['verification_id']}"
-    assert server.ask("POST", path, bearer="auditor", headers=AT_ONCE, **body).headers["Location"] == place
-    while (found := server.ask("GET", place, bearer="auditor", headers=AT_ONCE)).json()["step"] is None:
-        pass
-    assert found.json() | {"verification_id": ""} == {
-        "verification_id": "",
-        "state": "making",
-        "step": "phones: 0 entries replayed",
-        "done": 0,
-        "of": 1,
-    }
+    body = {"cohort": "phones"} if path == "/v1/verification" else None
+    ask_again = partial(server.ask, "POST", path, json=body)
+    while (found := ask_again(bearer="auditor", headers=AT_ONCE)).json()["step"] is None:
+        assert found.status_code == 202
+    assert found.json() == {"state": "making", "step": "phones: 0 entries replayed", "done": 0, "of": 1}
     for name, cohorts in (("of phones", ["phones"]), ("of secret", ["secret"])):
         server.issue(name, "auditor", cohorts=cohorts)
     replaying.set()
-    kept = server.ask("GET", place, bearer="of phones")
-    assert (kept.status_code, kept.json()["ok"]) == (200, True)
-    assert server.ask("GET", place, bearer="of secret").status_code == 404
-    assert server.ask("GET", place, bearer="reader").status_code == 403
-    elsewhere = place.replace("verifications", "statements")
-    assert server.ask("GET", elsewhere, bearer="auditor").status_code == 404
-    now = server.ask("POST", path, bearer="auditor", **body)
-    assert (now.status_code, now.json()) == (200, kept.json())
+    made = ask_again(bearer="of phones")
+    assert (made.status_code, made.json()["ok"]) == (200, True)
+    assert ask_again(bearer="of secret").status_code == 404
+    assert ask_again(bearer="reader").status_code == 403
+    now = ask_again(bearer="auditor")
+    assert (now.status_code, now.json()) == (200, made.json())
 
 
 @pytest.mark.slow
-def test_the_client_waits_for_a_long_verification_and_asks_again_after_a_restart(
+def test_the_client_waits_for_a_long_verification(
     server: Server, replaying: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shuffle_ledger.ledger.api.served.WAIT_SECONDS", 0.0)
     steps: list[tuple[str, int, int]] = []
 
     def told(step: str, done: int, of: int) -> None:
-        if not steps:
-            server.app.state.service.jobs._jobs.clear()  # as a restart does
         steps.append((step, done, of))
         replaying.set()
 
