@@ -10,32 +10,23 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections import Counter
+import itertools
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, func, insert, update
-from sqlalchemy.dialects import sqlite
+from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from shuffle_ledger.ledger.errors import LostRace
 from shuffle_ledger.ledger.storage import engine as engines
 from shuffle_ledger.ledger.storage import prepared
 from shuffle_ledger.ledger.storage.rows import NEXT_POSITION, CohortView, EntryDraft
-from shuffle_ledger.ledger.storage.tables import COUNT_OF_KIND, accounted_rounds, heads, holdings, rounds
-from shuffle_ledger.ledger.storage.tables import entries as entries_table
+from shuffle_ledger.ledger.storage.tables import COUNT_OF_KIND
 from shuffle_ledger.ledger.values import entries
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, LedgerEntry
 
 _DECISIONS_AND_INCIDENTS = (EntryKind.ADMITTED, EntryKind.REFUSED, EntryKind.INCIDENT)
-# What of a round's row an entry sets. A second decision or closing is another number, which a guard refuses.
-_LINKED_BY = (
-    ("its_outcome", (EntryKind.ADMITTED, EntryKind.REFUSED)),
-    ("its_incident", (EntryKind.INCIDENT,)),
-    ("its_closing", (EntryKind.SETTLED, EntryKind.VOIDED)),
-)
-_LINKS = tuple(kind for _, kinds in _LINKED_BY for kind in kinds)
 _NOT_REGISTERED = dict.fromkeys(
     ("registration", "content", "content_digest", "registered_by", "registered_at", "shared")
 )
@@ -79,11 +70,27 @@ _GIVEN: Mapping[str, Mapping[str, str]] = {
 _ENTRY = "cohort, sequence, kind, round_id, body, previous_digest, digest"
 _ROW = "registration, round_id, cohort, content, content_digest, registered_by, registered_at, shared"
 _HOLDING = "cohort, accounted_digest, count, local_count"
+_LINKING = "kind IN ('admitted', 'refused', 'incident', 'settled', 'voided')"
 
 
 def _given(name: str) -> str:
     arrays = ", ".join(f"%({name[0]}_{column})s::{kind}[]" for column, kind in _GIVEN[name].items())
     return f"unnest({arrays}) AS {name}({', '.join(_GIVEN[name])})"
+
+
+def _named(columns: str) -> str:
+    return ", ".join(f":{column}" for column in columns.split(", "))
+
+
+def _links(sign: str = "") -> str:
+    """Return what of a round's row an entry sets; a sign makes its columns parameters. A second decision or
+    closing is another number, which a guard refuses.
+    """
+    kind, sequence = f"{sign}kind", f"{sign}sequence"
+    return f"""
+outcome_sequence = coalesce(CASE WHEN {kind} IN ('admitted', 'refused') THEN {sequence} END, outcome_sequence,
+CASE WHEN {kind} = 'incident' THEN {sequence} END), closing_sequence = coalesce(
+CASE WHEN {kind} IN ('settled', 'voided') THEN {sequence} END, closing_sequence)"""
 
 
 # Rows of several writers are locked, and inserted, in one order: no two wait for each other in a circle.
@@ -106,14 +113,9 @@ _PARTS = {
     "registered": f"""
 INSERT INTO rounds ({_ROW}, outcome_sequence) SELECT {_ROW}, sequence FROM written
 WHERE registration IS NOT NULL ORDER BY round_id, registration""",  # noqa: S608 - our own names, as below
-    "linked": """
-UPDATE rounds SET
-outcome_sequence = coalesce(CASE WHEN kind IN ('admitted', 'refused') THEN sequence END, outcome_sequence,
-CASE WHEN kind = 'incident' THEN sequence END),
-closing_sequence = coalesce(CASE WHEN kind IN ('settled', 'voided') THEN sequence END, closing_sequence)
-FROM written
-WHERE written.registration IS NULL AND kind IN ('admitted', 'refused', 'incident', 'settled', 'voided')
-AND rounds.round_id = written.round_id AND rounds.cohort = written.cohort""",
+    "linked": f"""
+UPDATE rounds SET {_links()} FROM written WHERE written.registration IS NULL AND {_LINKING}
+AND rounds.round_id = written.round_id AND rounds.cohort = written.cohort""",  # noqa: S608 - our own names
     "changes": f"SELECT changes.* FROM go, {_given('changes')}",  # noqa: S608 - our own names
     "known": """
 INSERT INTO accounted_rounds (digest, parameters) SELECT accounted_digest, parameters FROM changes
@@ -155,47 +157,20 @@ def _parts(rows: Mapping[str, list[dict[str, Any]]]) -> tuple[str, ...]:
     return tuple(name for name, is_wanted in wanted.items() if is_wanted)
 
 
-_LATER = ("queued_at", "closing_sequence", "attempts", "last_error")  # of a row that is decided at once
-# The same for SQLite, statement by statement. Made once: to make a statement takes SQLAlchemy longer than to
-# run it takes SQLite.
-_MOVE = (
-    update(heads)
-    .where(heads.c.cohort == bindparam("its_cohort"), heads.c.digest == bindparam("seen_digest"))
-    .values(
-        sequence=bindparam("its_sequence"),
-        digest=bindparam("its_digest"),
-        status=bindparam("its_status"),
-        epsilon_budget=func.coalesce(bindparam("its_epsilon_budget"), heads.c.epsilon_budget),
-        **{name: heads.c[name] + bindparam(f"more_{name}") for name in _COUNTS},
-    )
-)
-_NEXT_ENTRY = insert(entries_table).values(position=NEXT_POSITION)
-_ROUND = insert(rounds).values(
-    {column.name: bindparam(column.name) for column in rounds.c if column.name not in _LATER}
-)
-_LINK = (
-    update(rounds)
-    .where(rounds.c.round_id == bindparam("its_round_id"), rounds.c.cohort == bindparam("its_cohort"))
-    .values(
-        outcome_sequence=func.coalesce(
-            bindparam("its_outcome"), rounds.c.outcome_sequence, bindparam("its_incident")
-        ),
-        closing_sequence=func.coalesce(bindparam("its_closing"), rounds.c.closing_sequence),
-    )
-)
-_KIND = sqlite.insert(accounted_rounds).on_conflict_do_nothing()
-_NOTHING_HELD = sqlite.insert(holdings).values(count=0, local_count=0).on_conflict_do_nothing()
-_CHANGE = (
-    update(holdings)
-    .where(
-        holdings.c.cohort == bindparam("its_cohort"),
-        holdings.c.accounted_digest == bindparam("its_accounted_digest"),
-    )
-    .values(
-        count=holdings.c.count + bindparam("more"),
-        local_count=holdings.c.local_count + bindparam("more_local"),
-    )
-)
+# The same for SQLite, each for one row.
+_MOVE = f"""UPDATE heads SET sequence = :sequence, digest = :digest, status = :status,
+epsilon_budget = coalesce(:epsilon_budget, epsilon_budget),
+{", ".join(f"{name} = {name} + :{name}" for name in _COUNTS)}
+WHERE cohort = :cohort AND digest = :seen_digest"""  # noqa: S608 - our own names, as below
+_APPEND = f"INSERT INTO entries ({_ENTRY}, position) VALUES ({_named(_ENTRY)}, {NEXT_POSITION})"  # noqa: S608
+_REGISTER = f"INSERT INTO rounds ({_ROW}, outcome_sequence) VALUES ({_named(_ROW)}, :sequence)"  # noqa: S608
+_LINK = f"UPDATE rounds SET {_links(':')} WHERE round_id = :round_id AND cohort = :cohort AND :{_LINKING}"  # noqa: S608
+_KNOW = """INSERT INTO accounted_rounds (digest, parameters) VALUES (:accounted_digest, :parameters)
+ON CONFLICT DO NOTHING"""
+_LOWER = """UPDATE holdings SET count = count + :count, local_count = local_count + :local_count
+WHERE cohort = :cohort AND accounted_digest = :accounted_digest"""
+_RAISE = f"""INSERT INTO holdings ({_HOLDING}) VALUES ({_named(_HOLDING)})
+ON CONFLICT DO UPDATE SET count = count + excluded.count, local_count = local_count + excluded.local_count"""  # noqa: S608
 
 
 class Step(NamedTuple):
@@ -215,15 +190,14 @@ class Step(NamedTuple):
     @property
     def after(self) -> CohortView:
         """The cohort as the entry leaves it."""
-        view, draft = self.view, self.draft
-        held, local = Counter(view.held), Counter(view.local)
+        view, draft, cohort = self.view, self.draft, self.view.cohort
+        held, local = dict(view.held), dict(view.local)
         for change in draft.changes:
-            held[change.accounted] += change.count
-            local[change.accounted] += change.local_count
-        epsilon = draft.epsilon_budget or view.cohort.epsilon_budget
-        cohort = dataclasses.replace(
-            view.cohort, status=draft.status or view.cohort.status, epsilon_budget=epsilon
-        )
+            held[change.accounted] = held.get(change.accounted, 0) + change.count
+            local[change.accounted] = local.get(change.accounted, 0) + change.local_count
+        if draft.status or draft.epsilon_budget:
+            epsilon = draft.epsilon_budget or cohort.epsilon_budget
+            cohort = dataclasses.replace(cohort, status=draft.status or cohort.status, epsilon_budget=epsilon)
         return dataclasses.replace(
             view,
             cohort=cohort,
@@ -283,28 +257,25 @@ def write(connection: Connection, steps: Sequence[Step]) -> None:
 
 
 def _write_in_steps(connection: Connection, rows: Mapping[str, list[dict[str, Any]]]) -> bool:
-    for row in rows["moves"]:  # first: if another writer has moved a head, nothing is written
-        names = ("cohort", "sequence", "digest", "status", "epsilon_budget")
-        more = {f"more_{name}": row[name] for name in _COUNTS}
-        values = {f"its_{name}": row[name] for name in names} | more
-        if connection.execute(_MOVE, {**values, "seen_digest": row["seen_digest"]}).rowcount != 1:
-            return False
-    connection.execute(_NEXT_ENTRY, rows["written"])
-    if registered := [row for row in rows["written"] if row["registration"] is not None]:
-        connection.execute(_ROUND, [{**row, "outcome_sequence": row["sequence"]} for row in registered])
-    for row in rows["written"]:
-        if row["registration"] is None and row["kind"] in _LINKS:
-            link = {name: row["sequence"] if row["kind"] in kinds else None for name, kinds in _LINKED_BY}
-            place = {"its_cohort": row["cohort"], "its_round_id": row["round_id"]}
-            connection.execute(_LINK, place | link)
-    for row in rows["changes"]:
-        if row["parameters"] is not None:
-            connection.execute(_KIND, {"digest": row["accounted_digest"], "parameters": row["parameters"]})
-        place = {name: row[name] for name in ("cohort", "accounted_digest")}
-        if not row["is_held"]:
-            connection.execute(_NOTHING_HELD, place)
-        more = {"more": row["count"], "more_local": row["local_count"]}
-        connection.execute(_CHANGE, {f"its_{name}": value for name, value in place.items()} | more)
+    moves, written, changes = rows["moves"], rows["written"], rows["changes"]
+    if prepared.change(connection, _MOVE, moves) != len(moves):  # first: another writer has moved a head
+        return False
+    lowers = [row["count"] < 0 or row["local_count"] < 0 for row in changes]
+    steps = {
+        _APPEND: written,
+        _REGISTER: [
+            {**row, "registered_at": prepared.moment(row["registered_at"])}
+            for row in written
+            if row["registration"] is not None
+        ],
+        _LINK: [row for row in written if row["registration"] is None],
+        _KNOW: [row for row in changes if row["parameters"] is not None],
+        _LOWER: list(itertools.compress(changes, lowers)),
+        _RAISE: [row for row, is_lower in zip(changes, lowers, strict=True) if not is_lower],
+    }
+    for text, those in steps.items():
+        if those:
+            prepared.change(connection, text, those)
     return True
 
 
@@ -342,7 +313,6 @@ def _rows(steps: Sequence[Step]) -> dict[str, list[dict[str, Any]]]:
                     "count": 0,
                     "local_count": 0,
                     "parameters": None if is_held or digest in known else parameters,
-                    "is_held": is_held,  # the row is there, perhaps with counts of 0
                 },
             )
             known.add(digest)

@@ -45,8 +45,6 @@ from shuffle_ledger.ledger.values.requests import DECLARED, Cohort, RoundRequest
 
 KINDS_REMEMBERED_MAX = 8192
 VIEWS_REMEMBERED_MAX = 4096
-# On SQLite, where a statement more is cheap, and no other writer comes between.
-_TAKEN = select(rounds.c.round_id).where(rounds.c.round_id.in_(bindparam("ids", expanding=True)), rows.FIRST)
 _OF_COHORT = tuple(field.name for field in dataclasses.fields(Cohort) if field.name not in DECLARED)
 
 
@@ -206,17 +204,17 @@ def of_new_rounds(
     """
     names, ids = sorted({name for each in wanted.values() for name in each}), list(wanted)
     count = sum(map(len, wanted.values()))
-    spelled = prepared.array if connection.dialect.name == "postgresql" else list
-    values: dict[str, Any] = {"names": spelled(names), "ids": spelled(ids), "numbers": count}
+    values: dict[str, Sequence[str | int]] = {"names": names, "ids": ids, "lines": lines}
+    spelled = {name: prepared.listed(connection, each) for name, each in values.items()}
+    asked = {**spelled, "numbers": count, "space": LOCK_SPACE}
     query = _of_new_rounds(connection.dialect.name)
-    values |= {"space": LOCK_SPACE, "lines": spelled(lines)}
     try:
         with engine.translated_errors(url=connection.engine.url):
-            listed = prepared.every(connection, query, values)
+            listed = prepared.every(connection, query, asked)
     except TryAgain:
         if not lines:
             raise
-        listed = prepared.every(connection, query, values | {"lines": spelled([])})
+        listed = prepared.every(connection, query, asked | {"lines": prepared.listed(connection, [])})
     found = {row.name: row for row in listed}
     for name in names:
         if name not in found:
@@ -226,17 +224,10 @@ def of_new_rounds(
     read = of_cohorts(connection, memory.kinds, unseen) if unseen else {}
     for view in read.values():
         memory.keep(view)
-    if connection.dialect.name == "postgresql":
-        taken, numbers = listed[0].taken or [], listed[0].numbers
-    else:
-        taken = connection.execute(_TAKEN, {"ids": ids}).scalars().all()
-        first = listed[0].number
-        numbers = range(first, first + count)
-    return RoundBasis(
-        views=seen | read,
-        taken=frozenset(taken),
-        numbers=iter(numbers),
-    )
+    taken, numbers = listed[0].taken, listed[0].numbers
+    if connection.dialect.name == "sqlite":
+        taken, numbers = json.loads(taken), range(numbers, numbers + count)
+    return RoundBasis(views=seen | read, taken=frozenset(taken or ()), numbers=iter(numbers))
 
 
 def as_seen(memory: Memory, row: Any) -> CohortView | None:
@@ -329,24 +320,26 @@ def _of_round(dialect_name: str) -> Select[Any]:
 
 @functools.cache
 def _of_new_rounds(dialect_name: str) -> Select[Any]:
+    is_sqlite = dialect_name == "sqlite"
+    gathered = func.json_group_array if is_sqlite else func.array_agg
+    taken = select(gathered(rounds.c.round_id)).where(
+        engine.is_one_of(rounds.c.round_id, "ids", dialect_name), rows.FIRST
+    )
+    number = engine.next_registration(dialect_name)
+    numbers: Select[Any] = select(number)  # the first of them
+    if not is_sqlite:
+        each = func.generate_series(1, bindparam("numbers", type_=Integer())).table_valued("each")
+        numbers = select(func.array_agg(number)).select_from(each)
     query = select(
         cohorts,
         *rows.HEAD_COLUMNS,
         engine.clock(dialect_name).label("at"),
-    ).select_from(cohorts.join(heads, heads.c.cohort == cohorts.c.name))
-    if dialect_name == "sqlite":
-        number = select(engine.next_registration(dialect_name)).scalar_subquery().label("number")
-        return query.add_columns(number).where(cohorts.c.name.in_(bindparam("names", expanding=True)))
-    taken = select(func.array_agg(rounds.c.round_id)).where(
-        rounds.c.round_id == engine.any_of("ids"), rows.FIRST
-    )
-    each = func.generate_series(1, bindparam("numbers", type_=Integer())).table_valued("each")
-    numbers = select(func.array_agg(engine.next_registration(dialect_name))).select_from(each)
-    return query.add_columns(
         taken.scalar_subquery().label("taken"),
         numbers.scalar_subquery().label("numbers"),
-        engine.waits().label("waited"),
-    ).where(cohorts.c.name == engine.any_of("names"))
+        *([] if is_sqlite else [engine.waits().label("waited")]),
+    )
+    query = query.select_from(cohorts.join(heads, heads.c.cohort == cohorts.c.name))
+    return query.where(engine.is_one_of(cohorts.c.name, "names", dialect_name))
 
 
 def _with_head(source: FromClause, cohort: ColumnElement[str]) -> FromClause:

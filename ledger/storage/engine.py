@@ -46,7 +46,7 @@ from shuffle_ledger.ledger.errors import (
     TryAgain,
     Unavailable,
 )
-from shuffle_ledger.ledger.storage import sessions
+from shuffle_ledger.ledger.storage import prepared, sessions
 from shuffle_ledger.ledger.storage.tables import UtcDateTime, rounds
 from shuffle_ledger.ledger.storage.unusable import (
     hidden,
@@ -279,9 +279,11 @@ def part_behind(
     return func.substr(column, start, length, type_=LargeBinary())
 
 
-def any_of(name: str) -> ColumnElement[str]:
-    """Return any of the texts of a parameter, as an expression of PostgreSQL."""
-    return func.any(bindparam(name, type_=ARRAY(Text())))
+def is_one_of(what: ColumnElement[str], name: str, dialect_name: str) -> ColumnElement[bool]:
+    """Return whether a text is in a parameter that `prepared.listed` made, as an expression."""
+    if dialect_name == "sqlite":
+        return what.in_(select(func.json_each(bindparam(name)).table_valued("value").c.value))
+    return what == func.any(bindparam(name, type_=ARRAY(Text())))
 
 
 def waits() -> ColumnElement[int]:
@@ -361,7 +363,7 @@ def _prepare_sqlite(dbapi_connection: Any, _record: Any) -> None:
 
 def _begin_sqlite(connection: Connection) -> None:
     write = connection.get_execution_options().get(_WRITE_OPTION, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+    prepared.run(connection, "BEGIN IMMEDIATE" if write else "BEGIN", {})
 
 
 def _begin_postgresql(connection: Connection) -> None:

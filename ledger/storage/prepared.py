@@ -1,4 +1,4 @@
-"""Statements that are spoken often: on PostgreSQL given to the driver, which has them prepared.
+"""Statements that are run often: given to the driver itself. PostgreSQL has them prepared.
 
 SQLAlchemy's own work around a statement takes as long as the database's.
 """
@@ -6,12 +6,16 @@ SQLAlchemy's own work around a statement takes as long as the database's.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import sqlite3
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, cast
 
-from sqlalchemy import Connection, Select
+from sqlalchemy import Boolean, Connection, Select
 from sqlalchemy.exc import DBAPIError
 
 from shuffle_ledger.ledger.storage import sessions
@@ -22,7 +26,7 @@ from shuffle_ledger.ledger.storage.tables import UtcDateTime
 class _Spoken:
     text: str
     constants: Mapping[str, Any]
-    moments: tuple[str, ...]  # columns that are read as UTC
+    read: Mapping[str, Callable[[Any], Any]]  # how columns are read that the driver returns otherwise
 
 
 def one_or_none(connection: Connection, query: Select[Any], values: Mapping[str, Any]) -> Any:
@@ -37,16 +41,22 @@ def one_or_none(connection: Connection, query: Select[Any], values: Mapping[str,
 
 def every(connection: Connection, query: Select[Any], values: Mapping[str, Any]) -> Sequence[Any]:
     """Return all rows of a query. Their columns are attributes; raises as `one_or_none`."""
-    if connection.dialect.name != "postgresql":
-        return connection.execute(query, values).all()
     spoken = _spoken(query, connection.dialect)
-    found = _fetched(connection, spoken.text, {**spoken.constants, **values})
-    if not spoken.moments:
-        return found
-    read = UtcDateTime().process_result_value
+    found = _heard(connection, spoken.text, {**spoken.constants, **values}, _fetched)
     return [
-        row._replace(**{name: read(getattr(row, name), None) for name in spoken.moments}) for row in found
+        row._replace(**{name: read(getattr(row, name)) for name, read in spoken.read.items()})
+        for row in found
     ]
+
+
+def listed(connection: Connection, values: Sequence[str | int]) -> str:
+    """Return a list as a parameter that `engine.is_one_of` looks into, or as an array of PostgreSQL."""
+    return array(values) if connection.dialect.name == "postgresql" else json.dumps(values)
+
+
+def moment(value: datetime) -> str:
+    """Return a moment as SQLite has it: UTC, without its zone."""
+    return value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
 def array(values: Iterable[str | bytes | int | float | datetime | None]) -> str:
@@ -65,32 +75,57 @@ def _spelled(value: str | bytes | float | datetime | None) -> str:
 
 
 def run(connection: Connection, text: str, values: Mapping[str, Any]) -> Any:
-    """Run one statement in PostgreSQL's own words and return its first row, None if there is none.
+    """Run one statement in the database's own words and return its first row, None if there is none.
 
     Raises:
         DBAPIError: as a connection's own methods do.
     """
-    found = _fetched(connection, text, values)
+    found = _heard(connection, text, values, _fetched)
     return found[0] if found else None
 
 
-def _fetched(connection: Connection, text: str, values: Mapping[str, Any]) -> list[Any]:
-    from psycopg.rows import namedtuple_row  # noqa: PLC0415 - SQLite needs no driver of PostgreSQL
+def change(connection: Connection, text: str, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Run one statement of SQLite for each of some rows, and return how many rows it changed; raises as
+    `run`.
+    """
+    changed: int = _heard(connection, text, rows, _changed)
+    return changed
 
+
+def _heard(connection: Connection, text: str, values: Any, ask: Callable[[Any, str, Any], Any]) -> Any:
     driver: Any = connection.connection.driver_connection
     # SQLAlchemy's event listeners are called for these statements too.
     heard = connection.dispatch
     try:
-        with driver.cursor(row_factory=namedtuple_row) as cursor:
-            told = (connection, cursor, text, values, None, False)
+        with closing(driver.cursor()) as cursor:
+            event = (connection, cursor, text, values, None, ask is _changed)
             if heard.before_cursor_execute:
-                heard.before_cursor_execute(*told)
-            found: list[Any] = cursor.execute(text, values, prepare=True).fetchall()
+                heard.before_cursor_execute(*event)
+            found = ask(cursor, text, values)
             if heard.after_cursor_execute:
-                heard.after_cursor_execute(*told)
+                heard.after_cursor_execute(*event)
             return found
     except connection.dialect.loaded_dbapi.Error as error:
         raise _as_sqlalchemy_says(connection, driver, error) from error
+
+
+def _fetched(cursor: Any, text: str, values: Mapping[str, Any]) -> list[Any]:
+    how = {} if isinstance(cursor, sqlite3.Cursor) else {"prepare": True}
+    cursor.execute(text, values, **how)
+    if cursor.description is None:
+        return []
+    row = _row(tuple(column[0] for column in cursor.description))
+    return [row(*found) for found in cursor.fetchall()]
+
+
+def _changed(cursor: Any, text: str, rows: Sequence[Mapping[str, Any]]) -> int:
+    count: int = cursor.executemany(text, rows).rowcount
+    return count
+
+
+@functools.cache
+def _row(names: tuple[str, ...]) -> Callable[..., Any]:
+    return namedtuple("Row", names)
 
 
 def _as_sqlalchemy_says(connection: Connection, driver: Any, error: Any) -> DBAPIError:
@@ -105,12 +140,16 @@ def _as_sqlalchemy_says(connection: Connection, driver: Any, error: Any) -> DBAP
 
 @functools.cache
 def _spoken(query: Select[Any], dialect: Any) -> _Spoken:
-    compiled = query.compile(dialect=dialect)
+    named = dialect if dialect.name == "postgresql" else type(dialect)(paramstyle="named")
+    compiled = query.compile(dialect=named)
     given = {name for name, bound in compiled.binds.items() if bound.required}
+    kinds = {
+        column.name: column.type.dialect_impl(dialect).result_processor(dialect, None)
+        for column in query.selected_columns
+        if isinstance(column.type, UtcDateTime | Boolean)
+    }
     return _Spoken(
         text=str(compiled),
         constants={name: value for name, value in compiled.params.items() if name not in given},
-        moments=tuple(
-            column.name for column in query.selected_columns if isinstance(column.type, UtcDateTime)
-        ),
+        read={name: read for name, read in kinds.items() if read is not None},
     )
