@@ -90,7 +90,8 @@ def digest_of(store: Store, accountant: Accountant, accounted: ShuffledRound) ->
     """
     accounted, _ = charged_as(accounted)
     stored = store.loss_digest(_key(accounted))
-    recall(store, accountant, [accounted])
+    if not accountant.knows(accounted):
+        recall(store, accountant, [accounted])
     is_known = accountant.knows(accounted)
     if is_known and stored == _digest(accountant.privacy_loss(accounted)):
         return stored

@@ -71,7 +71,9 @@ def decide(losses: LossSource, views: Sequence[CohortView], request: RoundReques
         accounted, refused, spent = slot_of(request.round), unseen.get(name), None
         details: Mapping[str, Any] = {}
         if refused is None:
-            step = policy.decided(losses, view, request.round, costs[name], postings[name])
+            step = policy.decided(
+                losses, view, states[name], request.round, cost=costs[name], posting=postings[name]
+            )
             accounted, spent, details = step.accounted or accounted, step.spent, step.details
             refused = refusal_of(policy, view, accounted, step)
         if refused is not None:
@@ -117,6 +119,8 @@ def drafts(
     views: Sequence[CohortView],
     stored: Sequence[StoredRound],
     request: RoundRequest,
+    *,
+    registers: bool = False,
 ) -> list[EntryDraft]:
     """Return the entries that decide a round, one for each of its cohorts, with all that decided.
 
@@ -129,6 +133,7 @@ def drafts(
         views: the round's cohorts in order.
         stored: the round's row in each of them.
         request: what was registered.
+        registers: the entries write the rows.
 
     Raises:
         What `decide` raises.
@@ -147,7 +152,7 @@ def drafts(
         loss = None
         if stated.requested is not None:
             loss = loss_cache.digest_of(store, accountant, stated.accounted).hex()
-        drafted.append(_draft(view, row, request, stated, loss))
+        drafted.append(_draft(view, row, request, stated, loss, registers=registers))
     return drafted
 
 
@@ -184,7 +189,13 @@ def _numbers_of(decision: Decision, view: CohortView) -> dict[str, Any]:
 
 
 def _draft(
-    view: CohortView, stored: StoredRound, request: RoundRequest, decision: Decision, loss: str | None
+    view: CohortView,
+    stored: StoredRound,
+    request: RoundRequest,
+    decision: Decision,
+    loss: str | None,
+    *,
+    registers: bool,
 ) -> EntryDraft:
     details = {
         "request": request.to_mapping(),
@@ -196,11 +207,22 @@ def _draft(
         "registered_at": canonical.spelled_moment(stored.registered_at),
         **decision.details,
     }
-    if decision.reason is not None or decision.requested is None:
+    kind, spent, changes = EntryKind.REFUSED, view.spent, tuple[HoldingChange, ...]()
+    if decision.reason is None and decision.requested is not None:
+        kind, spent = EntryKind.ADMITTED, decision.requested
+        changes = (HoldingChange(accounted=decision.accounted, count=1, local_count=1),)
+    else:
         details |= {"reason": decision.reason, "message": decision.message}
-        return _entry_draft(EntryKind.REFUSED, stored, view.spent, details)
-    reservation = HoldingChange(accounted=decision.accounted, count=1, local_count=1)
-    return _entry_draft(EntryKind.ADMITTED, stored, decision.requested, details, reservation)
+    return EntryDraft(
+        kind=kind,
+        round_id=stored.round_id,
+        actor=stored.registered_by,
+        numerical_policy=NUMERICAL_POLICY,
+        spent=spent,
+        details=details,
+        changes=changes,
+        registers=stored if registers else None,
+    )
 
 
 def check_request(request: RoundRequest, cohorts: Sequence[Cohort]) -> None:
@@ -244,17 +266,3 @@ def check_sizes(described: ShuffledRound, population: int, *, cohorts: int = 1) 
     )
     if described.sampled_from is not None:
         checked_reports(described.sampled_from, field="sampled_from", population=population, cohorts=cohorts)
-
-
-def _entry_draft(
-    kind: EntryKind, stored: StoredRound, spent: Spending, details: dict[str, object], *changes: HoldingChange
-) -> EntryDraft:
-    return EntryDraft(
-        kind=kind,
-        round_id=stored.round_id,
-        actor=stored.registered_by,
-        numerical_policy=NUMERICAL_POLICY,
-        spent=spent,
-        details=details,
-        changes=changes,
-    )

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -99,13 +98,12 @@ def first_step(store: Store, accountant: Accountant, asked: NewRoundRequest, new
         missing = tuple(view for view in views if not decide.is_quick(store, accountant, view, request))
         if missing:
             return NeedsComputation(views=missing)
-        drafts = decide.drafts(store, accountant, views, stored, request)
+        drafts = decide.drafts(store, accountant, views, stored, request, registers=True)
     except (TryAgain, Unavailable):
         raise
     except Exception:  # noqa: BLE001 - raised again, and counted, once the round has a row
         return NeedsRow()
-    pairs = zip(drafts, stored, strict=True)
-    return Drafted(drafts=tuple(dataclasses.replace(draft, registers=row) for draft, row in pairs))
+    return Drafted(drafts=tuple(drafts))
 
 
 def prepared_for(store: Store, accountant: Accountant, view: CohortView, request: RoundRequest) -> bool:

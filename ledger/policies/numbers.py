@@ -84,6 +84,7 @@ def local_units(described: ShuffledRound) -> int:
     return min(described.reports_per_user * units_above(Fraction(repr(epsilon0)), EPSILON_UNIT), UNBOUNDED)
 
 
+@functools.lru_cache(maxsize=_READ_MAX)
 def cost_of(charge: FilterCharge, *, fits: tuple[int, ...] = (), local: int = 0) -> Cost:
     """Returns a round's cost to a budget with filters, each number rounded up."""
     certain, slack = charge.account

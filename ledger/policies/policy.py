@@ -39,6 +39,7 @@ from shuffle_ledger.ledger.machine import (
     Level,
     Limits,
     Posting,
+    PostingKind,
     Request,
     Round,
     Rules,
@@ -358,8 +359,7 @@ class BudgetPolicy:
 
     def accounts_with(self, view: CohortView, posting: Posting) -> AccountsReading:
         """Returns what approximate rounds would have used of delta with a round that was refused."""
-        state = self.state(view)
-        found = self.accounts_of(state if posting.charge is None else self._with(state, posting.charge))
+        found = self.accounts_of(_with_round(self.state(view), posting))
         if found is None:
             raise AssertionError("only filters have accounts of delta")
         return found
@@ -449,16 +449,22 @@ class BudgetPolicy:
         self,
         losses: LossSource,
         view: CohortView,
+        state: State,
         described: ShuffledRound,
+        *,
         cost: Cost,
         posting: Posting,
     ) -> Effect:
-        """Returns what the machine's decision about a round of this cost changes."""
-        state = self.state(view)
+        """Returns what the machine's decision about a round of this cost changes in a state, the view's."""
         accounted = self.accounted(view, described) or slot_of(described)
-        after = state if posting.charge is None else self._with(state, posting.charge)
         return self._step(
-            losses, view, posting, shown=after, changes={accounted: 1}, cost=cost, accounted=accounted
+            losses,
+            view,
+            posting,
+            shown=_with_round(state, posting),
+            changes={accounted: 1},
+            cost=cost,
+            accounted=accounted,
         )
 
     def restating(
@@ -592,9 +598,6 @@ class BudgetPolicy:
         # If the sliding total or the slots decide, they hold at the budget's epsilon or below.
         return min(least, epsilon)
 
-    def _with(self, state: State, charge: Charge) -> State:
-        return dataclasses.replace(state, total=machine.added(state.rules, state.total, charge))
-
     def accounted_restated(
         self, posting: Posting, truth: ShuffledRound, before: ShuffledRound | None
     ) -> ShuffledRound:
@@ -618,7 +621,7 @@ class BudgetPolicy:
         cost: Cost | None,
         accounted: ShuffledRound | None,
     ) -> Effect:
-        details = self._standing(view, posting.total, self.limits_in(view))
+        details = self._standing(view, posting.total, shown.limits)
         if posting.charge is not None and cost is not None:
             details = {"cost": spelled(cost), **details}
         if posting.charge is not None:
@@ -685,6 +688,15 @@ def decided_together(states: Mapping[str, State], costs: Mapping[str, Cost]) -> 
     audience = tuple({state.rules.cohort: None for state in states.values()})
     answer = machine.decide(states, Request(audience=audience), costs)
     return {posting.budget: posting for posting in answer.postings}
+
+
+def _with_round(state: State, posting: Posting) -> State:
+    """Returns a state with the round that a posting decides, also if it is refused."""
+    if posting.charge is None:
+        return state
+    is_admitted = posting.kind is PostingKind.ADMITTED
+    total = posting.total if is_admitted else machine.added(state.rules, state.total, posting.charge)
+    return dataclasses.replace(state, total=total)
 
 
 def restated(state: State, round_: Round, described: Described, cause: Cause, cost: Cost | None) -> Posting:

@@ -55,6 +55,7 @@ RECORDED, REGISTERED = b'"recorded_at":"', b'"registered_at":"'
 _MOMENT_LENGTH = len("2025-01-06T12:00:00.000000+00:00")
 ATTEMPTS_MAX = 5  # failed attempts after which a round is not retried automatically
 _DECODED_ROUNDS_MAX = 8192
+_DECLARED_MAX = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,8 +259,13 @@ def cohort_from(row: Row[Any]) -> Cohort:
 
 def declared_in(row: Any) -> dict[str, Any]:
     """Return what a cohort's row has in canonical bytes, as fields of `Cohort`; raises Damaged."""
-    found = {name: getattr(row, name) for name in DECLARED}
-    return declared_from({name: canonical.decode(bytes(each)) for name, each in found.items() if each})
+    return _declared(tuple(getattr(row, name) for name in DECLARED))
+
+
+@functools.lru_cache(maxsize=_DECLARED_MAX)
+def _declared(given: tuple[bytes | None, ...]) -> dict[str, Any]:
+    found = zip(DECLARED, given, strict=True)
+    return declared_from({name: canonical.decode(each) for name, each in found if each})
 
 
 def declared_bytes(cohort: Cohort) -> dict[str, bytes]:

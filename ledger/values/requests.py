@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from enum import StrEnum
-from fractions import Fraction
 from typing import Any, Literal, Protocol, Required, TypeAlias, TypedDict, Unpack
 
 from shuffle_ledger.accounting import AccountsReading, ShuffledRound, exact_text
@@ -693,8 +692,9 @@ def epsilon_left(epsilon_budget: float, epsilon_spent_upper: float) -> float:
     left = epsilon_budget - epsilon_spent_upper
     if left <= 0.0:
         return 0.0
-    exact = Fraction(epsilon_budget) - Fraction(epsilon_spent_upper)
-    return left if Fraction(left) <= exact else math.nextafter(left, 0.0)
+    # The sum is rounded once, so its sign is that of the exact one.
+    is_more = math.fsum((epsilon_budget, -epsilon_spent_upper, -left)) < 0.0
+    return math.nextafter(left, 0.0) if is_more else left
 
 
 def checked_reports(
