@@ -199,7 +199,7 @@ class RoundStuck(LedgerError):
 
 
 class LostRace(LedgerError):
-    """What was read of the cohort is too old: another writer appended first, say.
+    """The cohort's state that was read is too old: another writer appended first, for example.
 
     Internal: the appending loop reads and decides again.
     """

@@ -86,7 +86,7 @@ class PermitKeys:
 
 @dataclass(frozen=True, kw_only=True)
 class IssuedPermit:
-    """A permit of an admitted round, for whoever releases it."""
+    """A permit of an admitted round: the releaser shows it to the gate."""
 
     round_id: str
     permit: str  # the token

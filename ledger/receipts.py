@@ -22,7 +22,7 @@ from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, EntryBod
 from shuffle_ledger.ledger.values.requests import Incident, ReleaseTimes, RoundRequest, Settled
 
 # receipt: the releaser signed the number that is charged; attested: only the actor who settled says it;
-# contradicted: a receipt says otherwise; none: nobody says that something was released.
+# contradicted: a receipt says otherwise; none: no actor and no receipt states a release.
 Basis: TypeAlias = Literal["receipt", "attested", "contradicted", "none"]
 _RELEASABLE = ("admitted", "settled")
 
@@ -55,7 +55,7 @@ class Receipt:
 
 @dataclass(frozen=True, kw_only=True)
 class StatedReceipt:
-    """Who released a round, as the releaser signed it."""
+    """A release of a round, as the releaser signed it."""
 
     releaser: str
     reports: int
@@ -65,7 +65,7 @@ class StatedReceipt:
 
 @dataclass(frozen=True, kw_only=True)
 class StatedRelease:
-    """What the word on a round's release rests on."""
+    """The evidence of a round's release."""
 
     permitted_at: datetime | None  # None: no permit was issued
     basis: Basis
@@ -219,12 +219,12 @@ def _incident(
 
 
 def stated_releases(store: Store, charged: Mapping[str, int | None]) -> dict[str, StatedRelease]:
-    """Return what the word on each release rests on.
+    """Return the evidence of each release.
 
     Args:
         store: the ledger.
         charged: of each admitted round, the reports that it was settled with or corrected to. 0: it was
-            voided; None: nothing is told yet.
+            voided; None: no number is recorded yet.
     """
     permits = rows.permits_of(store.engine, charged.keys())
     receipts: dict[str, list[Receipt]] = {}
@@ -331,7 +331,7 @@ def _tells(body: EntryBody, receipt: Receipt) -> bool:
 
 
 def _charged(bodies: Sequence[EntryBody]) -> int | Literal["unknown"] | None:
-    """Return the number of reports that a chain tells of a release, None if nothing is told yet."""
+    """Return the number of reports that a chain states for a release, None if it states none yet."""
     for body in reversed(bodies):
         if body.kind is EntryKind.SETTLED:
             return int(body.details["reports"])

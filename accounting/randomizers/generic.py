@@ -33,7 +33,7 @@ class Generic(DecomposedRandomizer):
     """Any epsilon0-LDP randomizer.
 
     Analyses: `clone` is the published pair (Feldman, McMillan, Talwar, Theorem 3.2), and holds for devices in
-    a secret order of which each runs a randomizer of its own, after earlier messages. If all devices run one
+    a secret order; each may run another randomizer, chosen by earlier messages. If all devices run one
     randomizer, `clone-identical` is the same pair, with credit for participation, and `tight` the smallest
     bound that decompositions can give for all of them (docs/theory.md, Lemma 1), valid up to the loss
     epsilon0, where delta is 0.

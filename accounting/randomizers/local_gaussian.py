@@ -109,7 +109,7 @@ class LocalGaussian(DecomposedRandomizer):
         if self.delta0 is not None:
             self._choose_epsilon0(self.delta0)
         elif self.sigma < self.sensitivity:
-            # Gains are then on so many scales that bounds are wide and slow.
+            # Gains then span many orders of magnitude, and bounds are wide and slow.
             least = exact_text(self.sensitivity)
             expected = f"at least the sensitivity, {least}, or a delta0: with one sigma may be smaller"
             raise InvalidParameter("sigma", self.sigma, expected)

@@ -25,7 +25,7 @@ Function: TypeAlias = "Callable[[Call, Any], Answer]"
 
 
 def silent(_step: str, _done: int, _of: int) -> None:
-    """Tell nobody how far the work is."""
+    """Do nothing: the caller asked for no progress."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -153,7 +153,7 @@ def replaced(rules: Rules, total: Total, before: Charge, after: Charge) -> Total
 
 
 def moved(total: Total, charge: Charge, sign: int) -> Total:
-    """Returns a sum with a charge so many times more; -1: without it."""
+    """Returns a total with a charge added `sign` times; -1 takes it away."""
     placed = charge.units * sign
     claims = tuple(n + placed * (kind == charge.kind) for kind, n in enumerate(total.claims))
     return replace(

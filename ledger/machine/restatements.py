@@ -78,9 +78,9 @@ def _cost(state: State, round_: Round, cause: Cause, stated: Cost | None) -> Cos
 def _before(state: State, round_: Round, cause: Cause) -> Charge:
     """Returns what a budget was charged for the release so far.
 
-    An incident is a release of its own. If its round was voided, it keeps the kind of slots that the round
-    claimed, and nothing else: without it a false void would choose the kind after the release
-    (`docs/adaptivity.md`, Lemma 9). What the void did not give back stays beside the incident's charge.
+    An incident counts as a second release of its round. If the round was voided, the incident keeps the kind
+    of slots that the round claimed, and nothing else: without it a false void would choose the kind after the
+    release (`docs/adaptivity.md`, Lemma 9). The part that the void did not give back stays beside the charge.
     """
     known = round_.charges.get(state.rules.name)
     if known is None or cause is Cause.INCIDENT:

@@ -582,7 +582,7 @@ class BudgetPolicy:
     def epsilon_after(
         self, losses: LossSource, view: CohortView, described: ShuffledRound, rounds: int
     ) -> float:
-        """Returns an epsilon within the budget that holds after so many more rounds of one kind; infinite if
+        """Returns an epsilon within the budget that holds after `rounds` more rounds of one kind; infinite if
         one of them would be refused."""
         epsilon = view.cohort.epsilon_budget
         return self.epsilon_of(self.state(view), self.cost(losses, described), rounds, epsilon=epsilon)
@@ -770,7 +770,7 @@ def spending_of(readings: tuple[FilterReading, ...], *, rounds: int, delta: floa
 
 
 def spending_of_record(rounds: int) -> Spending:
-    """Returns what is said to be spent where there is no budget: of any round, no number."""
+    """Returns the spending of a record without a budget: unbounded as soon as it holds a round."""
     nothing = Spending.nothing(1.0)
     if rounds == 0:
         return nothing
@@ -778,7 +778,7 @@ def spending_of_record(rounds: int) -> Spending:
 
 
 def method_of(reading: FilterReading) -> str:
-    """Returns how the spending is said to be read."""
+    """Returns the name of the method that read the spending."""
     return _method(reading.name, reading.delta)
 
 

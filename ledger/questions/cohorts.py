@@ -268,5 +268,5 @@ class ForecastRounds(Future):
 
     @classmethod
     def of(cls, cohort: str, wanted: ForecastWanted) -> Self:
-        """Return the question, by the day of the one who answers it."""
+        """Return the question; a missing day is the day of the answer."""
         return cls(cohort=cohort, **_asked(wanted))  # type: ignore[arg-type]  # as `ForecastWanted` has them

@@ -22,7 +22,7 @@ class IssuePermit(Body):
 
 @dataclass(frozen=True, kw_only=True)
 class SettleByReceipt(Body):
-    """What a gate gave for a release: a signed token."""
+    """A gate's receipt for a release: a signed token."""
 
     receipt: Annotated[str, Field(strict=True, min_length=1, max_length=1_000_000)] = field(kw_only=False)
 

@@ -68,7 +68,7 @@ class OfCohorts(RoundParameters):
 
     @classmethod
     def asking(cls, request: RoundRequest) -> Self:
-        """Return the question about a round of some cohorts, for the team of the one who asks."""
+        """Return the question about a round of some cohorts, for the caller's team."""
         named = {"audience": request.audience} if request.audience else {"cohort": request.cohort}
         shared = vars(request).keys() & cls.__dataclass_fields__.keys() - {"cohort", "audience"}
         return cls.of(request.round, **named, **{name: getattr(request, name) for name in shared})
@@ -142,7 +142,8 @@ class ForecastForAll(Future):
 
     @classmethod
     def of(cls, audience: Sequence[str], wanted: ForecastWanted) -> Self:
-        """Return the question, by the day and for the team of the one who answers it; raises InvalidValue."""
+        """Return the question, for the caller's team; a missing day is that of the answer. Raises
+        InvalidValue."""
         wanted.described()
         return cls(audience=checked_audience(audience), **_asked(wanted))  # type: ignore[arg-type]  # as `ForecastWanted` has them
 

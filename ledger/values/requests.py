@@ -531,7 +531,7 @@ class SlotsHelp:
     """How many rounds of one kind alone a new budget takes, without slots and with declared ones."""
 
     rounds_without: int  # one more is refused
-    rounds_with: int  # so many slots certainly fit beside the filters; perhaps more do
+    rounds_with: int  # a lower bound on the number that slots beside the filters admit
 
     @property
     def described(self) -> str:

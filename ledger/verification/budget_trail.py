@@ -71,7 +71,7 @@ _CAUSES = {
     EntryKind.VOIDED: Cause.VOID,
     EntryKind.INCIDENT: Cause.INCIDENT,
 }
-# Reasons to refuse a round whose cost nobody computes: of any budget, and of slots alone.
+# Reasons to refuse a round before its cost is computed: of any budget, and of slots alone.
 _UNSEEN = (
     RefusalReason.COHORT_FROZEN,
     RefusalReason.COHORT_OVERSPENT,

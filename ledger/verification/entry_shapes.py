@@ -66,7 +66,7 @@ _FIELDS: Final[Mapping[EntryKind, frozenset[str]]] = {
 _OPTIONAL: Final[Mapping[EntryKind, frozenset[str]]] = {
     EntryKind.OPENED: frozenset({*DECLARED, "reason"}),
     EntryKind.REFUSED: frozenset({"refused_by", "cost", "charge"}),
-    # A frozen cohort records what it is told without charging it; nothing bounds an early incident.
+    # A frozen cohort records releases without charging them; no cost bounds an early incident.
     EntryKind.CORRECTED: frozenset({"cost", "charge"}),
     EntryKind.INCIDENT: frozenset({"cost", "charge"}),
 }

@@ -371,6 +371,7 @@ def test_the_page_stands_alone_and_runs_nothing(lived: Run) -> None:
     assert not re.search(r"""(src|action|formaction|data)\s*=\s*["']""", page)
     assert set(re.findall(r"""href=["'](.)""", page)) <= {"#"}
     assert set(re.findall(r"url\((.)", page)) <= {"#"}
+    assert "@media screen and (prefers-color-scheme: dark)" in page, "dark on screens, never on paper"
     assert "@import" not in page
     identifiers = re.findall(r'\bid="([^"]*)"', page)
     assert len(identifiers) == len(set(identifiers))

@@ -29,7 +29,7 @@ _COMPARED = 64 * UNIT_ROUND_OFF
 
 
 def lines_of(law: BitLaw, others: int) -> float:
-    """Returns about the number of lines of all datasets of so many other users."""
+    """Returns an estimate of the number of lines of all datasets with `others` other users."""
     variance = others * max(law.a * law.not_a, law.b * law.not_b)
     return (others + 1) * min(_reach(variance), others + 1)
 
@@ -155,8 +155,8 @@ def _few_bits(count: int, not_one: float, one: float) -> FloatArray:
 
 
 def _common(law: BitLaw, first: int, second: int) -> tuple[int, FloatArray]:
-    """Returns the law of the sum of so many bits of users of the first and the second input, in a window: its
-    first sum, and the masses."""
+    """Returns the law of the sum of the bits of `first` users of the first input and `second` users of the
+    second, in a window: the window's first sum, and the masses."""
     (low, one), (start, other) = _binomial(first, law.a, law.not_a), _binomial(second, law.b, law.not_b)
     whole, low = np.convolve(one, other), low + start
     mean = first * law.a + second * law.b
