@@ -11,6 +11,7 @@ import functools
 import inspect
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MethodType
@@ -163,63 +164,46 @@ def asks(
     return method(steps)
 
 
-def _listed(ledger: Blocking, steps: Generator[Any, Any, Answer]) -> Generator[Any, None, Answer]:
-    """Yield what a method finds, and return what its steps end with."""
-    answer, failure = None, None
+def _run(ledger: Blocking, steps: Steps[Answer]) -> Answer:
+    answer: Any = None
     while True:
         try:
-            step = steps.send(answer) if failure is None else steps.throw(failure)
+            step = steps.send(answer)
         except StopIteration as end:
             done: Answer = end.value
             return done
-        answer, failure = None, None
-        if isinstance(step, NextValues):
-            yield from step.values
-            continue
-        try:
-            answer = ledger.perform(step)
-        except Exception as error:  # noqa: BLE001 - the method's own: it may go on after it
-            failure = error
-
-
-def _run(ledger: Blocking, steps: Steps[Answer]) -> Answer:
-    listed = _listed(ledger, steps)
-    try:
-        next(listed)
-    except StopIteration as end:
-        done: Answer = end.value
-        return done
-    raise AssertionError("a method whose steps end with its answer finds nothing before")
+        answer = ledger.perform(step)
 
 
 async def _awaited(ledger: Awaiting, steps: Steps[Answer]) -> Answer:
-    found: list[Answer] = []
-    async for _ in _awaited_list(ledger, steps, found):
-        raise AssertionError("a method whose steps end with its answer finds nothing before")
-    return found[0]
-
-
-async def _awaited_list(
-    ledger: Awaiting, steps: Generator[Any, Any, Answer], ended: list[Answer] | None = None
-) -> AsyncIterator[Any]:
-    """Yield what a method finds; `ended` gets what its steps end with."""
-    answer, failure = None, None
+    answer: Any = None
     while True:
         try:
-            step = steps.send(answer) if failure is None else steps.throw(failure)
+            step = steps.send(answer)
         except StopIteration as end:
-            if ended is not None:
-                ended.append(end.value)
-            return
-        answer, failure = None, None
-        if isinstance(step, NextValues):
-            for value in step.values:
+            done: Answer = end.value
+            return done
+        answer = await ledger.perform(step)
+
+
+def _listed(ledger: Blocking, pages: Pages[Answer]) -> Iterator[Answer]:
+    answer: Any = None
+    with suppress(StopIteration):
+        while True:
+            step = pages.send(answer)
+            if isinstance(step, NextValues):
+                yield from step.values
+            answer = None if isinstance(step, NextValues) else ledger.perform(step)
+
+
+async def _awaited_list(ledger: Awaiting, pages: Pages[Answer]) -> AsyncIterator[Answer]:
+    answer: Any = None
+    with suppress(StopIteration):
+        while True:
+            step = pages.send(answer)
+            for value in step.values if isinstance(step, NextValues) else ():
                 yield value
-            continue
-        try:
-            answer = await ledger.perform(step)
-        except Exception as error:  # noqa: BLE001 - the method's own: it may go on after it
-            failure = error
+            answer = None if isinstance(step, NextValues) else await ledger.perform(step)
 
 
 class Operations:

@@ -224,12 +224,6 @@ def unknown_readings(filters: Iterable[FilterReading]) -> tuple[FilterReading, .
     return tuple(replace(each, epsilon_upper=math.inf) for each in filters)
 
 
-def promises_on(store: Store, view: CohortView, day: date) -> tuple[PromiseReading, ...]:
-    """Return what is used and left of all promises that a round collected on a day is charged to."""
-    own = [view] if view.cohort.quota is None and view.cohort.has_life else []
-    return tuple(map(_promise, (*own, *views_on(store, view, day))))
-
-
 def _promise(view: CohortView) -> PromiseReading:
     cohort = view.cohort
     return promise_reading(

@@ -104,20 +104,6 @@ class RoundStore(Database):
         with engine.reading_once(self._engine) as connection:
             return [rows.entry_from(row) for row in connection.execute(query.order_by(entries.c.sequence))]
 
-    def is_earlier(self, one: LedgerEntry, other: LedgerEntry) -> bool:
-        """Return whether an entry has an earlier place than another in the feed of all chains.
-
-        Moments do not tell that of two chains: each of them keeps its last moment if the clock is set back.
-        """
-        first, second = (
-            select(entries.c.position)
-            .where(entries.c.cohort == entry.cohort, entries.c.sequence == entry.sequence)
-            .scalar_subquery()
-            for entry in (one, other)
-        )
-        with engine.reading_once(self._engine) as connection:
-            return bool(connection.execute(select(first < second)).scalar_one())
-
     def freeze_of(self, cohort: str) -> LedgerEntry | None:
         """Return the entry that froze a cohort, if there is one."""
         query = select(*ENTRY_COLUMNS).where(

@@ -32,12 +32,6 @@ class FailureLimit:
         while len(self._failures) > ADDRESSES_MAX:
             self._failures.popitem(last=False)
 
-    def forgive(self, address: str) -> None:
-        """Take back one failure that was counted."""
-        network = _network(address)
-        if network in self._failures:
-            self._failures[network] = (max(0.0, self._left(network) - 1), self._clock())
-
     def _left(self, network: str) -> float:
         number, moment = self._failures.get(network, (0.0, 0.0))
         return max(0.0, number - (self._clock() - moment) / REFILL_SECONDS)

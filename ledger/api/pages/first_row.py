@@ -35,11 +35,6 @@ class FirstRow:
     pace: str
     pace_detail: str
 
-    @property
-    def is_bad(self) -> bool:
-        """Whether nothing is admitted any more."""
-        return self.state in _CLOSED
-
 
 def first_row(
     *,
