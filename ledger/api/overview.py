@@ -87,8 +87,8 @@ class Overview:
     ) -> dict[str, Outlook | None]:
         """Return the outlooks of cohorts, those that are known and a few more; others are left out.
 
-        None: no outlook is computed, for there was no round of late, or the privacy loss of a kind is not
-        stored.
+        None: no outlook is computed here, for the privacy loss of a kind is not stored, or the cohort's page
+        says what is wrong.
 
         Args:
             accountant: computes with the ledger's precision.
@@ -103,9 +103,9 @@ class Overview:
             self._store.remember_first_bodies(list(unknown))
             for view in self._store.views(list(unknown)):
                 name, outline = view.cohort.name, unknown[view.cohort.name]
-                computed = self._computed(accountant, view, outline, today)
-                found[name] = computed
-                self._keep(self._outlooks, name, (view.head_sequence, today, computed))
+                if view.head_sequence == outline.sequence:  # else the next page has its next outline
+                    found[name] = self._computed(accountant, view, outline, today)
+                    self._keep(self._outlooks, name, (view.head_sequence, today, found[name]))
                 if time.monotonic() > ends:
                     break
         return found
@@ -113,8 +113,6 @@ class Overview:
     def _computed(
         self, accountant: Accountant, view: CohortView, outline: ChainOutline, today: date
     ) -> Outlook | None:
-        if view.head_sequence != outline.sequence or outline.latest is None:
-            return None
         losses = LossSource(store=self._store, accountant=accountant, keep=False)
         try:
             if not _has_losses(losses, view, outline):

@@ -19,6 +19,9 @@ from shuffle_ledger.ledger.reports.summaries import (
 )
 from shuffle_ledger.ledger.values.requests import CohortStatus
 
+COMPUTING = "being computed"
+ON_ITS_PAGE = "on the cohort's page"
+NO_PACE = "no regular rounds"
 _CLOSED = ("overspent", "frozen")
 
 
@@ -31,7 +34,7 @@ class FirstRow:
     spent: float  # epsilon, at most
     budget: float
     detail: str  # the same in epsilon, and which budget it is
-    fits: tuple[str, ...]  # by randomizer; empty: not known
+    fits: tuple[str, ...]  # by randomizer; else one line that says why there is none
     pace: str
     pace_detail: str
 
@@ -44,7 +47,7 @@ def first_row(
     detail: str,
     fits: Sequence[FittingRounds],
     late: RecentSchedule | None,
-    is_computed: bool,
+    unknown: str | None,
 ) -> FirstRow:
     """Return the row of one budget.
 
@@ -55,7 +58,7 @@ def first_row(
         detail: which budget it is, at which delta.
         fits: how many more rounds of the kinds in use fit, in the order of their frequency.
         late: the present pace, if one is recognized.
-        is_computed: whether the pace was looked for.
+        unknown: what stands in place of rounds that fit and of the pace; None: they were computed.
     """
     is_closed = status in _CLOSED
     return FirstRow(
@@ -64,18 +67,10 @@ def first_row(
         spent=spent,
         budget=budget,
         detail=f"ε {upper(spent)} of {plain(budget)}, {detail}",
-        fits=("nothing",) if is_closed else fits_in_words(fits),
-        pace=_pace(late, is_closed=is_closed, is_computed=is_computed),
+        fits=("nothing",) if is_closed else fits_in_words(fits) or (unknown or "no kind was admitted yet",),
+        pace="no round is admitted any more" if is_closed else unknown or pace_in_words(late) or NO_PACE,
         pace_detail="" if late is None or is_closed else pace_detail(late),
     )
-
-
-def _pace(late: RecentSchedule | None, *, is_closed: bool, is_computed: bool) -> str:
-    if is_closed:
-        return "no round is admitted any more"
-    if not is_computed:
-        return "being computed"
-    return pace_in_words(late) or "no regular rounds"
 
 
 def detail_of(promise: PromiseReading) -> str:
@@ -84,7 +79,7 @@ def detail_of(promise: PromiseReading) -> str:
     return f"at δ {plain(promise.delta_budget)}{period}"
 
 
-def row_of(statement: BudgetStatement, late: RecentSchedule | None, *, is_computed: bool) -> FirstRow:
+def row_of(statement: BudgetStatement, late: RecentSchedule | None, *, unknown: str | None) -> FirstRow:
     """Return the row of a cohort's promise that has the least left."""
     which = next((one for one in statement.promises if one.budget == statement.budget), None)
     return first_row(
@@ -94,5 +89,5 @@ def row_of(statement: BudgetStatement, late: RecentSchedule | None, *, is_comput
         detail=detail_of(which) if which is not None else f"at δ {plain(statement.delta_budget)}",
         fits=statement.fits,
         late=late,
-        is_computed=is_computed,
+        unknown=unknown,
     )

@@ -35,7 +35,14 @@ from shuffle_ledger.ledger.api.dependencies import (
 )
 from shuffle_ledger.ledger.api.overview import COMPUTED_AT_ONCE, Outlook
 from shuffle_ledger.ledger.api.pages import charts
-from shuffle_ledger.ledger.api.pages.first_row import FirstRow, detail_of, first_row, row_of
+from shuffle_ledger.ledger.api.pages.first_row import (
+    COMPUTING,
+    ON_ITS_PAGE,
+    FirstRow,
+    detail_of,
+    first_row,
+    row_of,
+)
 from shuffle_ledger.ledger.api.pages.spending import Continuation, drawn_until, spending_picture
 from shuffle_ledger.ledger.api.strict_body import check_media_type
 from shuffle_ledger.ledger.decisions.outcomes import collected_on
@@ -216,9 +223,10 @@ async def cohorts(
     listed = {head.body.cohort: head for head in heads}
     # How many wait in all cohorts is not for whom some of them do not exist.
     waiting = await in_thread(service.store.waiting) if token.cohorts is None else None
+    cards = await _cards(service, [listed[name] for name in urgent.names if name in listed])
     values: dict[str, Any] = {
         "refusals": {"days": REFUSED_DAYS, "counted_max": REFUSALS_COUNTED_MAX},
-        "cards": await _cards(service, [listed[name] for name in urgent.names if name in listed]),
+        "cards": cards,
         "urgent": urgent,
         "waiting": waiting,
         "after": after,
@@ -227,7 +235,10 @@ async def cohorts(
         "query": urlencode({"search": search.strip(), "sort": sort}),
         "following": urgent.names[-1] if urgent.more else None,
     }
-    return page("cohorts.html.jinja", request, **values)
+    found = page("cohorts.html.jinja", request, **values)
+    if any(card.unknown == COMPUTING for card in cards):
+        found.headers["Refresh"] = str(PROFILE_SECONDS_NEXT)  # as of a cohort's page
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +249,8 @@ class Card:
     promises: tuple[PromiseReading, ...]  # that a round collected today is charged to
     spark: charts.Spark | None
     refused_of_late: int
-    outlook: Outlook | None  # None: not computed
+    outlook: Outlook | None  # None: not computed, as `unknown` says
+    unknown: str | None
     verified_at: datetime | None  # on a schedule; None: never
 
     @property
@@ -253,7 +265,7 @@ class Card:
             detail=detail_of(least),
             fits=outlook.fits if outlook is not None else (),
             late=outlook.of_late if outlook is not None else None,
-            is_computed=outlook is not None,
+            unknown=self.unknown,
         )
 
     @property
@@ -293,6 +305,7 @@ async def _cards(service: Service, heads: Sequence[CohortHead]) -> list[Card]:
             else None,
             refused_of_late=refused.get(name, 0),
             outlook=outlooks.get(name),
+            unknown=COMPUTING if name not in outlooks else ON_ITS_PAGE if outlooks[name] is None else None,
             verified_at=verified[name].verified_at if name in verified else None,
         )
         for name, head in zip(names, heads, strict=True)
@@ -439,7 +452,9 @@ async def _cohort(
         else None,
         assumes=ASSUMES.get(statement.policy, ()),
         first=row_of(
-            statement, continuation.late if continuation is not None else None, is_computed=is_computed
+            statement,
+            continuation.late if continuation is not None else None,
+            unknown=None if is_computed else COMPUTING,
         ),
         profile=charts.profile_chart(
             profile, epsilon=view.cohort.epsilon_budget, delta=view.cohort.delta_budget
