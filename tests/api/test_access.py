@@ -41,7 +41,7 @@ from shuffle_ledger.ledger.storage.tables import access_tokens
 from shuffle_ledger.ledger.values.requests import Incident, Refused
 from tests.api.conftest import ROUND, Server
 from tests.api.test_pages import _login
-from tests.ledger.test_adaptive import rewrite
+from tests.ledger.desk import rewrite
 
 PATHS = (  # beside those of the published description
     ("GET", "/v1/openapi.json"),

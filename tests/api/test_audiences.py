@@ -1,4 +1,4 @@
-"""Rounds of several cohorts over HTTP: what the ledger answers, and what tokens with limits may ask."""
+"""Rounds of several cohorts over HTTP: who is named, and what tokens with limits may ask."""
 
 from __future__ import annotations
 
@@ -6,14 +6,10 @@ from typing import Any
 
 import pytest
 
-from shuffle_ledger.accounting import ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger.client.client import LedgerClient
-from shuffle_ledger.ledger.decisions import request_of, round_record
 from shuffle_ledger.ledger.errors import NotAllowed, NotFound
-from shuffle_ledger.ledger.values.requests import Admitted, Refused
-from tests.api.conftest import ROUND, Server, listed
+from tests.api.conftest import ROUND, Server
 
-SMALL = ShuffledRound(randomizer=parse_randomizer("krr(k=2, epsilon0=0.5)"), reports=1500)
 NAMES = ("tablets", "watches")
 
 
@@ -30,30 +26,6 @@ def client(server: Server) -> LedgerClient:
 
 def register(server: Server, bearer: str = "registrar", **body: Any) -> Any:
     return server.ask("POST", "/v1/rounds", bearer=bearer, json={"round_id": "a", **ROUND, **body})
-
-
-@pytest.mark.slow
-def test_the_client_answers_what_the_ledger_answers(server: Server, client: LedgerClient) -> None:
-    assert client.cohorts() == listed(server.store)
-    assert client.audience("size=s") == NAMES
-    assert client.audience("size=s,worn=yes") == ("watches",)
-    request = request_of(NAMES, SMALL, round_id="joint")
-    quoted = client.quote_for_all(request)
-    answer = client.register(request)
-    assert isinstance(answer, Admitted)
-    assert quoted.would_be == "admitted"
-    assert answer == round_record(server.store, "joint").outcome
-    assert [member.cohort for member in answer.audience] == list(NAMES)
-    assert client.register(request) == answer
-    assert client.round("joint") == round_record(server.store, "joint")
-    settled = client.settle("joint", reports=1400)
-    assert [member.sequence for member in settled.audience] == [3, 3]
-    in_clear = ShuffledRound(randomizer=parse_randomizer("generic(epsilon0=20)"), reports=2)
-    refused = client.register(request_of(NAMES, in_clear, round_id="few"))
-    assert isinstance(refused, Refused)
-    assert [each.cohort for each in refused.refused_by] == list(NAMES)
-    assert refused == round_record(server.store, "few").outcome
-    assert client.verify().ok
 
 
 def test_one_of_cohort_and_audience_is_given(server: Server, client: LedgerClient) -> None:

@@ -30,7 +30,7 @@ from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.signing import SigningKey
 from tests.api.conftest import NO_AUTHORITIES, Server, running
-from tests.ledger.test_tampering import disarmed
+from tests.ledger.desk import disarmed
 from tests.ports import free_port
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "prometheus"

@@ -1,56 +1,14 @@
-"""Several reports of a user over HTTP: registered, corrected and shown by client, API and pages."""
+"""Several reports of a user on the pages: their condition, and quotes of them."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import httpx
 import pytest
 
-from shuffle_ledger.accounting import ShuffledRound, parse_randomizer
-from shuffle_ledger.ledger.client.client import LedgerClient
-from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.evidence.conditions import OF_SEVERAL_REPORTS
-from shuffle_ledger.ledger.reports.forecasts import ForecastWanted
-from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 from tests.api.conftest import Server
-
-TWICE = ShuffledRound(
-    randomizer=parse_randomizer("krr(k=2, epsilon0=0.5)"), reports=4_000, reports_per_user=2
-)
-
-
-@pytest.mark.slow
-def test_the_client_registers_forecasts_and_corrects(server: Server) -> None:
-    client = LedgerClient(server.url, server.tokens["admin"], retry_seconds=5)
-    request = RoundRequest(round_id="twice", cohort="phones", round=TWICE)
-    admitted = client.register(request)
-    assert isinstance(admitted, Admitted)
-    assert admitted.accounted.reports_per_user == 2
-    assert client.round("twice").request == request
-    found = client.forecast("phones", ForecastWanted(round=TWICE)).kinds[0]
-    assert found.round.reports_per_user == 2
-    told = client.correct("twice", {"reports_per_user": 3}, reason="a log")
-    assert told.round.reports_per_user == 3
-    assert round_record(server.store, "twice").corrections[0] == told
-
-
-@pytest.mark.parametrize(
-    ("changes", "status", "said"),
-    [
-        ({"reports_per_user": 0}, 422, "a number of at least 1"),
-        ({"reports_per_user": 1001}, 422, "a number of at most 1000"),
-        ({"reports_per_user": 2, "participation": 0.5}, 409, "leave it out and count the reports"),
-        ({"reports_per_user": 2, "randomizer": "generic(epsilon0=1)"}, 409, "tight and clone-identical do"),
-    ],
-)
-def test_a_refusal_says_what_is_expected(
-    server: Server, changes: dict[str, Any], status: int, said: str
-) -> None:
-    answer = server.register("a", **changes)
-    assert answer.status_code == status, answer.text
-    assert said in answer.text
 
 
 @pytest.mark.slow

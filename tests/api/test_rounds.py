@@ -131,17 +131,6 @@ def test_a_quote_prices_a_batch_in_order_and_leaves_no_trace(server: Server) -> 
     assert answer.json()["epsilon_remaining"] == after["epsilon_remaining"]
 
 
-@pytest.mark.slow
-def test_so_many_rounds_as_a_quote_says_fit_and_not_one_more(server: Server) -> None:
-    large = {"randomizer": "generic(epsilon0=2)", "reports": 3000}
-    asked = {"rounds": [large], "fits": True}
-    fits = server.ask("POST", "/v1/cohorts/phones/quote", json=asked).json()["fits"]
-    assert fits["rounds"] >= 2
-    planned = {"rounds": [large] * (fits["rounds"] + 1)}
-    found = server.ask("POST", "/v1/cohorts/phones/quote", json=planned).json()
-    assert [each["would_be"] for each in found["quotes"]] == ["admitted"] * fits["rounds"] + ["refused"]
-
-
 @pytest.mark.parametrize(
     ("changes", "status", "field"),
     [

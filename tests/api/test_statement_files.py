@@ -20,7 +20,7 @@ from shuffle_ledger.ledger.health import verify_oldest
 from shuffle_ledger.ledger.storage.store import Store
 from tests.api.conftest import Server
 from tests.api.test_pages import _login
-from tests.ledger.test_tampering import disarmed
+from tests.ledger.desk import disarmed
 
 
 @pytest.fixture

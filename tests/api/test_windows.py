@@ -1,26 +1,21 @@
-"""Windows over HTTP: declared, charged, shown and refused as on the command line."""
+"""Windows over HTTP: budgets of days, and what tokens with limits see of periods."""
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger.client.client import LedgerClient
-from shuffle_ledger.ledger.decisions import round_record
-from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
+from shuffle_ledger.ledger.errors import NotFound
 from shuffle_ledger.ledger.reports.budgets import budget
-from shuffle_ledger.ledger.reports.forecasts import ForecastWanted
-from shuffle_ledger.ledger.reports.summaries import used_percent
 from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
 from shuffle_ledger.ledger.values.windows import Window
 from tests.api.conftest import Server
-from tests.api.test_pages import _login
 
 WEEK = Window(unit="week", epsilon=0.06, delta=1e-7)
-DAYS = Window(unit="day", sliding=3, epsilon=0.5, delta=1e-7)
 KRR = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=2)"), reports=50_000)
 
 
@@ -47,63 +42,6 @@ def test_the_budget_of_a_day_is_answered_and_a_day_without_a_period_is_refused(
     answer = server.ask("GET", "/v1/cohorts/tablets/budget?on=1369-09-01")
     assert answer.status_code == 409
     assert answer.json()["detail"].startswith("on: got '1369-09-01', expected days from 1970 on")
-
-
-@pytest.mark.slow
-def test_windows_are_declared_charged_and_shown(server: Server, client: LedgerClient) -> None:
-    opened: dict[str, Any] = {
-        "name": "tablets",
-        "population": 100_000,
-        "epsilon": 1.0,
-        "delta": 1e-6,
-        "policy": "adaptive",
-    }
-    cohort = client.open_cohort(**opened, windows=[WEEK, DAYS])
-    assert cohort.windows == (DAYS, WEEK)
-    today = datetime.now(UTC).date()
-    answer = client.register(request("one"))
-    assert isinstance(answer, Admitted)
-    week = f"tablets@{today:%G-W%V}"
-    assert [member.cohort for member in answer.audience][0::4] == ["tablets", week]
-    assert client.register(request("one")) == answer
-    record = client.round("one")
-    assert (record.request.collected_on, len(record.request.windows)) == (today, 4)
-    assert record == round_record(server.store, "one")
-    assert client.cohort(week).period is not None
-    assert "tablets" in [each.name for each in client.cohorts()]
-    assert week not in [each.name for each in client.cohorts()]
-    reading = client.budget("tablets").windows[1]
-    assert (reading.window, reading.period.name) == (WEEK, week)
-    assert reading.epsilon_spent_upper == client.budget(week).epsilon_spent_upper > 0
-    (kind,) = client.forecast("tablets", ForecastWanted(round=KRR)).kinds
-    fitting = client.quote("tablets", [KRR] * (kind.rounds_at_least + 1))
-    assert fitting.rounds_admitted >= kind.rounds_at_least
-    assert kind.windows[1].window == WEEK
-    names = [f"more-{number}" for number in range(fitting.rounds_admitted + 1)]
-    outcomes = [client.register(request(name)) for name in names]
-    refused = outcomes[-1]
-    assert isinstance(refused, Refused)
-    assert week in [each.cohort for each in refused.refused_by]
-    assert client.verify().ok
-
-
-def test_what_windows_do_not_allow_is_said(client: LedgerClient) -> None:
-    opened: dict[str, Any] = {"name": "tablets", "population": 100_000, "epsilon": 1.0, "delta": 1e-6}
-    client.open_cohort(**opened, policy="adaptive", windows=[WEEK])
-    today = datetime.now(UTC).date()
-    with pytest.raises(InvalidValue, match="is over: record it with `incident record`"):
-        client.register(request("past", collected_on=today - timedelta(days=3)))
-    with pytest.raises(NotFound):
-        client.round("past")
-    told: dict[str, Any] = {"round_id": "leak", "described": KRR, "reason": "a script"}
-    with pytest.raises(InvalidValue, match="the first day of collection"):
-        client.record_incident("tablets", **told)
-    past = today - timedelta(days=30)
-    found = client.record_incident("tablets", **told, collected_on=past)
-    period = f"tablets@{past:%G-W%V}"
-    assert [member.cohort for member in found.audience] == ["tablets", period]
-    with pytest.raises(Conflict, match="fixed when the cohort is opened"):
-        client.change_budget(period, epsilon=3.0, reason="more")
 
 
 def test_a_list_names_no_window_of_a_cohort_that_the_token_does_not_see(
@@ -147,23 +85,6 @@ def test_a_token_that_is_limited_to_a_cohort_sees_its_periods(server: Server, cl
         foreign.cohort(period)
     with pytest.raises(NotFound):
         foreign.round("one")
-
-
-@pytest.mark.slow
-def test_only_its_windows_may_limit_a_cohort(server: Server, client: LedgerClient) -> None:
-    opened: dict[str, Any] = {"name": "tablets", "population": 100_000, "delta": 1e-6, "policy": "adaptive"}
-    opened |= {"epsilon": None, "delta": None}
-    with pytest.raises(InvalidValue, match="nothing would limit"):
-        client.open_cohort(**opened)
-    assert not client.open_cohort(**opened, windows=[WEEK]).has_life
-    assert isinstance(client.register(request("one")), Admitted)
-    assert [one.kind for one in client.budget("tablets").promises] == ["week"]
-    reader = _login(server)
-    page = reader.get("/cohorts/tablets").text
-    week = client.budget("tablets")
-    assert f"{used_percent(week.epsilon_spent_upper, WEEK.epsilon)} <span" in page
-    (promise,) = week.promises
-    assert promise.period in reader.get("/").text
 
 
 def test_a_budget_over_http_shows_what_a_window_alone_was_charged(

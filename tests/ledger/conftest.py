@@ -16,10 +16,10 @@ from shuffle_ledger.accounting import (
     parse_randomizer,
 )
 from shuffle_ledger.accounting.verification import composed_epsilon, round_delta
-from shuffle_ledger.ledger.decisions import open_cohort
 from shuffle_ledger.ledger.evidence import second_opinions
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
+from tests.ledger.desk import open_as_usual
 
 Pairs = list[tuple[PrivacyLossDistribution, int]]
 
@@ -110,13 +110,5 @@ def make_request() -> Callable[..., RoundRequest]:
 @pytest.fixture
 def phones(store: Store) -> Store:
     """Return a ledger with the cohort "phones": a million users, epsilon 1 at delta 1e-9."""
-    open_cohort(
-        store,
-        name="phones",
-        population=1_000_000,
-        epsilon=1.0,
-        delta=1e-9,
-        policy="adaptive",
-        actor="tester",
-    )
+    open_as_usual(store, "phones")
     return store

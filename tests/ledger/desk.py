@@ -1,18 +1,55 @@
-"""A ledger, and short words for what many files do to it."""
+"""A ledger, short words for what many files do to it, and what an attacker with write access does."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import date
 from typing import Any
 
-from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.ledger.decisions import open_cohort, record_incident, register_and_admit
+from sqlalchemy import Connection, create_engine, text
+
+from shuffle_ledger.accounting import Accountant, ShuffledRound
+from shuffle_ledger.ledger.decisions import (
+    admit,
+    correct,
+    open_cohort,
+    record_incident,
+    register,
+    register_and_admit,
+    settle,
+    void,
+)
+from shuffle_ledger.ledger.evidence import make_bundle, verify_bundle
 from shuffle_ledger.ledger.machine import State, Total
 from shuffle_ledger.ledger.policies.registry import BudgetPolicy, policy_of
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import Incident, Outcome, ReleaseTimes, RoundRequest
+from shuffle_ledger.ledger.values.entries import EntryBody, LedgerEntry
+from shuffle_ledger.ledger.values.requests import (
+    Cohort,
+    Corrected,
+    Incident,
+    Outcome,
+    ReleaseTimes,
+    RoundRequest,
+    Settled,
+    Voided,
+)
 from shuffle_ledger.ledger.verification.verifier import verify
+
+
+def open_as_usual(store: Store, name: str, /, **changes: Any) -> Cohort:
+    """Open a cohort like those of most tests, but for the changes."""
+    usual: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": "adaptive"}
+    return open_cohort(store, name=name, **(usual | {"actor": "tester"} | changes))
+
+
+def decided(store: Store, accountant: Accountant, request: RoundRequest) -> Outcome:
+    """Register a round, and decide about it in a second step."""
+    register(store, request, actor="tester")
+    return admit(store, accountant, request.round_id)
 
 
 def trust_any_clock(store: Store) -> None:
@@ -35,6 +72,48 @@ def state_in(store: Store, cohort: str) -> State:
 def total_in(store: Store, cohort: str) -> Total:
     """Returns what a budget's last entry says was charged altogether."""
     return state_in(store, cohort).total
+
+
+@contextmanager
+def disarmed(store: Store) -> Iterator[Connection]:
+    """Yield a connection on which neither triggers nor foreign keys stand in the way."""
+    engine = create_engine(store.engine.url)
+    with engine.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SET session_replication_role = replica"))
+        else:
+            triggers = connection.execute(text("SELECT name FROM sqlite_master WHERE type = 'trigger'"))
+            for name in triggers.scalars().all():
+                connection.execute(text(f"DROP TRIGGER {name}"))
+        yield connection
+    engine.dispose()
+
+
+def rewrite(
+    store: Store,
+    sequence: int,
+    forge: Callable[[EntryBody], EntryBody],
+    *,
+    rest: bool = True,
+    cohort: str = "watches",
+) -> None:
+    """Change one entry, and make the rest of its chain and the head fit again."""
+    previous = bytes(32)
+    update = "UPDATE entries SET kind = :kind, body = :body, previous_digest = :previous_digest,"
+    update += " digest = :digest WHERE cohort = :cohort AND sequence = :sequence"
+    with disarmed(store) as connection:
+        for entry in list(store.entries_of(cohort)):
+            if entry.sequence < sequence or (entry.sequence > sequence and not rest):
+                previous = entry.digest
+                continue
+            body = entry.content()
+            forged = LedgerEntry.following(previous, forge(body) if entry.sequence == sequence else body)
+            previous = forged.digest
+            values = {name: value for name, value in vars(forged).items() if name != "round_id"}
+            connection.execute(text(update), values)
+        if rest:
+            head = {"digest": previous, "cohort": cohort}
+            connection.execute(text("UPDATE heads SET digest = :digest WHERE cohort = :cohort"), head)
 
 
 def break_promise(store: Store, accountant: Accountant, cohort: str, *, round_id: str = "lost") -> Incident:
@@ -63,7 +142,42 @@ class AnyDesk:
         """Register a round and decide about it."""
         return register_and_admit(self.store, self.accountant, request, actor="ada")[0]
 
+    def settle(self, name: str, reports: int) -> Settled:
+        """Settle a round."""
+        return settle(self.store, self.accountant, name, reports=reports, actor="ada")
+
+    def void(self, name: str) -> Voided:
+        """Void a round."""
+        return void(self.store, self.accountant, name, reason="cancelled", actor="ada")
+
+    def correct(self, name: str, *, reason: str = "a log", **changes: object) -> Corrected:
+        """Correct a round."""
+        return correct(self.store, self.accountant, name, changes, reason=reason, actor="eve")
+
+    def incident(
+        self,
+        name: str,
+        described: ShuffledRound | None,
+        cohort: str,
+        *,
+        reason: str = "a script",
+        collected_on: date | None = None,
+        **times: Any,
+    ) -> Incident:
+        """Record a release, with the times that are stated of it."""
+        known: dict[str, Any] = {"round_id": name, "described": described, "collected_on": collected_on}
+        known |= {"reason": reason, "actor": "eve", "released": ReleaseTimes(**times)}
+        return record_incident(self.store, self.accountant, cohort, **known)
+
     def check(self) -> None:
         """Replay the whole ledger."""
         report = verify(self.store, self.accountant)
         assert report.ok, report
+
+    def audit(self) -> None:
+        """Replay everything, and have another accountant verify a bundle of it with every number."""
+        report = verify(self.store, self.accountant, numbers="all")
+        assert report.ok, report
+        made = make_bundle(self.store, self.store.cohort_names())
+        bundle = verify_bundle(made.data, Accountant(), numbers="all")
+        assert bundle.ok, bundle.findings

@@ -38,14 +38,9 @@ from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, Pending, RefusalReason, Refused, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
-from tests.ledger.desk import policy_in, state_in
+from tests.ledger.desk import decided, open_as_usual, policy_in, state_in
 
 MakeRequest = Callable[..., RoundRequest]
-
-
-def decide(store: Store, accountant: Accountant, request: RoundRequest) -> Admitted | Refused:
-    register(store, request, actor="tester")
-    return admit(store, accountant, request.round_id)
 
 
 def fitting(accountant: Accountant, accounted: ShuffledRound, *, epsilon: float, delta: float) -> int:
@@ -71,7 +66,7 @@ def test_exactly_the_rounds_that_fit_are_admitted(
 ) -> None:
     accounted = slot_for(make_request().round)
     fits = fitting(accountant, accounted, epsilon=1.0, delta=1e-9)
-    outcomes = [decide(phones, accountant, make_request(f"r{number}")) for number in range(fits + 3)]
+    outcomes = [decided(phones, accountant, make_request(f"r{number}")) for number in range(fits + 3)]
     assert [isinstance(outcome, Admitted) for outcome in outcomes] == [True] * fits + [False] * 3
     last, refused = outcomes[fits - 1], outcomes[fits]
     assert isinstance(last, Admitted)
@@ -84,7 +79,7 @@ def test_exactly_the_rounds_that_fit_are_admitted(
     assert refused.epsilon_spent_upper == last.epsilon_spent_upper
     assert refused.epsilon_requested_upper is not None
     assert refused.epsilon_requested_upper > 1.0
-    smaller = decide(phones, accountant, make_request("small", epsilon0=0.05, reports=900_000))
+    smaller = decided(phones, accountant, make_request("small", epsilon0=0.05, reports=900_000))
     assert isinstance(smaller, Admitted)  # a refusal costs nothing
     assert verify(phones, accountant, numbers="all").ok
 
@@ -93,7 +88,7 @@ def test_the_first_outcome_is_the_outcome(
     phones: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
     requests = [make_request("fits"), make_request("too-much", epsilon0=8.0, reports=10)]
-    first = [decide(phones, accountant, request) for request in requests]
+    first = [decided(phones, accountant, request) for request in requests]
     assert [type(outcome) for outcome in first] == [Admitted, Refused]
     entries = list(phones.entries_of("phones"))
     for request, outcome in zip(requests, first, strict=True):
@@ -117,7 +112,7 @@ def test_a_quote_says_what_admission_then_does_and_leaves_no_trace(
         with pytest.raises(NotFound):
             phones.round(request.round_id)
         assert list(phones.entries_of("phones")) == before
-        outcome = decide(phones, accountant, request)
+        outcome = decided(phones, accountant, request)
         assert quoted.would_be == type(outcome).__name__.lower()
         if isinstance(outcome, Admitted):
             assert quoted.epsilon_requested_upper == outcome.epsilon_spent_upper
@@ -199,7 +194,7 @@ def test_a_worker_lost_again_and_again_makes_a_round_stuck(
 
 def test_an_infinite_loss_is_refused_in_words(phones: Store, accountant: Accountant) -> None:
     clear = ShuffledRound(randomizer=parse_randomizer("table([[1, 0], [0, 1]])"), reports=1)
-    outcome = decide(phones, accountant, RoundRequest(round_id="clear", cohort="phones", round=clear))
+    outcome = decided(phones, accountant, RoundRequest(round_id="clear", cohort="phones", round=clear))
     assert isinstance(outcome, Refused)
     assert outcome.reason is RefusalReason.UNBOUNDED_LOSS
     assert outcome.epsilon_requested_upper is None
@@ -209,8 +204,8 @@ def test_an_infinite_loss_is_refused_in_words(phones: Store, accountant: Account
 def test_settling_fewer_reports_charges_the_truth_and_overspends(
     phones: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
-    admitted = decide(phones, accountant, make_request("a", reports=50_000))
-    both = decide(phones, accountant, make_request("b", reports=50_000))
+    admitted = decided(phones, accountant, make_request("a", reports=50_000))
+    both = decided(phones, accountant, make_request("b", reports=50_000))
     assert isinstance(admitted, Admitted)
     assert isinstance(both, Admitted)
     fewer = settle(phones, accountant, "a", reports=45_000, actor="tester")
@@ -224,7 +219,7 @@ def test_settling_fewer_reports_charges_the_truth_and_overspends(
     statement = budget(phones, accountant, "phones")
     assert statement.status == "overspent"
     assert statement.epsilon_spent_upper == worst.epsilon_spent_upper > statement.epsilon_budget
-    refused = decide(phones, accountant, make_request("c", epsilon0=0.01, reports=900_000))
+    refused = decided(phones, accountant, make_request("c", epsilon0=0.01, reports=900_000))
     assert isinstance(refused, Refused)
     assert refused.reason == "cohort_overspent"
     assert verify(phones, accountant, numbers="all").ok
@@ -234,7 +229,7 @@ def test_a_settlement_says_that_its_cohort_was_overspent_whatever_was_raised_sin
     phones: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
     for name in ("a", "b"):
-        decide(phones, accountant, make_request(name, reports=50_000))
+        decided(phones, accountant, make_request(name, reports=50_000))
     assert settle(phones, accountant, "a", reports=20, actor="tester").overspent
     change_budget(phones, "phones", epsilon=100.0, reason="a larger one", actor="tester")
     kept = settle(phones, accountant, "b", reports=50_000, actor="tester")
@@ -246,7 +241,7 @@ def test_a_settlement_says_that_its_cohort_was_overspent_whatever_was_raised_sin
 def test_settling_more_reports_gives_nothing_back(
     phones: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
-    admitted = decide(phones, accountant, make_request("a"))
+    admitted = decided(phones, accountant, make_request("a"))
     settled = settle(phones, accountant, "a", reports=900_000, actor="tester")
     assert isinstance(admitted, Admitted)
     assert settled.accounted == admitted.accounted
@@ -256,7 +251,7 @@ def test_settling_more_reports_gives_nothing_back(
 def test_more_reports_of_a_sample_than_declared_are_a_higher_rate_and_are_charged(
     phones: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
-    admitted = decide(phones, accountant, make_request("a", reports=1_000, sampled_from=100_000))
+    admitted = decided(phones, accountant, make_request("a", reports=1_000, sampled_from=100_000))
     settled = settle(phones, accountant, "a", reports=20_000, actor="tester")
     assert isinstance(admitted, Admitted)
     accounted = settled.accounted
@@ -269,7 +264,7 @@ def test_more_reports_of_a_sample_than_declared_are_a_higher_rate_and_are_charge
 def test_lost_reports_never_make_a_sampled_round_cheaper(
     phones: Store, accountant: Accountant, make_request: MakeRequest, reports: int
 ) -> None:
-    admitted = decide(phones, accountant, make_request("a", reports=10_000, sampled_from=100_000))
+    admitted = decided(phones, accountant, make_request("a", reports=10_000, sampled_from=100_000))
     settled = settle(phones, accountant, "a", reports=reports, actor="tester")
     assert isinstance(admitted, Admitted)
     before, after = admitted.accounted, settled.accounted
@@ -286,7 +281,7 @@ def test_lost_reports_never_make_a_sampled_round_cheaper(
 def test_when_no_honest_report_is_left_nothing_hides_the_user(
     phones: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
-    decide(phones, accountant, make_request("a", reports=100, sampled_from=1_000, honest_fraction=0.5))
+    decided(phones, accountant, make_request("a", reports=100, sampled_from=1_000, honest_fraction=0.5))
     settled = settle(phones, accountant, "a", reports=1, actor="tester")
     assert settled.overspent
     assert settled.epsilon_spent_upper == pytest.approx(2.0, rel=1e-2)  # the local guarantee
@@ -297,18 +292,10 @@ def test_a_protocol_that_takes_two_users_and_got_one_is_charged_all_there_is(
 ) -> None:
     for cohort in ("phones", "watches"):
         if cohort == "watches":
-            open_cohort(
-                phones,
-                name=cohort,
-                population=10**6,
-                epsilon=5.0,
-                delta=1e-6,
-                policy="adaptive",
-                actor="tester",
-            )
+            open_as_usual(phones, cohort, epsilon=5.0, delta=1e-6)
         described = ShuffledRound(randomizer=parse_randomizer("distinct_elements(p=0.1)"), reports=500)
         request = RoundRequest(round_id=f"of {cohort}", cohort=cohort, round=described)
-        assert isinstance(decide(phones, accountant, request), Admitted)
+        assert isinstance(decided(phones, accountant, request), Admitted)
         settled = settle(phones, accountant, request.round_id, reports=1, actor="tester")
         assert settled.overspent
         assert math.isinf(settled.epsilon_spent_upper)
@@ -319,7 +306,7 @@ def test_a_protocol_that_takes_two_users_and_got_one_is_charged_all_there_is(
 def test_voiding_releases_the_reservation_but_not_what_was_sent(
     phones: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
-    decide(phones, accountant, make_request("a", epsilon0=1.5))
+    decided(phones, accountant, make_request("a", epsilon0=1.5))
     voided = void(phones, accountant, "a", reason="a bug in the client", actor="auditor")
     assert voided.epsilon_spent_upper == 0.0
     assert "nothing" in voided.attestation
@@ -333,8 +320,8 @@ def test_the_local_budget_is_an_upper_bound_of_the_exact_sum(
     phones: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
     for number in range(10):
-        decide(phones, accountant, make_request(f"r{number}", epsilon0=0.1, reports=900_000))
-    decide(phones, accountant, make_request("refused", epsilon0=9.0, reports=2))
+        decided(phones, accountant, make_request(f"r{number}", epsilon0=0.1, reports=900_000))
+    decided(phones, accountant, make_request("refused", epsilon0=9.0, reports=2))
     assert (
         budget(phones, accountant, "phones").local_epsilon_upper >= 1.0
     )  # 0.1 is a little more than a tenth
@@ -344,8 +331,8 @@ def test_states_forbid_what_would_rewrite_them(
     phones: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
     for name in ("settled", "voided", "open"):
-        decide(phones, accountant, make_request(name, reports=900_000))
-    decide(phones, accountant, make_request("refused", epsilon0=9.0, reports=2))
+        decided(phones, accountant, make_request(name, reports=900_000))
+    decided(phones, accountant, make_request("refused", epsilon0=9.0, reports=2))
     register(phones, make_request("pending"), actor="tester")
     settled = settle(phones, accountant, "settled", reports=800_000, actor="tester")
     voided = void(phones, accountant, "voided", reason="why", actor="tester")
@@ -370,12 +357,12 @@ def test_states_forbid_what_would_rewrite_them(
 def test_a_damaged_stored_loss_decides_nothing(
     phones: Store, make_request: MakeRequest, database_url: str, accountant: Accountant
 ) -> None:
-    first = decide(phones, accountant, make_request("a"))
+    first = decided(phones, accountant, make_request("a"))
     with phones._engine.begin() as connection:
         connection.exec_driver_sql(_DROP_LOSS_GUARD[phones._engine.dialect.name])
         connection.exec_driver_sql("UPDATE privacy_losses SET blob = digest")
     fresh = Accountant()
-    second = decide(phones, fresh, make_request("b"))
+    second = decided(phones, fresh, make_request("b"))
     assert isinstance(first, Admitted)
     assert isinstance(second, Admitted)
     policy, state = policy_in(phones, "phones"), state_in(phones, "phones")
@@ -396,8 +383,8 @@ _DROP_LOSS_GUARD = {
 def test_cohorts_do_not_share_a_budget(
     phones: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
-    open_cohort(phones, name="tablets", population=10**6, epsilon=1, delta=1e-9, policy="adaptive", actor="t")
-    decide(phones, accountant, make_request("a"))
+    open_as_usual(phones, "tablets")
+    decided(phones, accountant, make_request("a"))
     assert budget(phones, accountant, "tablets").epsilon_spent_upper == 0.0
     with pytest.raises(Conflict):
         register(phones, make_request("a", cohort="tablets"), actor="tester")

@@ -41,7 +41,7 @@ from shuffle_ledger.ledger.values.requests import (
     RoundRequest,
 )
 from shuffle_ledger.ledger.verification.verifier import verify
-from tests.ledger.test_tampering import disarmed
+from tests.ledger.desk import disarmed, open_as_usual
 
 THREADS = 8
 ROUNDS = 6
@@ -54,15 +54,7 @@ MakeRequest = Callable[..., RoundRequest]
 def watches(store: Store, accountant: Accountant, make_request: MakeRequest) -> Store:
     """Return a ledger with two cohorts whose filters know the kind of round that is asked for."""
     for name in ("watches", "clocks"):
-        open_cohort(
-            store,
-            name=name,
-            population=10**6,
-            epsilon=1.5,
-            delta=1e-9,
-            policy="adaptive",
-            actor="tester",
-        )
+        open_as_usual(store, name, epsilon=1.5)
         first = make_request(f"first of {name}", cohort=name)
         assert isinstance(register_and_admit(store, accountant, first, actor="tester")[0], Admitted)
     return store

@@ -37,7 +37,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import LedgerEntry
 from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
-from tests.ledger.desk import trust_any_clock
+from tests.ledger.desk import open_as_usual, trust_any_clock
 
 PROGRAMS, REPOSITORY = Path(__file__).parent / "programs", Path(__file__).parents[2]
 PROCESSES = 50
@@ -144,9 +144,7 @@ def fitting_one_by_one(store: Store, accountant: Accountant, request: RoundReque
 def test_who_gets_no_connection_to_wait_its_turn_on_goes_on_without(
     store: Store, database_url: str, accountant: Accountant, make_request: MakeRequest
 ) -> None:
-    open_cohort(
-        store, name="crowded", population=10**6, epsilon=4.0, delta=1e-9, policy="adaptive", actor="tester"
-    )
+    open_as_usual(store, "crowded", epsilon=4.0)
     with with_few_connections(database_url, 1) as url, Store.connect(url) as scarce:
         request = make_request(cohort="crowded")
         register(scarce, request, actor="tester")
@@ -256,9 +254,7 @@ def test_a_lost_connection_is_told_and_leaves_nothing_half_done(
     acknowledged: bool,
     at_once: bool,
 ) -> None:
-    open_cohort(
-        store, name="phones", population=10**6, epsilon=1.0, delta=1e-9, policy="adaptive", actor="tester"
-    )
+    open_as_usual(store, "phones")
     known = make_request("known from now on", epsilon0=0.125, reports=100_000)
     register_and_admit(store, accountant, known, actor="tester")
     address = make_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)

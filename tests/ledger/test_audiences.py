@@ -18,10 +18,8 @@ from shuffle_ledger.ledger.decisions import (
     admit,
     admit_at_once,
     change_budget,
-    correct,
     freezing,
     quote,
-    record_incident,
     register,
     register_and_admit,
     round_record,
@@ -38,7 +36,6 @@ from shuffle_ledger.ledger.values.requests import (
     Pending,
     RefusalReason,
     Refused,
-    ReleaseTimes,
     RoundRequest,
 )
 from tests.ledger.desk import AnyDesk, total_in
@@ -191,13 +188,13 @@ def test_it_is_closed_and_corrected_in_all_chains_by_the_rules_of_each(desk: Des
     for name in ("settled", "voided", "corrected"):
         assert isinstance(desk.ask(BOTH, krr(50_000), name=name), Admitted)
     before = [desk.spent(name) for name in BOTH]
-    voided = void(desk.store, desk.accountant, "voided", reason="cancelled", actor="ada")
+    voided = desk.void("voided")
     assert [member.epsilon_spent_upper for member in voided.audience] < before
-    assert void(desk.store, desk.accountant, "voided", reason="cancelled", actor="ada") == voided
-    settled = settle(desk.store, desk.accountant, "settled", reports=1_000, actor="ada")
+    assert desk.void("voided") == voided
+    settled = desk.settle("settled", 1_000)
     assert settled.overspent
     assert [member.overspent for member in settled.audience] == [False, True]
-    assert settle(desk.store, desk.accountant, "settled", reports=1_000, actor="ada") == settled
+    assert desk.settle("settled", 1_000) == settled
     assert [desk.store.cohort(name).status for name in BOTH] == ["open", "overspent"]
     # New joint rounds are refused; what was admitted is corrected, closed and must not be collected.
     refused = desk.ask(BOTH)
@@ -205,13 +202,13 @@ def test_it_is_closed_and_corrected_in_all_chains_by_the_rules_of_each(desk: Des
     assert [each.reason for each in refused.refused_by] == [RefusalReason.COHORT_OVERSPENT]
     with pytest.raises(NotCollectable, match="tablets"):
         desk.ask(BOTH, krr(50_000), name="corrected")
-    told = correct(desk.store, desk.accountant, "corrected", {"reports": 40_000}, reason="log", actor="eve")
+    told = desk.correct("corrected", reports=40_000)
     assert [member.overspent for member in told.audience] == [False, True]
-    settle(desk.store, desk.accountant, "corrected", reports=40_000, actor="ada")
+    desk.settle("corrected", 40_000)
     kinds = ["admitted"] * 3 + ["voided", "settled", "refused", "corrected", "settled"]
     assert desk.kinds(*BOTH) == [kinds, kinds]
     with pytest.raises(Conflict):
-        settle(desk.store, desk.accountant, "settled", reports=2_000, actor="ada")
+        desk.settle("settled", 2_000)
     desk.check()
 
 
@@ -220,19 +217,10 @@ def test_a_release_after_a_refusal_is_recorded_in_all_chains(desk: Desk) -> None
     desk.open("phones")
     desk.open("tablets", epsilon=0.05)
     assert isinstance(desk.ask(BOTH, krr(5_000), name="joint"), Refused)
-    released = ReleaseTimes(after=desk.store.now())
+    released = {"after": desk.store.now()}
 
     def told(cohort: str, reason: str = "a script") -> Any:
-        return record_incident(
-            desk.store,
-            desk.accountant,
-            cohort,
-            round_id="joint",
-            described=krr(5_000),
-            reason=reason,
-            actor="eve",
-            released=released,
-        )
+        return desk.incident("joint", krr(5_000), cohort, reason=reason, **released)
 
     incident = told("tablets")
     assert [member.overspent for member in incident.audience] == [False, True]
@@ -302,8 +290,8 @@ def test_what_fails_in_the_middle_writes_nothing(desk: Desk, after: int) -> None
     heads = desk.store.heads()
     doers: list[Callable[[], Any]] = [
         lambda: admit_at_once(desk.store, desk.accountant, desk.request(BOTH, krr(), "c"), actor="ada"),
-        lambda: settle(desk.store, desk.accountant, "a", reports=5_000, actor="ada"),
-        lambda: void(desk.store, desk.accountant, "b", reason="cancelled", actor="ada"),
+        lambda: desk.settle("a", 5_000),
+        lambda: desk.void("b"),
     ]
 
     class Dies(Exception):
@@ -382,7 +370,7 @@ def test_a_faster_writer_in_one_chain_is_noticed(desk: Desk, monkeypatch: pytest
 
     monkeypatch.setattr(desk.store, "append_to_all", instead)
     with pytest.raises(KeyboardInterrupt):
-        void(desk.store, desk.accountant, "first", reason="cancelled", actor="ada")
+        desk.void("first")
     monkeypatch.undo()
     desk.ask(("tablets",))
     heads = desk.store.heads()
@@ -414,11 +402,11 @@ def test_a_frozen_member_refuses_and_is_told_the_truth_all_the_same(desk: Desk) 
     with pytest.raises(NotCollectable, match="frozen"):
         desk.ask(BOTH, krr(50_000), name="a")
     with pytest.raises(Conflict, match="tablets"):
-        settle(desk.store, desk.accountant, "a", reports=40_000, actor="ada")
+        desk.settle("a", 40_000)
     with pytest.raises(Conflict, match="tablets"):
-        void(desk.store, desk.accountant, "b", reason="cancelled", actor="ada")
+        desk.void("b")
     before = desk.spent("phones")
-    told = correct(desk.store, desk.accountant, "a", {"reports": 20_000}, reason="log", actor="eve")
+    told = desk.correct("a", reports=20_000)
     assert told.changed
     assert desk.spent("phones") > before
     assert [kinds[-1] for kinds in desk.kinds(*BOTH)] == ["corrected", "corrected"]
@@ -448,7 +436,7 @@ def test_a_frozen_member_that_lost_its_entries_does_not_hide_the_truth_from_the_
     assert isinstance(desk.ask(BOTH, krr(50_000), name="a"), Admitted)
     freeze_without_rounds(desk, "tablets", monkeypatch)
     before = desk.spent("phones")
-    told = correct(desk.store, desk.accountant, "a", {"reports": 20_000}, reason="log", actor="eve")
+    told = desk.correct("a", reports=20_000)
     assert (told.cohort, told.audience) == ("phones", ())
     assert desk.spent("phones") > before
     assert [kinds[-1] for kinds in desk.kinds(*BOTH)] == ["corrected", "frozen"]
@@ -463,15 +451,7 @@ def test_a_frozen_member_that_lost_a_round_does_not_keep_its_incident_from_the_o
     desk.open("tablets")
     assert isinstance(desk.ask(BOTH, krr(5_000), name="a"), Refused)
     freeze_without_rounds(desk, "tablets", monkeypatch)
-    told = record_incident(
-        desk.store,
-        desk.accountant,
-        "phones",
-        round_id="a",
-        described=krr(5_000),
-        reason="a script",
-        actor="eve",
-    )
+    told = desk.incident("a", krr(5_000), "phones")
     assert (told.cohort, told.overspent) == ("phones", True)
     assert [kinds[-1] for kinds in desk.kinds(*BOTH)] == ["incident", "frozen"]
     monkeypatch.undo()

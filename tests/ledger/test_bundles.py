@@ -27,7 +27,7 @@ from shuffle_ledger.accounting import (
 from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
 from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, saved_heads
-from shuffle_ledger.ledger.decisions import admit, open_cohort, register, settle, void
+from shuffle_ledger.ledger.decisions import admit, register, settle, void
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue, NotFound
 from shuffle_ledger.ledger.evidence import archive as container
 from shuffle_ledger.ledger.evidence import bundle
@@ -45,6 +45,7 @@ from shuffle_ledger.ledger.values.checkpoint import Checkpoint, CheckpointHead
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.values.signing import SigningKey
 from tests.conftest import sqlite_url
+from tests.ledger.desk import open_as_usual
 
 MakeRequest = Callable[..., RoundRequest]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "verify_bundle.py"
@@ -81,16 +82,13 @@ def lived(
 
 def live(phones: Store, accountant: Accountant, make_request: MakeRequest) -> None:
     """Write entries of every kind."""
-    opened = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": "adaptive", "actor": "tester"}
-    open_cohort(phones, name="phones", **opened)  # type: ignore[arg-type]  # as it says
+    open_as_usual(phones, "phones")
     for name, changes in (("a", {}), ("b", {"reports": 2_000}), ("c", {"epsilon0": 8.0, "reports": 5})):
         register(phones, make_request(name, **cast("dict[str, Any]", changes)), actor="tester")
         admit(phones, accountant, name)
     settle(phones, accountant, "a", reports=900, actor="tester")
     void(phones, accountant, "b", reason="a bug", actor="tester")
-    open_cohort(
-        phones, name="tablets", population=10**6, epsilon=2.0, delta=1e-9, policy="adaptive", actor="tester"
-    )
+    open_as_usual(phones, "tablets", epsilon=2.0)
     for name, changes in (("t", {}), ("u", {"epsilon0": 8.0, "reports": 5})):
         register(
             phones, make_request(name, cohort="tablets", **cast("dict[str, Any]", changes)), actor="tester"

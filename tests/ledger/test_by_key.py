@@ -16,7 +16,6 @@ from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.decisions import (
     admit,
     admit_together,
-    open_cohort,
     register,
     register_and_admit,
     settle,
@@ -30,6 +29,7 @@ from shuffle_ledger.ledger.storage import store as store_module
 from shuffle_ledger.ledger.storage.rows import MissingRounds
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
+from tests.ledger.desk import open_as_usual
 
 MakeRequest = Callable[..., RoundRequest]
 
@@ -72,9 +72,7 @@ def test_no_table_is_read_whole_for_a_decision(
 ) -> None:
     """Not even by statistics from when the tables were empty, nor for a foreign key or in a trigger."""
     with Store.connect(database_url) as store:
-        open_cohort(
-            store, name="phones", population=10**6, epsilon=5.0, delta=1e-9, policy="adaptive", actor="x"
-        )
+        open_as_usual(store, "phones", epsilon=5.0)
         register_and_admit(store, accountant, make_request("first"), actor="x")
         with store.engine.begin() as connection:
             connection.exec_driver_sql("ANALYZE")
@@ -98,9 +96,7 @@ def test_verification_reads_each_row_of_a_chain_a_few_times(
     for module in (store_module, rounds_module):
         monkeypatch.setattr(module, "PAGE_ROWS", 10)
     with Store.connect(database_url) as store:
-        open_cohort(
-            store, name="phones", population=10**6, epsilon=50.0, delta=1e-9, policy="adaptive", actor="x"
-        )
+        open_as_usual(store, "phones", epsilon=50.0)
         first, *others = [make_request(f"round {number}") for number in range(CHAIN)]
         register_and_admit(store, accountant, first, actor="x")
         assert len(admit_together(store, accountant, others, actor="x")) == len(others)
@@ -149,9 +145,7 @@ def test_a_decision_reads_no_more_after_many_rounds(
         with Store.connect(url) as store:
             if "sqlite" in url:
                 count_steps(store, steps, STEPS_TOGETHER)
-            open_cohort(
-                store, name="phones", population=10**6, epsilon=50.0, delta=1e-9, policy="adaptive", actor="x"
-            )
+            open_as_usual(store, "phones", epsilon=50.0)
             for _ in range(TIMES):
                 begun = next(steps)
                 decide(store, accountant, [make_request(f"round {next(numbers)}") for _ in range(TOGETHER)])
@@ -183,9 +177,7 @@ def test_what_waits_in_other_cohorts_is_not_read(
     names = [f"cohort-{number}" for number in range(COHORTS)]
     with Store.connect(database_url) as store:
         for name in ["phones", *names]:
-            open_cohort(
-                store, name=name, population=10**6, epsilon=5.0, delta=1e-9, policy="adaptive", actor="x"
-            )
+            open_as_usual(store, name, epsilon=5.0)
         for name in names:
             register_and_admit(store, accountant, make_request(f"first of {name}", cohort=name), actor="x")
         with store.engine.begin() as connection:
@@ -206,9 +198,7 @@ def test_what_was_decided_is_not_read_to_see_what_waits(
     store: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
     """On SQLite, whose planner would take an index of all rounds; steps of its machine are counted."""
-    open_cohort(
-        store, name="phones", population=10**6, epsilon=50.0, delta=1e-9, policy="adaptive", actor="x"
-    )
+    open_as_usual(store, "phones", epsilon=50.0)
     register_and_admit(store, accountant, make_request("first"), actor="x")
     taken = itertools.count()
     count_steps(store, taken, 1)

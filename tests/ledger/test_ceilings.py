@@ -19,7 +19,6 @@ from shuffle_ledger.accounting import (
 )
 from shuffle_ledger.ledger.decisions import (
     change_budget,
-    correct,
     register_and_admit,
 )
 from shuffle_ledger.ledger.errors import InvalidValue
@@ -34,8 +33,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryBody
 from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
-from tests.ledger.desk import AnyDesk, state_in
-from tests.ledger.test_adaptive import rewrite
+from tests.ledger.desk import AnyDesk, rewrite, state_in
 
 pytestmark = pytest.mark.policies
 
@@ -108,7 +106,7 @@ def test_slack_is_priced_at_the_ceiling_from_the_beginning(desk: Desk) -> None:
 @pytest.mark.slow
 def test_what_breaks_the_budget_and_not_the_ceiling_breaks_no_promise(desk: Desk) -> None:
     assert desk.admitted(most=3) == 3
-    told = correct(desk.store, desk.accountant, "round-0", {"reports": 1_000}, reason="a log", actor="ada")
+    told = desk.correct("round-0", reports=1_000)
     assert not told.overspent
     view = desk.store.view("watches")
     assert 0.2 < view.spent.epsilon_upper <= 0.4
@@ -124,21 +122,11 @@ def test_what_breaks_the_budget_and_not_the_ceiling_breaks_no_promise(desk: Desk
     (found,) = verify_bundle(make_bundle(desk.store, ["watches"]).data, desk.accountant).cohorts
     assert found.promise_kept
     desk.check()
-    assert correct(
-        desk.store, desk.accountant, "round-1", {"reports": 150}, reason="a log", actor="ada"
-    ).overspent
+    assert desk.correct("round-1", reports=150).overspent
     assert (
         make_statement(desk.store, desk.accountant, ["watches"], made_at=datetime.now(UTC)).cohorts[0].verdict
         == "broken"
     )
-    desk.check()
-
-
-def test_plans_have_ceilings(desk: Desk) -> None:
-    desk.open("other", epsilon=0.2, ceiling=0.4, policy="plan", plan={KRR: 5})
-    assert desk.admitted("other") == 5
-    desk.change(0.4, "other")
-    assert desk.store.cohort("other").epsilon_budget == 0.4
     desk.check()
 
 
@@ -233,15 +221,6 @@ def test_a_forged_refusal_by_a_plans_promise_is_found(
     report = verify(desk.store, desk.accountant)
     assert not report.ok
     assert found in str(report)
-
-
-def test_a_plan_whose_promise_is_the_budget_admits_all_of_its_rounds(desk: Desk) -> None:
-    desk.open("other", epsilon=0.2, ceiling=0.4, policy="plan", plan={KRR: 3})
-    promised = budget(desk.store, desk.accountant, "other").epsilon_promised_upper
-    assert promised is not None
-    desk.change(promised, "other")
-    assert [each.rounds_at_least for each in budget(desk.store, desk.accountant, "other").fits] == [3]
-    assert desk.admitted("other") == 3
 
 
 FORGERIES: dict[str, tuple[int, Callable[[EntryBody], EntryBody], str]] = {

@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
 from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, saved_heads
-from shuffle_ledger.ledger.decisions import admit, open_cohort, register
+from shuffle_ledger.ledger.decisions import admit, register
 from shuffle_ledger.ledger.errors import BadSignature, InvalidValue
 from shuffle_ledger.ledger.reports.budgets import heads
 from shuffle_ledger.ledger.storage.store import Store
@@ -30,6 +30,7 @@ from shuffle_ledger.ledger.values.checkpoint import Checkpoint, check_signature,
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.values.signing import SigningKey, read_public_key
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.desk import open_as_usual
 
 pytestmark = pytest.mark.policies
 
@@ -44,9 +45,7 @@ def key() -> SigningKey:
 @pytest.fixture
 def signed(phones: Store, key: SigningKey) -> dict[str, Any]:
     """Return the checkpoint of a ledger with two cohorts, as JSON."""
-    open_cohort(
-        phones, name="Ökohort", population=9, epsilon=1.0, delta=1e-6, policy="adaptive", actor="tester"
-    )
+    open_as_usual(phones, "Ökohort", population=9, delta=1e-6)
     return json.loads(json.dumps(make_checkpoint(phones, key).to_json()))  # type: ignore[no-any-return]
 
 

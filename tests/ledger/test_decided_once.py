@@ -7,12 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
-from shuffle_ledger.ledger.decisions import admit, open_cohort, register, request_of, void
+from shuffle_ledger.ledger.decisions import admit, register, request_of, void
 from shuffle_ledger.ledger.errors import NotCollectable
 from shuffle_ledger.ledger.storage import rows
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted
 from shuffle_ledger.ledger.verification import verify
+from tests.ledger.desk import open_as_usual
 
 KRR = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=1)"), reports=10_000)
 
@@ -26,9 +27,7 @@ def test_a_decision_between_two_statements_of_a_read_is_seen(
     the round are read."""
     ledger, accountant = store, Accountant()
     for name in ("phones", "tablets"):
-        open_cohort(
-            ledger, name=name, population=100_000, epsilon=1.0, delta=1e-6, policy="adaptive", actor="ada"
-        )
+        open_as_usual(ledger, name, population=100_000, delta=1e-6)
     register(ledger, request_of(("phones", "tablets"), KRR, round_id="one"), actor="ada")
     read: Callable[..., object] = rows.round_rows
     others: list[object] = []

@@ -16,13 +16,14 @@ import pytest
 from sqlalchemy import Connection, event
 
 from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.ledger.decisions import open_cohort, register_and_admit
+from shuffle_ledger.ledger.decisions import register_and_admit
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, Unavailable
 from shuffle_ledger.ledger.reports import events
 from shuffle_ledger.ledger.reports.events import Event, events_after
 from shuffle_ledger.ledger.storage import positions, prepared
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
+from tests.ledger.desk import open_as_usual
 
 FEEDER = Path(__file__).parent / "programs" / "feeder.py"
 NAMES = ("phones", "tablets", "watches")
@@ -38,12 +39,6 @@ CREATE CONSTRAINT TRIGGER linger AFTER INSERT ON entries DEFERRABLE INITIALLY DE
 """
 
 MakeRequest = Callable[..., RoundRequest]
-
-
-def opened(store: Store, name: str) -> None:
-    open_cohort(
-        store, name=name, population=10**6, epsilon=1.0, delta=1e-9, policy="adaptive", actor="tester"
-    )
 
 
 def places(found: list[Event]) -> list[tuple[str, int]]:
@@ -75,7 +70,7 @@ def slow_opening(store: Store, name: str, *, fails: bool = False) -> Iterator[No
         with Store.connect(store.engine.url.render_as_string(hide_password=False)) as own:
             event.listen(own.engine, "commit", hold)
             with suppress(OSError):
-                opened(own, name)
+                open_as_usual(own, name)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -94,7 +89,7 @@ def test_pages_of_any_size_are_the_same_feed(
     assert events_after(store) == events.EventPage(events=(), after=None, more=False)
     expected = []
     for name in NAMES:
-        opened(store, name)
+        open_as_usual(store, name)
         expected.append((name, 1))
     for number in range(6):
         name = NAMES[number % 2]
@@ -121,7 +116,7 @@ def test_pages_of_any_size_are_the_same_feed(
 
 
 def test_a_cursor_of_another_history_is_refused(store: Store) -> None:
-    opened(store, "phones")
+    open_as_usual(store, "phones")
     [first] = events_after(store).events
     position, _, digest = first.cursor.partition("-")
     for gone in (f"{int(position) + 1}-{digest}", f"{position}-{'0' * 16}", f"{2**63 - 1}-{digest}"):
@@ -158,11 +153,11 @@ def test_an_earlier_position_that_commits_later_is_not_missed(
     """Also the first position of the ledger, and where the transaction is rolled back in the end."""
     monkeypatch.setattr(positions, "WAIT_SECONDS", 0.02)
     for _ in range(before):
-        opened(store, "phones")
+        open_as_usual(store, "phones")
         assert places(drained(store)[0]) == [("phones", 1)]
     seen = [("phones", 1)] * before
     with slow_opening(store, "slow", fails=fails):
-        opened(store, "fast")
+        open_as_usual(store, "fast")
         with Store.connect(store.engine.url.render_as_string(hide_password=False)) as another:
             for each in (store, another):
                 found, after = drained(each)
@@ -190,7 +185,7 @@ def test_the_feed_goes_on_while_transactions_overlap_without_end(
 def test_a_standby_and_a_database_that_was_put_back_are_noticed(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened(store, "phones")
+    open_as_usual(store, "phones")
     assert store.positions.settled() == 1
     with store.engine.connect() as connection:
         connection.exec_driver_sql("SELECT setval('entries_position_seq', 1, false)")
@@ -213,9 +208,7 @@ def test_a_reader_beside_a_crowd_that_is_killed_sees_every_entry_once(
     store: Store, database_url: str
 ) -> None:
     for name in NAMES:
-        open_cohort(
-            store, name=name, population=10**6, epsilon=1.0, delta=1e-9, policy="adaptive", actor="tester"
-        )
+        open_as_usual(store, name)
     if database_url.startswith("postgresql"):
         with store.engine.begin() as connection:
             connection.exec_driver_sql(SLOW_COMMITS)

@@ -238,26 +238,6 @@ def test_rounds_fit_with_the_epsilon0_that_a_forecast_finds(folder: Path, policy
         assert too_many.largest.epsilon0 is None or policy != "plan"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("policy", ["adaptive", "plan"])
-def test_a_schedule_of_all_kinds_together_is_admitted(folder: Path, policy: str) -> None:
-    accountant = Accountant(precision=PRECISION)
-    with Store.connect(f"sqlite:///{folder / 'ledger.db'}") as store:
-        more = {"plan": {SMALL: 4, LARGE: 9}, "accountant": accountant} if policy == "plan" else {}
-        opened(store, policy, 0.25, **more)
-        for each in (SMALL, LARGE):
-            assert admits(store, accountant, each)
-        found = asked(store, accountant, every="week")
-        assert found.together is not None
-        count = found.together.periods_at_least
-        assert 0 < count < min(one.rounds_at_least for one in found.kinds) + 1
-        rounds = [one.round for one in found.kinds]
-        with copied(folder) as copy:
-            assert all(admits(copy, accountant, each) for _ in range(count) for each in rounds)
-            if policy != "adaptive":
-                assert not all(admits(copy, accountant, each) for each in rounds)
-
-
 def test_the_first_round_of_an_empty_cohort_chooses_the_filters(store: Store, accountant: Accountant) -> None:
     opened(store, "adaptive", 0.1)
     assert asked(store, accountant).kinds == ()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound
-from shuffle_ledger.ledger.decisions import admit, open_cohort, register, settle
+from shuffle_ledger.ledger.decisions import admit, register, settle
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.health import verify_oldest
@@ -20,7 +20,7 @@ from shuffle_ledger.ledger.values.entries import EntryBody, Spending, loss_diges
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.conftest import sqlite_url
-from tests.ledger.test_adaptive import rewrite
+from tests.ledger.desk import open_as_usual, rewrite
 from tests.ledger.test_plans import DELTA, krr, open_planned
 
 AUDITOR = Accountant()  # another one than the ledger's
@@ -95,9 +95,7 @@ def test_a_slot_that_the_plan_does_not_have_is_found_and_keeps_no_other_cohort_w
     store: Store, accountant: Accountant, slot: int
 ) -> None:
     open_planned(store, accountant, plan={LARGE: 1, SMALL: 1, OTHER: 1})
-    open_cohort(
-        store, name="zebras", population=10**6, epsilon=1.0, delta=DELTA, policy="adaptive", actor="tester"
-    )
+    open_as_usual(store, "zebras", delta=DELTA)
     decide(store, accountant, "a", LARGE)
 
     def forge(body: EntryBody) -> EntryBody:
@@ -114,21 +112,3 @@ def test_a_slot_that_the_plan_does_not_have_is_found_and_keeps_no_other_cohort_w
     noted = {name: each.problem for name, each in store.verifications().items()}
     assert noted["watches"] is not None
     assert noted["zebras"] is None
-
-
-@pytest.mark.slow
-def test_an_uncovered_round_that_is_not_counted_is_found(store: Store, accountant: Accountant) -> None:
-    open_planned(store, accountant, plan={LARGE: 1})
-    decide(store, accountant, "a", LARGE)
-    assert settle(store, accountant, "a", reports=5_000, actor="tester").overspent
-    assert audited(store) == []
-    (found,) = verify_bundle(make_bundle(store, ["watches"]).data, AUDITOR).cohorts
-    assert found.promise_kept is False, "within the budget, but not covered by the plan"
-
-    def forge(body: EntryBody) -> EntryBody:
-        total = {name: one for name, one in body.details["standing"]["total"].items() if name != "unplaced"}
-        standing = {**body.details["standing"], "total": total}
-        return dataclasses.replace(body, details={**body.details, "standing": standing, "overspent": False})
-
-    rewrite(store, 3, forge)
-    assert any("charged altogether does not follow" in what for what in audited(store))

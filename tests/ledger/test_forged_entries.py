@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant
-from shuffle_ledger.ledger.decisions import admit, decide, open_cohort, register, settle
+from shuffle_ledger.ledger.decisions import decide, register, settle
 from shuffle_ledger.ledger.evidence.bundle import BundleMade, make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.policies.numbers import spelled
@@ -22,13 +22,11 @@ from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.values.signing import SigningKey
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.conftest import sqlite_url
-from tests.ledger.desk import trust_any_clock
+from tests.ledger.desk import decided, open_as_usual, trust_any_clock
 from tests.ledger.test_bundles import forged
 
 MakeRequest = Callable[..., RoundRequest]
-Change = Callable[[int, dict[str, Any]], None]
 AUDITOR = Accountant()  # another one than the ledger's
-CHAIN = "chains/000001.txt"
 POLICY = "shuffle-ledger-numerics-"
 database_url = sqlite_url  # an entry has the same bytes in every database
 
@@ -41,10 +39,8 @@ def key() -> SigningKey:
 @pytest.fixture
 def settled(store: Store, accountant: Accountant, make_request: MakeRequest, key: SigningKey) -> BundleMade:
     """Return the evidence of a round of 60,000 reports of which 100 arrived: entry 3 is its settlement."""
-    opened: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": "adaptive"}
-    open_cohort(store, name="phones", actor="tester", **opened)
-    register(store, make_request("a", reports=60_000), actor="tester")
-    admit(store, accountant, "a")
+    open_as_usual(store, "phones")
+    decided(store, accountant, make_request("a", reports=60_000))
     settle(store, accountant, "a", reports=100, actor="tester")
     return make_bundle(store, ["phones"], signing_key=key)
 
@@ -129,8 +125,7 @@ def test_a_clock_that_is_set_back_sets_no_entry_back(
     store: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
     """The database's clock, an hour behind from the second round on: entries keep the last known moment."""
-    opened: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": "adaptive"}
-    open_cohort(store, name="phones", actor="tester", **opened)
+    open_as_usual(store, "phones")
     register(store, make_request("a"), actor="tester")
     trust_any_clock(store)
     views = store.view_of_round("a")
@@ -180,10 +175,8 @@ def test_a_promise_that_stays_above_a_smaller_budget_is_found(
     store: Store, accountant: Accountant, make_request: MakeRequest, *, is_honest: bool
 ) -> None:
     """Statements say that the budget is what is promised."""
-    opened: dict[str, Any] = {"population": 10**6, "epsilon": 1.0, "delta": 1e-9, "policy": "adaptive"}
-    open_cohort(store, name="phones", actor="tester", **opened)
-    register(store, make_request("a"), actor="tester")
-    admit(store, accountant, "a")
+    open_as_usual(store, "phones")
+    decided(store, accountant, make_request("a"))
     view = store.view("phones")
     policy = policy_of(store, view)
     lowered = policy.rebudgeted(view, 0.9)

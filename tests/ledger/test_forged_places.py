@@ -21,7 +21,8 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.values.signing import SigningKey
 from shuffle_ledger.ledger.verification.verifier import verify
-from tests.ledger.test_tampering import disarmed, lived, problems  # noqa: F401 - a fixture
+from tests.ledger.desk import disarmed
+from tests.ledger.test_tampering import lived, problems  # noqa: F401 - a fixture
 
 MakeRequest = Callable[..., RoundRequest]
 PLACE = "its place in the feed of events is not behind that of the entry before it"

@@ -15,7 +15,6 @@ import pytest
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger.decisions import (
     correct,
-    open_cohort,
     record_incident,
     register_and_admit,
     settle,
@@ -32,7 +31,7 @@ from shuffle_ledger.ledger.verification import siblings
 from shuffle_ledger.ledger.verification.siblings import Fact, JointRound, JointRounds
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.conftest import sqlite_url
-from tests.ledger.test_adaptive import disarmed, rewrite
+from tests.ledger.desk import disarmed, open_as_usual, rewrite
 from tests.ledger.test_bundles import forged as forged_bundle
 from tests.ledger.test_bundles import members_of, repacked
 
@@ -52,14 +51,12 @@ def krr(reports: int) -> ShuffledRound:
 def lived(store: Store, accountant: Accountant) -> Store:
     """Return a ledger in which joint rounds are admitted, refused, closed, corrected and told."""
     for name, epsilon in (("phones", 1.0), ("watches", 0.5)):
-        open_cohort(
+        open_as_usual(
             store,
-            name=name,
+            name,
             population=100_000,
             epsilon=epsilon,
             delta=1e-6,
-            policy="adaptive",
-            actor="ada",
             labels={"worn": str(name == "watches")},
         )
 
@@ -282,7 +279,7 @@ def test_a_round_has_no_more_users_than_its_cohorts_together() -> None:
 def test_a_statement_says_on_what_rounds_of_several_cohorts_rest(
     lived: Store, accountant: Accountant
 ) -> None:
-    open_cohort(lived, name="tvs", population=9, epsilon=1.0, delta=1e-6, policy="adaptive", actor="ada")
+    open_as_usual(lived, "tvs", population=9, delta=1e-6)
     made_at = datetime(2026, 1, 1, tzinfo=UTC)
     joint, alone = (make_statement(lived, accountant, [name], made_at=made_at) for name in ("watches", "tvs"))
     assert {one.name for one in joint.conditions} - {one.name for one in alone.conditions} == {

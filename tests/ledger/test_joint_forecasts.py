@@ -58,8 +58,7 @@ def desk(store: Store, accountant: Accountant) -> Desk:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("team", [None, "ads"])
-@pytest.mark.parametrize("larger", [False, True])
+@pytest.mark.parametrize(("team", "larger"), [(None, False), ("ads", False), ("ads", True)])
 def test_the_budget_that_ends_first_ends_the_rounds_of_all(
     desk: Desk, team: str | None, *, larger: bool
 ) -> None:

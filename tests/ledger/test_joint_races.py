@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
-from shuffle_ledger.ledger.decisions import admit, correct, open_cohort, register, settle, void
+from shuffle_ledger.ledger.decisions import admit, correct, register, settle, void
 from shuffle_ledger.ledger.storage import rows
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.desk import open_as_usual
 
 COHORTS = ("phones", "tablets")
 ROUND = ShuffledRound(randomizer=parse_randomizer("krr(k=4, epsilon0=1)"), reports=5_000)
@@ -30,9 +31,7 @@ TELLINGS: dict[str, Callable[[Store, Accountant], Any]] = {
 def registered(store: Store) -> Store:
     """Return a ledger with a pending round of two cohorts."""
     for name in COHORTS:
-        open_cohort(
-            store, name=name, population=10**6, epsilon=2.0, delta=1e-6, policy="adaptive", actor="ada"
-        )
+        open_as_usual(store, name, epsilon=2.0, delta=1e-6)
     request = RoundRequest(round_id="r", cohort=COHORTS[0], audience=COHORTS, round=ROUND)
     register(store, request, actor="ada")
     return store

@@ -13,11 +13,12 @@ from sqlalchemy import event
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.api.accountant_thread import AccountantThread
 from shuffle_ledger.ledger.api.line import TOGETHER_MAX, DecisionLine
-from shuffle_ledger.ledger.decisions import open_cohort, register_and_admit
+from shuffle_ledger.ledger.decisions import register_and_admit
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.desk import open_as_usual
 
 WAIT_SECONDS_MAX = 60
 
@@ -28,9 +29,7 @@ def test_those_who_wait_together_are_decided_in_few_commits(
     """Admitted until the budget is used up, refused behind that; a new kind, an unknown cohort and a taken
     identifier get their own answers and keep nothing from the others."""
     for name in ("phones", "tablets"):
-        open_cohort(
-            store, name=name, population=10**6, epsilon=1.5, delta=1e-9, policy="adaptive", actor="tester"
-        )
+        open_as_usual(store, name, epsilon=1.5)
         register_and_admit(store, accountant, make_request(f"first of {name}", cohort=name), actor="tester")
     plain = [make_request(f"r{n}", cohort=("phones", "tablets")[n % 2]) for n in range(2 * TOGETHER_MAX)]
     odd = {
@@ -81,9 +80,7 @@ def test_a_refused_budget_is_never_overspent_by_a_group(
 ) -> None:
     """As many are admitted as one after another."""
     for name in ("alone", "together"):
-        open_cohort(
-            store, name=name, population=10**6, epsilon=1.5, delta=1e-9, policy="adaptive", actor="tester"
-        )
+        open_as_usual(store, name, epsilon=1.5)
         register_and_admit(store, accountant, make_request(f"first of {name}", cohort=name), actor="tester")
     requests = {
         name: [make_request(f"{name} {n}", cohort=name) for n in range(40)] for name in ("alone", "together")

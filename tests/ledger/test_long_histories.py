@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import delete, insert, text
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant
-from shuffle_ledger.ledger.decisions import open_cohort, set_quota
+from shuffle_ledger.ledger.decisions import set_quota
 from shuffle_ledger.ledger.health import verify_oldest
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.reports import round_lists
@@ -22,6 +22,7 @@ from shuffle_ledger.ledger.storage.tables import cohorts, unverified, verificati
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.quotas import Quota
 from shuffle_ledger.ledger.values.requests import RoundRequest, cohort_from_opening
+from tests.ledger.desk import open_as_usual
 from tests.ledger.test_by_key import counted
 
 COHORTS = 400
@@ -260,9 +261,7 @@ def test_every_way_to_be_unverified_is_counted(store: Store) -> None:
 
 def test_quotas_of_a_cohort_are_not_those_of_names_beside_it(store: Store, accountant: Accountant) -> None:
     for name in ("a", "a b", "a?", "A"):
-        open_cohort(
-            store, name=name, population=10**6, epsilon=1.0, delta=1e-9, policy="adaptive", actor="tester"
-        )
+        open_as_usual(store, name)
         for team in ("z", "ads"):
             set_quota(store, cohort=name, team=team, epsilon=0.5, reason="why", actor="tester")
     assert [(each.cohort, each.team) for each in store.quotas_of("a")] == [("a", "ads"), ("a", "z")]

@@ -18,7 +18,6 @@ from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.gate import PERMIT, RECEIPT, Gate, GateRefused, read_permit, read_token, sign
 from shuffle_ledger.ledger.decisions import (
     correct,
-    open_cohort,
     record_incident,
     register,
     register_and_admit,
@@ -49,6 +48,7 @@ from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage import permits as rows
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import Admitted, Incident, RoundRequest, Settled, SigningKey
+from tests.ledger.desk import open_as_usual
 
 pytestmark = [pytest.mark.slow, pytest.mark.policies]
 
@@ -473,15 +473,7 @@ def test_a_releaser_that_lies_about_counts_is_bound_to_the_lie(house: House) -> 
 @pytest.fixture
 def cohorts(house: House) -> House:
     """Return the house with a second cohort, and a round of both."""
-    open_cohort(
-        house.store,
-        name="tablets",
-        population=1000_000,
-        epsilon=1.0,
-        delta=1e-9,
-        policy="adaptive",
-        actor="t",
-    )
+    open_as_usual(house.store, "tablets")
     house.admitted("joint", cohort="phones", audience=("phones", "tablets"))
     return house
 
@@ -542,9 +534,7 @@ def restored(
     """Yield a ledger as it was, and the same put back to a backup of before its round."""
     path = Path(sqlite_url.removeprefix("sqlite:///"))
     with Store.connect(sqlite_url) as store:
-        open_cohort(
-            store, name="phones", population=10**6, epsilon=1.0, delta=1e-9, policy="adaptive", actor="tester"
-        )
+        open_as_usual(store, "phones")
         with sqlite3.connect(path) as source, sqlite3.connect(tmp_path / "backup.db") as target:
             source.backup(target)
         with Store.connect(f"sqlite:///{tmp_path}/backup.db") as backup:
@@ -579,15 +569,7 @@ def test_a_ledger_of_an_old_backup_permits_twice_and_is_found_out(restored: tupl
 def test_a_lost_round_of_several_cohorts_is_an_incident_of_each(restored: tuple[House, House]) -> None:
     before, after = restored
     for house in restored:
-        open_cohort(
-            house.store,
-            name="tablets",
-            population=10**6,
-            epsilon=1.0,
-            delta=1e-9,
-            policy="adaptive",
-            actor="t",
-        )
+        open_as_usual(house.store, "tablets")
     before.admitted("both", cohort="phones", audience=("phones", "tablets"))
     receipt = before.receipt(before.permit("both"))
     told = after.settle(receipt)

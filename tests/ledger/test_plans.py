@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
-from shuffle_ledger.ledger.decisions import admit, change_budget, open_cohort, quote, register, settle, void
+from shuffle_ledger.ledger.decisions import change_budget, open_cohort, quote, settle, void
 from shuffle_ledger.ledger.errors import BeyondBudget, Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind
-from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Refused, RoundRequest
+from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.desk import decided
 
 pytestmark = pytest.mark.policies
 
@@ -52,11 +53,6 @@ def watches(store: Store, accountant: Accountant) -> Store:
     return store
 
 
-def decide(store: Store, accountant: Accountant, request: RoundRequest) -> Outcome:
-    register(store, request, actor="tester")
-    return admit(store, accountant, request.round_id)
-
-
 def claimed(store: Store, accountant: Accountant) -> list[int]:
     return [slot.claimed for slot in budget(store, accountant, "watches").slots]
 
@@ -65,12 +61,12 @@ def test_rounds_take_the_slots_that_dominate_them(
     watches: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
     whole = accountant.certify(PLAN, delta=DELTA).epsilon_upper
-    exact = decide(watches, accountant, make_request("a", cohort="watches", epsilon0=2.0, reports=20_000))
+    exact = decided(watches, accountant, make_request("a", cohort="watches", epsilon0=2.0, reports=20_000))
     assert isinstance(exact, Admitted)
     assert exact.accounted == krr(2.0, 20_000)
     smaller = make_request("b", cohort="watches", epsilon0=0.5, reports=15_000)
     assert quote(watches, accountant, smaller).would_be == "admitted"
-    answer = decide(watches, accountant, smaller)
+    answer = decided(watches, accountant, smaller)
     assert isinstance(answer, Admitted)
     assert answer.accounted == krr(1.0, 10_000)
     assert claimed(watches, accountant) == [1, 1]
@@ -81,13 +77,13 @@ def test_rounds_take_the_slots_that_dominate_them(
     }
     for name, changes in others.items():
         wanted: dict[str, Any] = {"epsilon0": 1.0, "reports": 10_000} | changes
-        refused = decide(watches, accountant, make_request(name, cohort="watches", **wanted))
+        refused = decided(watches, accountant, make_request(name, cohort="watches", **wanted))
         assert isinstance(refused, Refused)
         assert refused.reason == "no_free_slot"
         assert refused.epsilon_requested_upper is None
     last = make_request("f", cohort="watches", epsilon0=1.0, reports=10_000)
-    assert isinstance(decide(watches, accountant, last), Admitted)
-    full = decide(watches, accountant, dataclasses.replace(last, round_id="g"))
+    assert isinstance(decided(watches, accountant, last), Admitted)
+    full = decided(watches, accountant, dataclasses.replace(last, round_id="g"))
     assert isinstance(full, Refused)
     statement = budget(watches, accountant, "watches")
     assert statement.epsilon_promised_upper == whole
@@ -97,11 +93,22 @@ def test_rounds_take_the_slots_that_dominate_them(
     assert report.ok, report
 
 
+def test_a_budget_says_how_many_slots_a_kind_may_take(store: Store, accountant: Accountant) -> None:
+    small, large = krr(1.0, 10_000, k=4), krr(1.0, 20_000, k=4)
+    open_planned(store, accountant, epsilon=2.0, plan={small: 3, large: 4})
+    found = {one.round: one.rounds_at_least for one in budget(store, accountant, "watches").fits}
+    assert found == {small: 3, large: 7}  # a round of more reports fits a slot of fewer
+    for number in range(7):
+        request = RoundRequest(round_id=f"r{number}", cohort="watches", round=large)
+        assert isinstance(decided(store, accountant, request), Admitted)
+    assert [one.rounds_at_least for one in budget(store, accountant, "watches").fits] == [0, 0]
+
+
 def test_voiding_frees_the_slot(watches: Store, accountant: Accountant, make_request: MakeRequest) -> None:
-    decide(watches, accountant, make_request("a", cohort="watches", epsilon0=2.0, reports=20_000))
+    decided(watches, accountant, make_request("a", cohort="watches", epsilon0=2.0, reports=20_000))
     void(watches, accountant, "a", reason="never released", actor="tester")
     assert claimed(watches, accountant) == [0, 0]
-    again = decide(watches, accountant, make_request("b", cohort="watches", epsilon0=2.0, reports=20_000))
+    again = decided(watches, accountant, make_request("b", cohort="watches", epsilon0=2.0, reports=20_000))
     assert isinstance(again, Admitted)
     assert verify(watches, accountant, numbers="all").ok
 
@@ -113,7 +120,7 @@ def test_a_truth_stands_in_a_slot_of_the_kind_that_the_plan_names_for_it(
     open_planned(store, accountant, plan=plan)
     whole = budget(store, accountant, "watches").epsilon_promised_upper
     for name in ("a", "b", "c"):
-        decide(store, accountant, make_request(name, cohort="watches", epsilon0=1.0, reports=12_000))
+        decided(store, accountant, make_request(name, cohort="watches", epsilon0=1.0, reports=12_000))
     assert claimed(store, accountant) == [3, 0, 0]
     # As many as its slot has, although fewer than were declared, keep it.
     assert settle(store, accountant, "a", reports=10_000, actor="tester").accounted == krr(1.0, 10_000)
@@ -121,7 +128,7 @@ def test_a_truth_stands_in_a_slot_of_the_kind_that_the_plan_names_for_it(
     assert (moved.accounted, moved.overspent) == (krr(1.0, 9_000), False)
     assert claimed(store, accountant) == [2, 1, 0]
     again = make_request("d", cohort="watches", epsilon0=1.0, reports=10_000)
-    assert isinstance(decide(store, accountant, again), Admitted), "the slot it left is free"
+    assert isinstance(decided(store, accountant, again), Admitted), "the slot it left is free"
     held = {krr(1.0, 10_000): 3, krr(1.0, 9_000): 1}
     statement = budget(store, accountant, "watches")
     assert statement.epsilon_spent_upper == accountant.certify(held, delta=DELTA).epsilon_upper
@@ -132,7 +139,7 @@ def test_a_truth_stands_in_a_slot_of_the_kind_that_the_plan_names_for_it(
     assert claimed(store, accountant) == [2, 2, 0], "one more than there are"
     statement = budget(store, accountant, "watches")
     assert (statement.status, statement.epsilon_promised_upper) == ("overspent", whole)
-    refused = decide(store, accountant, make_request("e", cohort="watches", epsilon0=1.0, reports=10_000))
+    refused = decided(store, accountant, make_request("e", cohort="watches", epsilon0=1.0, reports=10_000))
     assert isinstance(refused, Refused)
     assert refused.reason == "cohort_overspent"
     void(store, accountant, "d", reason="never released", actor="tester")
@@ -150,7 +157,7 @@ def test_slots_of_a_million_reports_cover_no_rounds_of_one(store: Store, account
     expected = {("watches", 0): True, ("clocks", 0): False, ("clocks", 1): True}
     for (cohort, number), overspent in expected.items():
         request = RoundRequest(round_id=f"{cohort}-{number}", cohort=cohort, round=kinds[0])
-        assert isinstance(decide(store, accountant, request), Admitted)
+        assert isinstance(decided(store, accountant, request), Admitted)
         settled = settle(store, accountant, request.round_id, reports=1, actor="tester")
         assert (settled.accounted, settled.overspent) == (alone[0], overspent)
     assert [slot.claimed for slot in budget(store, accountant, "clocks").slots] == [0, 0, 2]
@@ -165,7 +172,7 @@ def test_reports_are_counted_as_the_round_declares_them_and_not_as_its_slot_does
     open_planned(store, accountant, plan={krr(1.0, 10_000): 2, half_honest: 1})
     doubtful = {"epsilon0": 1.0, "reports": 24_000, "honest_fraction": 0.5}
     for name, declared in (("a", doubtful), ("b", doubtful), ("c", {"epsilon0": 1.0, "reports": 11_000})):
-        answer = decide(store, accountant, make_request(name, cohort="watches", **declared))
+        answer = decided(store, accountant, make_request(name, cohort="watches", **declared))
         assert isinstance(answer, Admitted)
     enough = settle(store, accountant, "b", reports=22_000, actor="tester")
     assert enough.accounted == krr(1.0, 10_000)
@@ -189,7 +196,7 @@ def test_sampled_and_declared_rounds_stand_by_what_their_reports_mean(
     asked = {"a": half, "b": half, "c": declared, "d": sampled, "e": sampled}
     for name, one in asked.items():
         assert isinstance(
-            decide(store, accountant, RoundRequest(round_id=name, cohort="watches", round=one)), Admitted
+            decided(store, accountant, RoundRequest(round_id=name, cohort="watches", round=one)), Admitted
         )
     for name, reports, overspent in (
         ("a", 1_000, False),
@@ -232,7 +239,7 @@ def test_a_raised_budget_admits_more_and_says_who_and_why(
     request = make_request("a", cohort="watches", epsilon0=2.0, reports=20_000)
     admitted = 0
     while isinstance(
-        decide(store, accountant, dataclasses.replace(request, round_id=f"{admitted}")), Admitted
+        decided(store, accountant, dataclasses.replace(request, round_id=f"{admitted}")), Admitted
     ):
         admitted += 1
     before = budget(store, accountant, "watches")
@@ -241,7 +248,7 @@ def test_a_raised_budget_admits_more_and_says_who_and_why(
     after = budget(store, accountant, "watches")
     assert after.epsilon_spent_upper == before.epsilon_spent_upper
     assert after.status == "open"
-    more = decide(store, accountant, dataclasses.replace(request, round_id="more"))
+    more = decided(store, accountant, dataclasses.replace(request, round_id="more"))
     assert isinstance(more, Refused if policy == "plan" else Admitted)
     assert budget(store, accountant, "watches").epsilon_spent_upper <= 0.6
     (body,) = [
@@ -261,13 +268,13 @@ def test_a_budget_below_what_is_held_or_planned_is_not_taken(
     store: Store, accountant: Accountant, make_request: MakeRequest, policy: str
 ) -> None:
     open_planned(store, accountant, policy=policy, plan=PLAN if policy == "plan" else None)
-    decide(store, accountant, make_request("a", cohort="watches", epsilon0=1.0, reports=10_000))
+    decided(store, accountant, make_request("a", cohort="watches", epsilon0=1.0, reports=10_000))
     before = store.view("watches")
     with pytest.raises(Conflict, match="does not certainly fit"):
         change_budget(store, "watches", epsilon=0.001, reason="caution", actor="board")
     assert store.view("watches").head_digest == before.head_digest
     again = make_request("b", cohort="watches", epsilon0=1.0, reports=10_000)
-    assert isinstance(decide(store, accountant, again), Admitted)
+    assert isinstance(decided(store, accountant, again), Admitted)
     report = verify(store, accountant, numbers="all")
     assert report.ok, report
 

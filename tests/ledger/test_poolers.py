@@ -23,7 +23,7 @@ from sqlalchemy.engine import make_url
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.cli.main import main
-from shuffle_ledger.ledger.decisions import open_cohort, register_and_admit
+from shuffle_ledger.ledger.decisions import register_and_admit
 from shuffle_ledger.ledger.errors import LedgerError, UnsafeSession
 from shuffle_ledger.ledger.storage import engine as engines
 from shuffle_ledger.ledger.storage import prepared, sessions
@@ -31,6 +31,7 @@ from shuffle_ledger.ledger.storage.schema import initialise
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.desk import open_as_usual
 
 MakeRequest = Callable[..., RoundRequest]
 
@@ -171,9 +172,7 @@ def test_in_session_mode_all_settings_hold(
             with used(store.engine) as connection:
                 found = {name: connection.execute(text(f"SHOW {name}")).scalar_one() for name in SETTINGS}
             assert found == SETTINGS
-        open_cohort(
-            store, name="phones", population=10**6, epsilon=5.0, delta=1e-9, policy="adaptive", actor="x"
-        )
+        open_as_usual(store, "phones", epsilon=5.0)
 
         def decided(number: int) -> object:
             return register_and_admit(store, accountant, make_request(f"round-{number}"), actor="x")[0]
@@ -234,9 +233,7 @@ def test_a_pooler_that_changes_its_mode_never_makes_an_answer_wrong(
     pooler.configure("session")
     pooler.start()
     with Store.connect(pooler.url(database_url)) as store:
-        open_cohort(
-            store, name="phones", population=10**6, epsilon=5.0, delta=1e-9, policy="adaptive", actor="x"
-        )
+        open_as_usual(store, "phones", epsilon=5.0)
         rounds = [make_request(f"round-{number}") for number in range(8)]
         for request in rounds:
             register_and_admit(store, accountant, request, actor="x")

@@ -8,13 +8,12 @@ from itertools import pairwise
 
 import pytest
 
-from shuffle_ledger.ledger.decisions import settle
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.evidence.statement import StatedPromise
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
 from shuffle_ledger.ledger.reports.budgets import BudgetStatement, budget
 from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Refused
-from tests.ledger.test_adaptive import rewrite
+from tests.ledger.desk import rewrite
 from tests.ledger.test_windows import DAY, WEEK, Desk, a_monday, sqlite_desk, today
 
 __all__ = ["sqlite_desk"]  # the fixture
@@ -94,7 +93,7 @@ def test_a_promise_that_was_broken_or_whose_chain_was_changed_is_never_called_ke
     desk.open("tablets")
     request = desk.request(day)
     assert isinstance(desk.decide(request), Admitted)
-    settle(desk.store, desk.accountant, request.round_id, reports=1, actor="ada")
+    desk.settle(request.round_id, 1)
     label = f"{day:%G-W%V}"
     assert stated(desk, day + 7 * DAY)["phones", label].state == "broken"
     rewrite(desk.store, 2, lambda body: replace(body, actor="eve"), cohort=f"phones@{label}")
@@ -113,7 +112,7 @@ def test_what_remains_in_an_answer_is_the_least_of_the_budgets_that_promise(sqli
     assert isinstance(answers[-1], Refused)
     assert all(before.epsilon_remaining >= after.epsilon_remaining for before, after in pairwise(answers))
     first = answers[0].round_id
-    settled = settle(desk.store, desk.accountant, first, reports=10_000, actor="ada")
+    settled = desk.settle(first, 10_000)
     assert settled.epsilon_remaining == answers[-1].epsilon_remaining
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
@@ -13,15 +12,11 @@ from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomize
 from shuffle_ledger.ledger.decisions import (
     admit_together,
     change_budget,
-    correct,
     price,
     quotas_of,
     quote,
-    record_incident,
     register_and_admit,
     set_quota,
-    settle,
-    void,
 )
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
@@ -34,7 +29,6 @@ from shuffle_ledger.ledger.values.requests import (
     Outcome,
     RefusalReason,
     Refused,
-    ReleaseTimes,
     RoundRequest,
 )
 from shuffle_ledger.ledger.values.windows import Window
@@ -133,12 +127,12 @@ def test_settling_voiding_and_correcting_reach_the_quota_which_is_never_overspen
     desk.allow("ads", 0.2)
     for name in ("a", "b"):
         assert isinstance(desk.ask("ads", round_id=name), Admitted)
-    void(desk.store, desk.accountant, "b", reason="cancelled", actor="ada")
+    desk.void("b")
     assert quotas_of(desk.store, "phones")[0].rounds == 1
     before = quotas_of(desk.store, "phones")[0].epsilon_used_upper
-    settle(desk.store, desk.accountant, "a", reports=5_000, actor="ada")
+    desk.settle("a", 5_000)
     assert quotas_of(desk.store, "phones")[0].epsilon_used_upper > before
-    told = correct(desk.store, desk.accountant, "a", {"reports": 900}, reason="a log", actor="ada")
+    told = desk.correct("a", reports=900)
     assert not told.overspent
     (reading,) = quotas_of(desk.store, "phones")
     assert reading.epsilon_used_upper > reading.epsilon == 0.2
@@ -160,9 +154,7 @@ def test_settling_voiding_and_correcting_reach_the_quota_which_is_never_overspen
 def test_a_round_that_was_refused_and_released_all_the_same_counts_in_the_quota(desk: Desk) -> None:
     desk.allow("ads", 0.02)
     assert isinstance(desk.ask("ads", round_id="leaked"), Refused)
-    told: dict[str, Any] = {"round_id": "leaked", "described": KRR, "reason": "a script", "actor": "eve"}
-    told["released"] = ReleaseTimes(after=desk.store.now())
-    found = record_incident(desk.store, desk.accountant, "phones", **told)
+    found = desk.incident("leaked", KRR, "phones", after=desk.store.now())
     assert [member.cohort for member in found.audience] == ["phones", ADS]
     assert not found.overspent
     assert quotas_of(desk.store, "phones")[0].rounds == 1
@@ -285,46 +277,6 @@ def test_a_crowd_of_teams_leaves_every_chain_within_its_budget(desk: Desk) -> No
     for name in ("phones", ADS, "phones@team=maps"):
         view = desk.store.view(name)
         assert view.spent.epsilon_upper <= view.cohort.epsilon_budget
-    desk.check()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_teams_of_a_year_against_a_ledger_in_which_every_quota_is_a_cohort(
-    store: Store, accountant: Accountant, seed: int
-) -> None:
-    """Three teams in one cohort: the model asks a cohort for each quota, and the cohort, one by one."""
-    dice, desk = random.Random(seed), Desk(store, accountant)  # noqa: S311 - no secret
-    quotas = {"ads": 0.3, "maps": 0.2, "mail": 0.15}
-    desk.open("model")
-    for team, epsilon in quotas.items():
-        desk.allow(team, epsilon)
-        desk.open(f"model {team}", epsilon=epsilon)
-    kinds = [ShuffledRound(randomizer=KRR.randomizer, reports=reports) for reports in (20_000, 5_000, 2_000)]
-    done: list[tuple[str, list[str]]] = []
-    for number in range(50):
-        kind = dice.choice(kinds)
-        asking: str | None = dice.choice([None, *quotas])
-        outcome = desk.ask(asking, round_id=f"{number}", round=kind)
-        chains = ["model", *([f"model {asking}"] if asking else [])]
-        singles = [RoundRequest(round_id=f"{number} in {name}", cohort=name, round=kind) for name in chains]
-        fits = {price(store, accountant, single).would_be for single in singles} == {"admitted"}
-        assert isinstance(outcome, Admitted) == fits
-        if fits:
-            for single in singles:
-                register_and_admit(store, accountant, single, actor="ada")
-            done.append((f"{number}", chains))
-        if done and dice.random() < 0.3:
-            name, chains = done.pop(dice.randrange(len(done)))
-            for each in (name, *(f"{name} in {chain}" for chain in chains)):
-                if number % 2:
-                    void(store, accountant, each, reason="cancelled", actor="ada")
-                else:
-                    settle(store, accountant, each, reports=1_500, actor="ada")
-    pairs = {"model": "phones", **{f"model {team}": f"phones@team={team}" for team in quotas}}
-    for model, ours in pairs.items():
-        assert store.view(ours).held == store.view(model).held
-        assert store.view(ours).spent == store.view(model).spent
     desk.check()
 
 

@@ -43,6 +43,7 @@ from shuffle_ledger.ledger.values.entries import EntryBody, LedgerEntry
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 from shuffle_ledger.ledger.values.signing import SigningKey
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.desk import decided, open_as_usual
 
 MakeRequest = Callable[..., RoundRequest]
 TABLES = ("cohorts", "rounds", "registrations", "entries", "heads", "accounted_rounds", "holdings")
@@ -102,15 +103,6 @@ def contents(store: Store, *, but: tuple[str, ...] = ()) -> dict[str, list[dict[
     return found
 
 
-def opened(store: Store, name: str, policy: str) -> None:
-    open_cohort(store, name=name, population=10**6, epsilon=1.0, delta=1e-9, policy=policy, actor="tester")
-
-
-def decided(store: Store, accountant: Accountant, request: RoundRequest) -> object:
-    register(store, request, actor="tester")
-    return admit(store, accountant, request.round_id)
-
-
 @pytest.fixture
 def backup(database_url: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[], str]]:
     """Yield a function that copies the database as it is, and returns the copy's URL."""
@@ -141,7 +133,7 @@ def world(
 ) -> Iterator[World]:
     """Yield a ledger that lost entries of every kind in two cohorts, and a third cohort whole."""
     for name in ("phones", "tablets"):
-        opened(store, name, "adaptive")
+        open_as_usual(store, name)
     for name, cohort in (("p1", "phones"), ("t1", "tablets")):
         assert isinstance(decided(store, accountant, make_request(name, cohort=cohort)), Admitted)
     register(store, make_request("p2"), actor="tester")  # registered before the backup, decided after it
@@ -154,7 +146,7 @@ def world(
     change_budget(store, "phones", epsilon=1.5, reason="agreed", actor="owner")
     decided(store, accountant, make_request("p4"))
     decided(store, accountant, make_request("t2", cohort="tablets", epsilon0=1.0))
-    opened(store, "watches", "adaptive")
+    open_as_usual(store, "watches")
     decided(store, accountant, make_request("w1", cohort="watches"))
     settle(store, accountant, "w1", reports=2, actor="tester")
     assert store.cohort("watches").status == "overspent"
@@ -194,7 +186,7 @@ def test_a_bundle_is_such_a_copy(
     make_request: MakeRequest,
     backup: Callable[[], str],
 ) -> None:
-    opened(store, "phones", "adaptive")
+    open_as_usual(store, "phones")
     store.engine.dispose()
     older = backup()
     for name in ("a", "b"):
@@ -377,10 +369,10 @@ def test_the_truth_of_a_round_is_told_although_one_of_its_cohorts_was_lost(
 ) -> None:
     """Larger costs of such rounds could not be charged to the cohort that came back."""
     for name in ("b", "o"):
-        opened(store, name, "adaptive")
+        open_as_usual(store, name)
     store.engine.dispose()  # PostgreSQL copies a database only without connections
     older = backup()
-    opened(store, "a", "adaptive")
+    open_as_usual(store, "a")
     described = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=1)"), reports=1_500_000)
     for name in ("one", "two", "void"):
         decided(store, accountant, request_of(("a", "b"), described, round_id=name))

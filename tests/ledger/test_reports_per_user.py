@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -20,18 +20,11 @@ from shuffle_ledger.accounting import (
     slot_for,
 )
 from shuffle_ledger.ledger.decisions import (
-    correct,
-    open_cohort,
     quote,
-    record_incident,
-    register_and_admit,
-    settle,
 )
 from shuffle_ledger.ledger.decisions.audiences import request_of
 from shuffle_ledger.ledger.decisions.descriptions import described_otherwise, local_kind, with_reports
 from shuffle_ledger.ledger.errors import InvalidValue
-from shuffle_ledger.ledger.evidence.bundle import make_bundle
-from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.evidence.conditions import (
     OF_SEVERAL_REPORTS,
     PRIVACY_UNIT,
@@ -42,8 +35,6 @@ from shuffle_ledger.ledger.evidence.statement import Statement
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
 from shuffle_ledger.ledger.machine import Total
 from shuffle_ledger.ledger.policies.numbers import cost_of
-from shuffle_ledger.ledger.reports.budgets import budget
-from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import entries
 from shuffle_ledger.ledger.values.local_budget import local_bounds
@@ -51,11 +42,10 @@ from shuffle_ledger.ledger.values.requests import (
     Admitted,
     Outcome,
     Refused,
-    ReleaseTimes,
     RoundRequest,
 )
 from shuffle_ledger.ledger.verification.verifier import verify
-from tests.ledger.desk import total_in
+from tests.ledger.desk import AnyDesk, total_in
 
 pytestmark = pytest.mark.policies
 
@@ -67,28 +57,14 @@ def krr(reports: int, per_user: int = 2, **more: Any) -> ShuffledRound:
     return ShuffledRound(randomizer=randomizer, reports=reports, reports_per_user=per_user, **more)
 
 
-class Desk:
+class Desk(AnyDesk):
     """A ledger, and short words for what is done to it."""
 
-    def __init__(self, store: Store, accountant: Accountant) -> None:
-        self.store, self.accountant = store, accountant
+    def open(self, name: str = "phones", /, **more: Any) -> None:
+        super().open(name, **{"population": POPULATION, **more})
 
-    def open(self, name: str = "phones", *, policy: str = "adaptive", **more: Any) -> None:
-        values = {"population": POPULATION, "epsilon": 1.0, "delta": DELTA, **more}
-        open_cohort(self.store, accountant=self.accountant, name=name, policy=policy, actor="ada", **values)
-
-    def ask(self, name: str, described: ShuffledRound, *, audience: tuple[str, ...] = ("phones",)) -> Outcome:
-        request = request_of(audience, described, round_id=name)
-        return register_and_admit(self.store, self.accountant, request, actor="ada")[0]
-
-    def settle(self, name: str, reports: int) -> Any:
-        return settle(self.store, self.accountant, name, reports=reports, actor="ada")
-
-    def correct(self, name: str, **changes: object) -> Any:
-        return correct(self.store, self.accountant, name, changes, reason="a mistake", actor="ada")
-
-    def details(self, cohort: str = "phones") -> Any:
-        return self.store.view(cohort).details
+    def ask(self, name: str, described: ShuffledRound) -> Outcome:
+        return self.decide(request_of(("phones",), described, round_id=name))
 
     def total(self, cohort: str = "phones") -> Total:
         return total_in(self.store, cohort)
@@ -104,14 +80,6 @@ class Desk:
     def statement(self, *cohorts: str) -> Statement:
         made_at = datetime.now(UTC)
         return make_statement(self.store, self.accountant, cohorts or ("phones",), made_at=made_at)
-
-    def check(self) -> None:
-        """Replay everything, and have another accountant verify a bundle of it with every number."""
-        report = verify(self.store, self.accountant, numbers="all")
-        assert report.ok, report
-        names = self.store.cohort_names()
-        bundle = verify_bundle(make_bundle(self.store, names).data, Accountant(), numbers="all")
-        assert bundle.ok, bundle.findings
 
 
 @pytest.fixture
@@ -146,7 +114,7 @@ def test_an_admission_a_settlement_and_a_correction_add_up(desk: Desk) -> None:
     assert not desk.correct("a", reports_per_user=1).changed  # a charge never shrinks
     assert desk.has_cost(thrice)
     assert isinstance(desk.ask("b", krr(9_000, 1)), Admitted)
-    desk.check()
+    desk.audit()
 
 
 @pytest.mark.slow
@@ -160,20 +128,12 @@ def test_a_plan_reserves_slots_of_several_reports(desk: Desk) -> None:
     assert isinstance(admitted, Admitted)
     assert admitted.accounted == small
     assert desk.settle("a", 4_000).overspent is False
-    desk.check()
+    desk.audit()
     statement = desk.statement().cohorts[0]
     assert statement.local_epsilon_upper == 2 * 2.0 + 2.0
     # Two rounds of 1,999 reports fit nothing: fewer hide each other than the slot says.
     assert desk.correct("a", reports=3_998).overspent is True
-    desk.check()
-
-
-def test_a_round_of_one_report_may_take_a_slot_of_several(desk: Desk) -> None:
-    slot = krr(4_000)
-    desk.open(policy="plan", plan={slot: 1})
-    admitted = desk.ask("a", krr(2_000, 1))
-    assert isinstance(admitted, Admitted)
-    assert admitted.accounted == slot
+    desk.audit()
 
 
 def test_sizes_count_users(desk: Desk) -> None:
@@ -193,32 +153,9 @@ def test_sizes_count_users(desk: Desk) -> None:
         desk.ask("b", krr(POPULATION + 1, 1))
 
 
-@pytest.mark.slow
-def test_a_round_of_two_cohorts_has_reports_of_the_users_of_both(desk: Desk) -> None:
-    both = ("phones", "tablets")
-    for name in both:
-        desk.open(name)
-    with pytest.raises(InvalidValue, match="2 times the population of its 2 cohorts, 40000"):
-        desk.ask("a", krr(40_001), audience=both)
-    assert isinstance(desk.ask("a", krr(39_000), audience=both), Admitted)
-    desk.settle("a", 38_000)
-    desk.correct("a", reports_per_user=3)
-    assert desk.total("phones") == desk.total("tablets")
-    desk.check()
-
-
 def test_an_incident_is_charged_as_its_rounds(desk: Desk) -> None:
     desk.open()
-    record_incident(
-        desk.store,
-        desk.accountant,
-        "phones",
-        round_id="lost",
-        described=krr(8_000),
-        reason="a bug",
-        actor="ada",
-        released=ReleaseTimes(after=desk.store.now()),
-    )
+    desk.incident("lost", krr(8_000), "phones", after=desk.store.now())
     cost = Accountant().charge(slot_for(krr(4_000, 1)), FilterSet.for_budget(epsilon=1, delta=DELTA))
     assert desk.has_cost(cost * 2)
     assert verify(desk.store, desk.accountant, numbers="all").ok
@@ -332,24 +269,6 @@ def test_a_statement_knows_of_several_reports_that_a_correction_tells(desk: Desk
     assert after.cohorts[0].promise.privacy_unit == PRIVACY_UNIT_OF_SEVERAL
     assert after.cohorts[0].interaction == "fully interactive"
     assert OF_SEVERAL_REPORTS in after.conditions
-
-
-@pytest.mark.slow
-def test_as_many_fit_as_a_forecast_says(desk: Desk) -> None:
-    desk.open()
-    found = forecast(
-        desk.store,
-        desk.accountant,
-        "phones",
-        ForecastWanted(round=krr(3_000)),
-        today=date(2026, 1, 5),
-    )
-    (kind,) = found.kinds
-    assert 1 <= kind.rounds_at_least <= 60
-    for number in range(kind.rounds_at_least):
-        assert isinstance(desk.ask(f"round-{number}", krr(3_000)), Admitted)
-    fits = budget(desk.store, desk.accountant, "phones").fits
-    assert all(one.round.reports_per_user == 2 for one in fits or ())
 
 
 def test_requests_of_one_report_of_each_user_do_not_write_the_field() -> None:

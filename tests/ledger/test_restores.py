@@ -50,6 +50,7 @@ from shuffle_ledger.ledger.values.requests import Admitted, RefusalReason, Refus
 from shuffle_ledger.ledger.values.signing import SigningKey
 from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.desk import decided, open_as_usual
 
 MakeRequest = Callable[..., RoundRequest]
 
@@ -65,17 +66,6 @@ class World:
     def store(self) -> Store:
         """Return the ledger as a process opens it that knows the anchor."""
         return Store.connect(self.url, anchor=self.anchor)
-
-
-def opened(store: Store, name: str, policy: str = "adaptive") -> None:
-    open_cohort(
-        store, name=name, population=1_000_000, epsilon=1.0, delta=1e-9, policy=policy, actor="tester"
-    )
-
-
-def decided(store: Store, accountant: Accountant, request: RoundRequest) -> Admitted | Refused:
-    register(store, request, actor="tester")
-    return admit(store, accountant, request.round_id)
 
 
 def anchored(store: Store, path: Path) -> Store:
@@ -124,7 +114,7 @@ def world(
 ) -> World:
     """Return a ledger with "phones" put back from three rounds to one, and "tablets" as it was."""
     for name in ("phones", "tablets"):
-        opened(store, name)
+        open_as_usual(store, name)
     assert isinstance(decided(store, accountant, make_request("t", cohort="tablets")), Admitted)
     for name in ("a", "b", "c"):
         assert isinstance(decided(store, accountant, make_request(name)), Admitted)
@@ -150,7 +140,7 @@ def test_a_ledger_that_was_put_back_is_read_and_never_written(
             lambda: register(store, make_request("new"), actor="tester"),
             lambda: register_and_admit(store, accountant, make_request("new"), actor="tester"),
             lambda: admit_at_once(store, accountant, make_request("new"), actor="tester"),
-            lambda: opened(store, "watches"),
+            lambda: open_as_usual(store, "watches"),
             lambda: settle(store, accountant, "a", reports=900, actor="tester"),
             lambda: void(store, accountant, "a", reason="a bug", actor="tester"),
             lambda: make_checkpoint(store, SigningKey.generate()),  # it would hide what was lost
@@ -203,7 +193,7 @@ def test_what_is_left_is_not_told_once_a_database_was_put_back_under_a_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(anchor_module, "CHECKED_SECONDS", 0.0)
-    opened(store, "phones")
+    open_as_usual(store, "phones")
     for name in ("a", "b"):
         decided(store, accountant, make_request(name))
     with anchored(store, tmp_path / "checkpoint.json") as running:
@@ -238,7 +228,7 @@ def test_a_database_put_back_under_a_running_process_is_noticed(
     at_once: bool,
 ) -> None:
     """At the first thing it writes, whatever that is: rounds and cohorts, too, do not slip in."""
-    opened(store, "phones")
+    open_as_usual(store, "phones")
     for name in ("a", "b"):
         decided(store, accountant, make_request(name))
     with anchored(store, tmp_path / "checkpoint.json") as running:
@@ -250,7 +240,7 @@ def test_a_database_put_back_under_a_running_process_is_noticed(
         with pytest.raises(BehindCheckpoint):
             register(running, make_request("d"), actor="tester")
         with pytest.raises(BehindCheckpoint):
-            opened(running, "watches")
+            open_as_usual(running, "watches")
         with pytest.raises(NotFound):
             running.round("d")
 
@@ -303,7 +293,7 @@ def test_a_period_that_a_frozen_cohort_opens_later_knows_nothing_of_what_was_los
     week = Window(unit="week", epsilon=1.0, delta=1e-9)
     common: dict[str, Any] = {"population": 10**6, "delta": 1e-9, "policy": "adaptive", "actor": "tester"}
     open_cohort(store, name="watches", epsilon=2.0, windows=(week,), **common)
-    opened(store, "phones")
+    open_as_usual(store, "phones")
     assert isinstance(decided(store, accountant, make_request("a")), Admitted)
     checkpoint = make_checkpoint(store, SigningKey.generate())
     cut_back(store, "phones", 1)
@@ -337,20 +327,20 @@ def test_a_period_that_a_frozen_cohort_opens_later_knows_nothing_of_what_was_los
 def test_a_cohort_that_was_lost_whole_is_never_opened_again(
     store: Store, accountant: Accountant, new_ledger: str
 ) -> None:
-    opened(store, "phones")
+    open_as_usual(store, "phones")
     checkpoint = make_checkpoint(store, SigningKey.generate())
     with Store.connect(new_ledger) as fresh:
         done = reconcile(fresh, checkpoint, reason="the disk is gone", actor="operator")
         assert (done.frozen, done.lost) == ((), ("phones",))
         with pytest.raises(Conflict, match="lost"):
-            opened(fresh, "phones")
+            open_as_usual(fresh, "phones")
         insert = text(
             "INSERT INTO cohorts (name, population, delta_budget, policy, opened_at)"
             " VALUES ('phones', 1, 0.5, 'adaptive', CURRENT_TIMESTAMP)"
         )
         with fresh.engine.connect() as connection, pytest.raises(DBAPIError, match="lost"):
             connection.execute(insert)
-        opened(fresh, "watches")
+        open_as_usual(fresh, "watches")
         with pytest.raises(Conflict):
             reconcile(fresh, checkpoint, reason="again", actor="operator")
         assert verify(fresh, accountant).ok
@@ -370,7 +360,7 @@ def new_ledger(database_url: str, request: pytest.FixtureRequest, tmp_path: Path
 def test_a_ledger_that_lacks_nothing_is_not_reconciled(
     store: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
-    opened(store, "phones")
+    open_as_usual(store, "phones")
     checkpoint = make_checkpoint(store, SigningKey.generate())
     decided(store, accountant, make_request("later"))
     with pytest.raises(Conflict, match="nothing"):

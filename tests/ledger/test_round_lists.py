@@ -10,7 +10,6 @@ import pytest
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.decisions import (
-    open_cohort,
     record_incident,
     register,
     register_and_admit,
@@ -23,6 +22,7 @@ from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.reports import RoundFilter, list_rounds, round_lists
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import ReleaseTimes, RoundRequest
+from tests.ledger.desk import open_as_usual
 
 MakeRequest = Callable[..., RoundRequest]
 
@@ -33,9 +33,7 @@ EVERY = ("admitted", "refused", "settled", "voided", "foreign", "incident", "pen
 @pytest.fixture
 def filled(phones: Store, accountant: Accountant, make_request: MakeRequest) -> Store:
     """Return a ledger with a round in each state, and one of another cohort."""
-    open_cohort(
-        phones, name="others", population=10**6, epsilon=1.0, delta=1e-9, policy="adaptive", actor="tester"
-    )
+    open_as_usual(phones, "others")
 
     def decided(round_id: str, **changes: Any) -> None:
         request = make_request(round_id, **{"epsilon0": 0.1, **changes})
@@ -152,9 +150,7 @@ MEMBERS = {"r0": "ab", "r1": "bc", "r2": "a", "told": "abc", "r4": "c", "r5": "b
 def shared(store: Store, accountant: Accountant, make_request: MakeRequest) -> Store:
     """Return a ledger with rounds of one to three cohorts; one was released although it was refused."""
     for name in "abc":
-        open_cohort(
-            store, name=name, population=10**6, epsilon=1.0, delta=1e-9, policy="adaptive", actor="tester"
-        )
+        open_as_usual(store, name)
     for round_id, members in MEMBERS.items():
         described = make_request(epsilon0=20.0 if round_id == "told" else 0.1).round
         request = request_of(list(members), described, round_id=round_id)

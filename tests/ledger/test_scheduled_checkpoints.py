@@ -19,7 +19,6 @@ from shuffle_ledger.ledger.checkpoints import schedule
 from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
 from shuffle_ledger.ledger.checkpoints.saved_heads import read_saved_heads
 from shuffle_ledger.ledger.checkpoints.schedule import LATEST, ScheduledCheckpoints
-from shuffle_ledger.ledger.decisions import admit, open_cohort, register
 from shuffle_ledger.ledger.errors import BadSignature, BehindCheckpoint, Damaged, InvalidValue
 from shuffle_ledger.ledger.health import health
 from shuffle_ledger.ledger.settings import Settings
@@ -29,6 +28,7 @@ from shuffle_ledger.ledger.values.checkpoint import Checkpoint, read_checkpoint
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.values.signing import SigningKey
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.desk import decided, open_as_usual
 
 pytestmark = pytest.mark.policies
 
@@ -51,11 +51,6 @@ def place(tmp_path: Path, key: SigningKey) -> ScheduledCheckpoints:
 
 def read(path: Path) -> Checkpoint:
     return read_checkpoint(json.loads(path.read_text("utf-8")))
-
-
-def decided(store: Store, accountant: Accountant, request: RoundRequest) -> None:
-    register(store, request, actor="tester")
-    admit(store, accountant, request.round_id)
 
 
 def contents(place: ScheduledCheckpoints) -> dict[str, bytes]:
@@ -199,7 +194,7 @@ def test_an_old_checkpoint_is_an_alarm(phones: Store, place: ScheduledCheckpoint
 def test_checkpoints_verify_the_ledger_they_were_made_of(
     phones: Store, place: ScheduledCheckpoints, key: SigningKey, accountant: Accountant
 ) -> None:
-    open_cohort(phones, name="a", population=9, epsilon=1.0, delta=1e-6, policy="adaptive", actor="tester")
+    open_as_usual(phones, "a", population=9, delta=1e-6)
     place.write(phones, key)
     saved = read_saved_heads(place.directory / LATEST, key.public_key_bytes)
     assert verify(phones, accountant, against=saved).ok

@@ -9,27 +9,18 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
-from shuffle_ledger.ledger.decisions import open_cohort, register_and_admit, request_of, resolve_audience
+from shuffle_ledger.ledger.decisions import register_and_admit, request_of, resolve_audience
 from shuffle_ledger.ledger.errors import NotFound, OtherContent
 from shuffle_ledger.ledger.storage import engine, rows
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, Cohort, Outcome
-from tests.ledger.desk import trust_any_clock
+from tests.ledger.desk import open_as_usual, trust_any_clock
 
 AWKWARD = ('"', "\\", "é", "%_", ':"', '":"x', "a", "b", "\N{SNOWMAN}'")
 
 
 def opened(store: Store, name: str, labels: Mapping[str, str]) -> None:
-    open_cohort(
-        store,
-        name=name,
-        population=1000,
-        epsilon=1.0,
-        delta=1e-6,
-        policy="adaptive",
-        labels=labels,
-        actor="tester",
-    )
+    open_as_usual(store, name, population=1000, delta=1e-6, labels=labels)
 
 
 def test_labels_are_found_whatever_their_text(store: Store) -> None:

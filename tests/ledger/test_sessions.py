@@ -20,6 +20,7 @@ from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.desk import open_as_usual
 
 MakeRequest = Callable[..., RoundRequest]
 
@@ -36,7 +37,7 @@ def sets(database_url: str, *settings: str) -> None:
 
 def filled(store: Store, accountant: Accountant, make_request: MakeRequest) -> None:
     """Open a cohort whose next round is decided from memory."""
-    open_cohort(store, name="phones", population=10**6, epsilon=5.0, delta=1e-9, policy="adaptive", actor="x")
+    open_as_usual(store, "phones", epsilon=5.0)
     register_and_admit(store, accountant, make_request("first"), actor="x")
 
 
@@ -60,9 +61,7 @@ def test_numbers_moments_and_names_come_as_they_were_stored(
     sets(database_url, "extra_float_digits = -15", "datestyle = 'SQL, DMY'", "client_encoding = 'LATIN1'")
     name, epsilon, delta = "téléphones 电话", math.pi, 1 / (3 * 10**6)
     with Store.connect(database_url) as store:
-        open_cohort(
-            store, name=name, population=10**6, epsilon=epsilon, delta=delta, policy="adaptive", actor="x"
-        )
+        open_as_usual(store, name, epsilon=epsilon, delta=delta)
         (answer, _) = register_and_admit(store, accountant, make_request("a", cohort=name), actor="x")
         cohort = store.cohort(name)
         assert (cohort.epsilon_budget, cohort.delta_budget, answer.cohort) == (epsilon, delta, name)

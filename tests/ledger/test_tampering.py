@@ -6,20 +6,19 @@ import copy
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound, parse_randomizer, slot_for
 from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
 from shuffle_ledger.ledger.checkpoints.saved_heads import HEADS_FORMAT, read_saved_heads, saved_heads
-from shuffle_ledger.ledger.decisions import admit, open_cohort, register, settle, void
+from shuffle_ledger.ledger.decisions import admit, register, settle, void
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
 from shuffle_ledger.ledger.reports.budgets import heads
 from shuffle_ledger.ledger.storage.rows import StoredLoss
@@ -30,6 +29,7 @@ from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundReques
 from shuffle_ledger.ledger.values.signing import SigningKey
 from shuffle_ledger.ledger.verification.replay import Replay
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.desk import disarmed, open_as_usual, rewrite
 
 MakeRequest = Callable[..., RoundRequest]
 TABLES = ("cohorts", "rounds", "entries", "heads", "holdings", "accounted_rounds", "privacy_losses")
@@ -55,23 +55,6 @@ def lived(phones: Store, accountant: Accountant, make_request: MakeRequest) -> S
     return phones
 
 
-@contextmanager
-def disarmed(store: Store) -> Iterator[Connection]:
-    """Yield a connection on which neither triggers nor foreign keys stand in the way."""
-    engine = create_engine(store._engine.url)
-    with engine.begin() as connection:
-        if connection.dialect.name == "postgresql":
-            connection.execute(text("SET session_replication_role = replica"))
-        else:
-            triggers = connection.execute(
-                text("SELECT name FROM sqlite_master WHERE type = 'trigger'")
-            ).scalars()
-            for name in list(triggers):
-                connection.execute(text(f"DROP TRIGGER {name}"))
-        yield connection
-    engine.dispose()
-
-
 def problems(store: Store, accountant: Accountant, **options: Any) -> list[tuple[int | None, str]]:
     report = verify(store, accountant, "phones", **options)
     assert report.ok == (not report.cohorts[0].problems)
@@ -94,7 +77,7 @@ def test_an_untouched_ledger_is_sound(lived: Store, accountant: Accountant) -> N
 
 
 def test_entries_are_counted_without_counting_them(lived: Store) -> None:
-    open_cohort(lived, name="empty", population=9, epsilon=1.0, delta=1e-6, policy="adaptive", actor="tester")
+    open_as_usual(lived, "empty", population=9, delta=1e-6)
     kinds = Counter(entry.kind for entry in lived.entries_of("phones"))
     with disarmed(lived) as connection:
         connection.execute(text("DELETE FROM entries WHERE cohort = 'phones'"))
@@ -307,32 +290,10 @@ def test_a_rewritten_chain_is_found_by_its_numbers_and_by_saved_heads(
         kind = type(body.kind)("admitted")
         return dataclasses.replace(body, kind=kind, spent=small, details=details)
 
-    rewrite(lived, from_sequence=6, forge=forge)
+    rewrite(lived, 6, forge, cohort="phones")
     found = problems(lived, accountant, against=saved_heads(saved))
     assert any(place == 6 and "charged altogether does not follow" in what for place, what in found), found
     assert any(place == 7 and "rewritten" in what for place, what in found), found
-
-
-def rewrite(store: Store, *, from_sequence: int, forge: Callable[[EntryBody], EntryBody]) -> None:
-    """Change one entry and make the rest of its chain, and the head, fit again."""
-    previous = b""
-    with disarmed(store) as connection:
-        for entry in list(store.entries_of("phones")):
-            if entry.sequence < from_sequence:
-                previous = entry.digest
-                continue
-            body = entry.content()
-            forged = LedgerEntry.following(previous, forge(body) if entry.sequence == from_sequence else body)
-            previous = forged.digest
-            statement = text(
-                "UPDATE entries SET kind = :kind, body = :body, previous_digest = :previous_digest,"
-                " digest = :digest WHERE sequence = :sequence"
-            )
-            values = vars(forged) | {"cohort": None, "round_id": None}
-            connection.execute(
-                statement, {name: value for name, value in values.items() if value is not None}
-            )
-            connection.execute(text("UPDATE heads SET digest = :digest"), {"digest": forged.digest})
 
 
 @pytest.mark.parametrize(
@@ -460,9 +421,7 @@ def test_what_disappeared_is_missed(lived: Store, accountant: Accountant, statem
 def test_values_of_other_types_are_named_and_stop_nothing(
     lived: Store, accountant: Accountant, change: str, word: str
 ) -> None:
-    open_cohort(
-        lived, name="others", population=10, epsilon=1.0, delta=1e-9, policy="adaptive", actor="tester"
-    )
+    open_as_usual(lived, "others", population=10)
     broken = change.replace("UPDATE heads SET", "UPDATE OR IGNORE heads SET")
     with disarmed(lived) as connection:
         connection.execute(text("PRAGMA ignore_check_constraints = ON"))

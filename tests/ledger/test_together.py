@@ -15,7 +15,6 @@ from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.decisions import (
     admit_together,
     change_budget,
-    open_cohort,
     register,
     register_and_admit,
 )
@@ -25,6 +24,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import LedgerEntry
 from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Refused, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.desk import open_as_usual
 
 COHORTS = ("phones", "tablets", "watches")
 THREADS = 3
@@ -38,9 +38,7 @@ MakeRequest = Callable[..., RoundRequest]
 def opened(store: Store, accountant: Accountant, make_request: MakeRequest, *names: str) -> None:
     """Open cohorts whose filters know two kinds of rounds, of which a dozen fit."""
     for name in names:
-        open_cohort(
-            store, name=name, population=10**6, epsilon=1.5, delta=1e-9, policy="adaptive", actor="tester"
-        )
+        open_as_usual(store, name, epsilon=1.5)
         for reports in (1_000, 200):
             first = make_request(f"{name} of {reports}", cohort=name, reports=reports)
             assert isinstance(register_and_admit(store, accountant, first, actor="tester")[0], Admitted)

@@ -3,98 +3,42 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from fractions import Fraction
 from typing import Any
 
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
 from shuffle_ledger.ledger.decisions import (
-    admit,
-    correct,
     freezing,
-    open_cohort,
     quote,
-    record_incident,
     register,
-    register_and_admit,
     round_record,
-    settle,
-    void,
 )
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
-from shuffle_ledger.ledger.machine import Total, taken
-from shuffle_ledger.ledger.policies.numbers import cost_of
+from shuffle_ledger.ledger.machine import Total
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
 from shuffle_ledger.ledger.values.requests import (
     Admitted,
-    Corrected,
-    Incident,
     Refused,
-    ReleaseTimes,
     RoundRequest,
 )
 from shuffle_ledger.ledger.verification.verifier import verify
-from tests.ledger.desk import AnyDesk, policy_in, state_in, total_in
+from tests.ledger.desk import AnyDesk, total_in
 
 pytestmark = pytest.mark.policies
 
-MakeRequest = Callable[..., RoundRequest]
-Ask = Callable[..., Any]
-EPSILON, DELTA = 1.0, 1e-6
 
+class Desk(AnyDesk):
+    """A ledger, and short words for what is done to it."""
 
-class Desk:
-    """A ledger with a cohort of each policy, and short words for what is done to it."""
-
-    def __init__(self, store: Store, accountant: Accountant) -> None:
-        self.store, self.accountant = store, accountant
-
-    def open(self, name: str, **changes: Any) -> None:
-        values: dict[str, Any] = {
-            "population": 10**6,
-            "epsilon": EPSILON,
-            "delta": DELTA,
-            "policy": "adaptive",
-        }
-        open_cohort(self.store, accountant=self.accountant, name=name, actor="ada", **(values | changes))
+    def open(self, name: str, /, **changes: Any) -> None:
+        super().open(name, **{"population": 10**6, **changes})
 
     def admit(self, name: str, shuffled: ShuffledRound, cohort: str) -> Any:
-        request = RoundRequest(round_id=name, cohort=cohort, round=shuffled)
-        return register_and_admit(self.store, self.accountant, request, actor="ada")[0]
-
-    def settle(self, name: str, reports: int) -> Any:
-        return settle(self.store, self.accountant, name, reports=reports, actor="ada")
-
-    def void(self, name: str) -> Any:
-        return void(self.store, self.accountant, name, reason="cancelled", actor="ada")
-
-    def correct(self, name: str, reason: str = "the log says so", **changes: object) -> Corrected:
-        return correct(self.store, self.accountant, name, changes, reason=reason, actor="eve")
-
-    def incident(
-        self,
-        name: str,
-        described: ShuffledRound | None,
-        cohort: str,
-        *,
-        reason: str = "a script",
-        **times: Any,
-    ) -> Incident:
-        return record_incident(
-            self.store,
-            self.accountant,
-            cohort,
-            round_id=name,
-            described=described,
-            reason=reason,
-            actor="eve",
-            released=ReleaseTimes(**times),
-        )
+        return self.decide(RoundRequest(round_id=name, cohort=cohort, round=shuffled))
 
     def chosen(self, cohort: str) -> datetime:
         """When the cohort was opened, which chose its filters: what was released after that came later."""
@@ -123,12 +67,6 @@ def krr(epsilon0: float, reports: int = 1000, **changes: Any) -> ShuffledRound:
     return ShuffledRound(randomizer=randomizer, reports=reports, **changes)
 
 
-def declared(epsilon: float, delta: float) -> ShuffledRound:
-    return ShuffledRound(
-        randomizer=parse_randomizer(f"declared(epsilon={epsilon}, delta={delta})"), reports=1
-    )
-
-
 def now() -> datetime:
     return datetime.now(UTC)
 
@@ -149,26 +87,6 @@ def test_a_correction_costs_what_admitting_the_truth_would_have_cost(desk: Desk)
     assert views[0].spent.epsilon_upper == views[1].spent.epsilon_upper
     for cohort in ("told", "known"):
         desk.verified(cohort)
-
-
-def test_correcting_twice_is_correcting_once_with_the_worse_filter_by_filter(desk: Desk) -> None:
-    truths = (krr(2, 20_000), krr(1.5, 3_000))  # neither dominates the other
-    charges = []
-    for order in ((0, 1), (1, 0)):
-        cohort = f"in-order-{order[0]}"
-        desk.open(cohort)
-        desk.admit(f"r-{cohort}", krr(1, 20_000), cohort)
-        for which in order:
-            truth = truths[which]
-            desk.correct(f"r-{cohort}", randomizer=truth.randomizer.to_mapping(), reports=truth.reports)
-        charges.append(desk.total(cohort))
-        desk.verified(cohort)
-    filters = policy_in(desk.store, "in-order-0").filters
-    assert filters is not None
-    worse = [cost_of(desk.accountant.charge(slot_for(each), filters)) for each in truths]
-    for total in charges:
-        assert total.gaussian == tuple(map(max, *(each.gaussian for each in worse)))
-        assert total.divergences == tuple(map(max, *(each.divergences for each in worse)))
 
 
 def test_a_better_truth_changes_nothing_but_the_record(desk: Desk) -> None:
@@ -231,18 +149,6 @@ def test_what_was_not_admitted_or_is_voided_cannot_be_corrected(desk: Desk) -> N
         desk.correct("r", reports=10, reason=" ")
 
 
-def test_a_correction_moves_what_devices_sent_only_to_more(desk: Desk) -> None:
-    desk.open("phones")
-    desk.admit("r", krr(1, 20_000), "phones")
-    for epsilon0 in (2.0, 0.5, 1.5):
-        desk.correct("r", randomizer=krr(epsilon0).randomizer.to_mapping())
-    local = {each.local_count for each in desk.store.holdings("phones")}
-    assert local == {0, 1}
-    (sent,) = (each for each in desk.store.holdings("phones") if each.local_count)
-    assert b"0x1.0000000000000p+1" in sent.parameters  # 2
-    desk.verified("phones")
-
-
 def test_a_correction_beyond_the_budget_marks_the_cohort_overspent_and_goes_on(desk: Desk) -> None:
     desk.open("phones")
     desk.admit("r", krr(2, 20_000), "phones")
@@ -253,43 +159,6 @@ def test_a_correction_beyond_the_budget_marks_the_cohort_overspent_and_goes_on(d
     assert isinstance(desk.admit("s", krr(1), "phones"), Refused)
     assert desk.incident("x", krr(1), "phones", after=desk.chosen("phones")).overspent
     desk.verified("phones")
-
-
-def headroom(desk: Desk, cohort: str) -> Fraction:
-    return Fraction(state_in(desk.store, cohort).limits.sliding or 0, 32)
-
-
-def costing(desk: Desk, cohort: str, target: Fraction) -> ShuffledRound:
-    """Return a round whose charge, where all reserves are free, is close to `target` of the variance."""
-    desk.open(f"{cohort}-empty")
-    filters, empty = policy_in(desk.store, f"{cohort}-empty").filters, state_in(desk.store, f"{cohort}-empty")
-    assert filters is not None
-    low, high = 0.1, 8.0
-    for _ in range(16):
-        middle = (low + high) / 2
-        cost = cost_of(desk.accountant.charge(slot_for(krr(middle, 20_000)), filters))
-        low, high = (middle, high) if taken(empty, cost).sliding <= target else (low, middle)
-    return krr(round(low, 6), 20_000)
-
-
-@pytest.mark.slow
-def test_an_incident_within_the_headroom_keeps_the_sliding_total_and_a_larger_one_ends_it(desk: Desk) -> None:
-    desk.open("sliding")
-    for shares, holds in ((Fraction(32, 33), True), (Fraction(32, 31), False)):
-        cohort = f"after-{shares.denominator}"
-        desk.open(cohort)
-        desk.admit(f"first-{cohort}", krr(1, 20_000), cohort)
-        desk.incident(
-            f"x-{cohort}",
-            costing(desk, cohort, headroom(desk, cohort) * shares),
-            cohort,
-            after=desk.chosen(cohort),
-        )
-        total = desk.total(cohort)
-        assert (total.late <= headroom(desk, cohort)) is holds
-        assert desk.status(cohort) == "open"  # fixed totals go on
-        assert isinstance(desk.admit(f"next-{cohort}", krr(1, 20_000), cohort), Admitted)
-        desk.verified(cohort)
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "plan"])
@@ -316,21 +185,7 @@ def test_an_approximate_release_before_the_opening_is_charged_enough_for_auditor
     approximate = ShuffledRound(randomizer=local, reports=8_000, delta0=1e-14)
     assert desk.incident("early", approximate, "phones").chosen_after
     desk.verified("phones")
-    correct(desk.store, desk.accountant, "early", {"reports": 9_000}, reason="a log", actor="ada")
-    desk.verified("phones")
-
-
-def test_an_incident_in_an_empty_cohort_must_have_come_after_its_opening(desk: Desk) -> None:
-    cases: dict[str, dict[str, Any]] = {"silent": {}, "before": {"before": desk.store.now()}}
-    for name, times in cases.items():
-        desk.open(name)
-        answer = desk.incident(f"x-{name}", krr(1, 20_000), name, **times)
-        assert (answer.overspent, answer.chosen_after) == (True, True)
-        desk.verified(name)
-    desk.open("phones")
-    first = desk.incident("x", krr(1, 20_000), "phones", after=desk.chosen("phones"))
-    assert (first.overspent, first.chosen_after) == (False, False)
-    assert isinstance(desk.admit("r", krr(1, 20_000), "phones"), Admitted)
+    desk.correct("early", reports=9_000)
     desk.verified("phones")
 
 
@@ -342,12 +197,6 @@ def test_an_unknown_release_overspends(desk: Desk, policy: str) -> None:
     assert answer.round is None
     assert answer.overspent
     assert desk.status("phones") == "overspent"
-    desk.verified("phones")
-
-
-def test_an_unknown_release_in_an_empty_cohort_overspends(desk: Desk) -> None:
-    desk.open("phones")
-    assert desk.incident("x", None, "phones").overspent
     desk.verified("phones")
 
 
@@ -494,34 +343,6 @@ def test_a_frozen_cohort_records_what_it_is_told_and_charges_nothing(desk: Desk,
     desk.verified("phones")
 
 
-def test_what_counts_without_the_shuffler_follows_a_settlement_and_a_correction(
-    store: Store, accountant: Accountant
-) -> None:
-    """A settled round counts as it was admitted, until a correction states a larger epsilon0."""
-    opened: dict[str, Any] = {"population": 1000, "epsilon": 3.0, "delta": 1e-6, "policy": "adaptive"}
-    open_cohort(store, name="watches", actor="tester", **opened)
-    declared = ShuffledRound(randomizer=parse_randomizer("krr(k=2, epsilon0=0.25)"), reports=2)
-    register(store, RoundRequest(round_id="r", cohort="watches", round=declared), actor="tester")
-    admit(store, accountant, "r")
-    settle(store, accountant, "r", reports=1, actor="tester")
-    changes = {"randomizer": parse_randomizer("krr(k=2, epsilon0=0.5)").to_mapping()}
-    correct(store, accountant, "r", changes, reason="a log", actor="tester")
-    counted = [item.local_count for item in store.holdings("watches")]
-    assert sorted(counted) == [0, 0, 1]
-    assert verify(store, accountant, "watches", numbers="all").ok
-
-
-def test_no_correction_takes_back_what_another_one_charged(desk: Desk) -> None:
-    desk.open("phones")
-    desk.admit("r", krr(0.5, reports=100, sampled_from=1000), "phones")
-    first = desk.store.view("phones").spent.epsilon_upper
-    desk.correct("r", sampled_from=None)
-    worse = desk.store.view("phones").spent.epsilon_upper
-    desk.correct("r", sampled_from=1000)
-    assert first < worse == desk.store.view("phones").spent.epsilon_upper
-    desk.verified("phones")
-
-
 @pytest.mark.slow
 def test_the_budget_that_would_have_been_kept_covers_what_was_given_back_later(
     sqlite_url: str, accountant: Accountant
@@ -532,10 +353,10 @@ def test_the_budget_that_would_have_been_kept_covers_what_was_given_back_later(
         desk.open("alone", epsilon=0.3)
         asked = [RoundRequest(round_id=desk.new_name(), cohort="alone", round=kind) for _ in range(20)]
         assert all(isinstance(desk.decide(each), Admitted) for each in asked)
-        assert settle(store, accountant, asked[0].round_id, reports=250, actor="ada").overspent
+        assert desk.settle(asked[0].round_id, 250).overspent
         largest = store.view("alone").spent.epsilon_upper
         for each in asked[1:]:
-            void(store, accountant, each.round_id, reason="cancelled", actor="ada")
+            desk.void(each.round_id)
         assert store.view("alone").spent.epsilon_upper < 0.3 < largest
         (stated,) = make_statement(store, accountant, ["alone"], made_at=datetime.now(UTC)).cohorts
         assert stated.breach is not None

@@ -18,7 +18,7 @@ from sqlalchemy.engine import make_url
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger import health as upkeep
 from shuffle_ledger.ledger.checkpoints import ScheduledCheckpoints
-from shuffle_ledger.ledger.decisions import admit, change_budget, open_cohort, register, register_and_admit
+from shuffle_ledger.ledger.decisions import admit, change_budget, register, register_and_admit
 from shuffle_ledger.ledger.errors import Unavailable
 from shuffle_ledger.ledger.health import health, retry, verify_oldest
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX
@@ -26,7 +26,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import LedgerEntry
 from shuffle_ledger.ledger.values.requests import Refused, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
-from tests.ledger.desk import break_promise
+from tests.ledger.desk import break_promise, open_as_usual
 
 MakeRequest = Callable[..., RoundRequest]
 
@@ -37,15 +37,7 @@ def enough() -> bool:
 
 def cohorts(store: Store, *names: str) -> None:
     for name in names:
-        open_cohort(
-            store,
-            name=name,
-            population=1_000_000,
-            epsilon=1.0,
-            delta=1e-9,
-            policy="adaptive",
-            actor="tester",
-        )
+        open_as_usual(store, name)
 
 
 def test_cohorts_are_verified_in_turn(store: Store, accountant: Accountant) -> None:

@@ -14,12 +14,10 @@ from sqlalchemy import text, update
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.decisions import (
-    admit,
     change_budget,
     freezing,
     open_cohort,
     record_incident,
-    register,
     register_and_admit,
 )
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound, TryAgain
@@ -41,6 +39,7 @@ from shuffle_ledger.ledger.webhooks import (
     subscribe,
     unsubscribe,
 )
+from tests.ledger.desk import decided
 from tests.receiver import Receiver, receiving
 
 MakeRequest = Callable[..., RoundRequest]
@@ -63,11 +62,6 @@ def due(store: Store) -> None:
     """Have what was to be tried again later be due now."""
     with store.engine.begin() as connection:
         connection.execute(update(tables.webhooks).values(next_attempt_at=None))
-
-
-def decided(store: Store, accountant: Accountant, request: RoundRequest) -> None:
-    register(store, request, actor="tester")
-    admit(store, accountant, request.round_id)
 
 
 def budget(store: Store, accountant: Accountant, epsilon: float) -> None:

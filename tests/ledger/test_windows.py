@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -23,16 +22,12 @@ from shuffle_ledger.ledger.decisions import (
     admit,
     admit_together,
     change_budget,
-    correct,
     decide,
     price,
     quote,
-    record_incident,
     refusals,
     register,
     register_and_admit,
-    settle,
-    void,
 )
 from shuffle_ledger.ledger.decisions import windows as windows_module
 from shuffle_ledger.ledger.decisions.quoting import Fits, quote_batch, what_fits
@@ -54,13 +49,11 @@ from shuffle_ledger.ledger.values.requests import (
     Pending,
     RefusalReason,
     Refused,
-    ReleaseTimes,
     RoundRequest,
 )
 from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
-from tests.ledger.desk import AnyDesk, trust_any_clock
-from tests.ledger.test_adaptive import rewrite
+from tests.ledger.desk import AnyDesk, rewrite, trust_any_clock
 
 pytestmark = pytest.mark.policies
 
@@ -154,36 +147,6 @@ def test_the_window_refuses_alone_and_the_cohort_is_not_charged(desk: Desk) -> N
     answer = desk.ask(monday + 7 * DAY)
     assert isinstance(answer, Admitted)
     assert [member.cohort for member in answer.audience] == ["phones", f"phones@{monday + 7 * DAY:%G-W%V}"]
-
-
-def test_a_round_over_the_border_is_in_both_weeks(desk: Desk) -> None:
-    desk.open("phones", WEEK)
-    sunday = a_monday() + 6 * DAY
-    answer = desk.ask(sunday, sunday + DAY)
-    assert isinstance(answer, Admitted)
-    weeks = [f"phones@{day:%G-W%V}" for day in (sunday, sunday + DAY)]
-    assert [member.cohort for member in answer.audience] == ["phones", *weeks]
-    spent = [desk.store.view(name).spent.epsilon_upper for name in weeks]
-    assert spent[0] == spent[1] > 0
-    void(desk.store, desk.accountant, answer.round_id, reason="nobody reported", actor="ada")
-    assert [desk.store.view(name).spent.epsilon_upper for name in weeks] == [0.0, 0.0]
-    desk.check()
-
-
-@pytest.mark.slow
-def test_seven_days_in_a_row_share_a_budget_and_the_eighth_is_free(desk: Desk) -> None:
-    desk.open("phones", SEVEN_DAYS)
-    first, most = a_monday(), alone(desk, SEVEN_DAYS)
-    assert desk.admitted(first) == most
-    assert isinstance(desk.ask(first + 6 * DAY), Refused)
-    assert isinstance(desk.ask(first + 7 * DAY), Admitted)
-    assert isinstance(desk.ask(first - DAY), Refused)  # the run that ends on the first day is full too
-    held: dict[date, int] = {first: most, first + 7 * DAY: 1}
-    for day in (first + n * DAY for n in range(20)):
-        held[day] = held.get(day, 0) + desk.admitted(day, most=2)
-    runs = [sum(held.get(first + (start + n) * DAY, 0) for n in range(7)) for start in range(-6, 20)]
-    assert max(runs) == most
-    desk.check()
 
 
 def test_without_days_a_round_is_collected_today_whatever_day_it_is_asked_again(
@@ -389,8 +352,8 @@ def test_a_round_is_settled_on_its_first_day_at_the_earliest(desk: Desk) -> None
     assert isinstance(later, Admitted)
     assert isinstance(now, Admitted)
     with pytest.raises(Conflict, match="is collected from"):
-        settle(desk.store, desk.accountant, later.round_id, reports=9_000, actor="ada")
-    settled = settle(desk.store, desk.accountant, now.round_id, reports=9_000, actor="ada")
+        desk.settle(later.round_id, 9_000)
+    settled = desk.settle(now.round_id, 9_000)
     assert [member.cohort for member in settled.audience] == ["phones", f"phones@{today():%G-W%V}"]
     desk.check()
 
@@ -399,7 +362,7 @@ def test_an_overspent_week_ends_with_the_week(desk: Desk) -> None:
     desk.open("phones", WEEK)
     monday = a_monday()
     first = desk.ask(monday)
-    told = correct(desk.store, desk.accountant, first.round_id, {"reports": 100}, reason="lost", actor="ada")
+    told = desk.correct(first.round_id, reports=100)
     assert [member.cohort for member in told.audience if member.overspent] == [f"phones@{monday:%G-W%V}"]
     refused = desk.ask(monday)
     assert isinstance(refused, Refused)
@@ -414,8 +377,8 @@ def test_nothing_is_said_to_be_left_of_an_overspent_day(desk: Desk) -> None:
     desk.open("phones", Window(unit="day", epsilon=0.2, delta=1e-7))
     first = desk.ask()
     desk.ask()
-    correct(desk.store, desk.accountant, first.round_id, {"reports": 100}, reason="lost", actor="ada")
-    void(desk.store, desk.accountant, first.round_id, reason="nothing was released", actor="ada")
+    desk.correct(first.round_id, reports=100)
+    desk.void(first.round_id)
     found = budget(desk.store, desk.accountant, "phones")
     (day,) = found.windows
     assert (day.status, day.epsilon_remaining) == ("overspent", 0.0)
@@ -433,12 +396,11 @@ def test_nothing_is_said_to_be_left_of_an_overspent_day(desk: Desk) -> None:
 
 def test_an_incident_is_charged_to_the_days_of_its_collection(desk: Desk) -> None:
     desk.open("phones", WEEK)
-    told: dict[str, Any] = {"round_id": "leak", "described": KRR, "reason": "a script", "actor": "eve"}
     with pytest.raises(InvalidValue, match="the first day of collection, for cohort 'phones' has windows"):
-        record_incident(desk.store, desk.accountant, "phones", **told)
+        desk.incident("leak", KRR, "phones")
     past = today() - 40 * DAY
     for _ in range(2):  # the same again is the same
-        found = record_incident(desk.store, desk.accountant, "phones", **told, collected_on=past)
+        found = desk.incident("leak", KRR, "phones", collected_on=past)
     assert [member.cohort for member in found.audience] == ["phones", f"phones@{past:%G-W%V}"]
     assert desk.store.view(f"phones@{past:%G-W%V}").spent.epsilon_upper > 0
     assert [entry.kind for entry in desk.store.entries_of("phones")] == ["opened", "incident"]
@@ -448,13 +410,12 @@ def test_an_incident_is_charged_to_the_days_of_its_collection(desk: Desk) -> Non
 def test_an_incident_of_days_to_come_is_refused_and_opens_no_period(desk: Desk) -> None:
     """Any day was taken: a slip of the pen overspent a week of the year 8999, and left the true one alone."""
     desk.open("phones", WEEK)
-    told: dict[str, Any] = {"described": KRR, "reason": "a script", "actor": "eve"}
     for day in (today() + 2 * DAY, today() + 400 * DAY, date(8999, 1, 1)):
         for name in ("phones", f"phones@{day:%G-W%V}"):
             with pytest.raises(InvalidValue, match="is yet to come: register the round"):
-                record_incident(desk.store, desk.accountant, name, round_id="leak", collected_on=day, **told)
+                desk.incident("leak", KRR, name, collected_on=day)
     assert [(each, desk.store.view(each).head_sequence) for each in desk.names()] == [("phones", 1)]
-    record_incident(desk.store, desk.accountant, "phones", round_id="leak", collected_on=today(), **told)
+    desk.incident("leak", KRR, "phones", collected_on=today())
     desk.check()
 
 
@@ -534,25 +495,6 @@ def test_a_schedule_begins_on_the_first_day_that_is_taken_though_the_clock_was_s
         forecast(desk.store, desk.accountant, "phones", early, today=yesterday)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("only", [True, False])
-def test_a_schedule_of_several_kinds_fits_into_windows_as_was_said(sqlite_desk: Desk, only: bool) -> None:
-    desk, other = sqlite_desk, dataclasses.replace(KRR, reports=60_000)
-    sliding = Window(unit="day", sliding=3, epsilon=0.2, delta=1e-7)
-    desk.open("phones", WEEK, sliding, **({"epsilon": None, "delta": None} if only else {}))
-    monday = a_monday()
-    for kind in (KRR, other):
-        assert isinstance(desk.ask(monday, round=kind), Admitted)
-    wanted = ForecastWanted(every="day", first_on=monday + DAY)
-    together = forecast(desk.store, desk.accountant, "phones", wanted, today=today()).together
-    assert together is not None
-    days = 0
-    while all(isinstance(desk.ask(monday + (days + 1) * DAY, round=kind), Admitted) for kind in (KRR, other)):
-        days += 1
-    assert together.periods_at_least == days > 1
-    assert together.ends_on == monday + days * DAY
-
-
 def test_many_rounds_in_one_commit_are_charged_to_their_windows(desk: Desk) -> None:
     desk.open("phones", WEEK)
     price(desk.store, desk.accountant, desk.request())
@@ -560,24 +502,6 @@ def test_many_rounds_in_one_commit_are_charged_to_their_windows(desk: Desk) -> N
     requests = [desk.request(a_monday() + n * DAY) for n in (0, 1, 7)]
     outcomes = admit_together(desk.store, desk.accountant, requests, actor="ada")
     assert [isinstance(outcome, Admitted) for outcome in outcomes] == [True] * 3
-    desk.check()
-
-
-def test_a_crowd_on_the_last_rounds_of_a_week(desk: Desk) -> None:
-    desk.open("phones", WEEK)
-    monday, most = a_monday(), alone(desk, WEEK)
-    desk.ask(monday)  # what is computed is computed once
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda _: desk.ask(monday), range(12)))
-    assert sum(isinstance(answer, Admitted) for answer in answers) == most - 1
-    desk.check()
-
-
-def test_a_plan_is_kept_beside_windows(desk: Desk) -> None:
-    desk.open("phones", WEEK, policy="plan", plan={KRR: 40}, epsilon=2.0)
-    monday, most = a_monday(), alone(desk, WEEK)
-    assert desk.admitted(monday) == most
-    assert isinstance(desk.ask(monday + 7 * DAY), Admitted)
     desk.check()
 
 
@@ -661,17 +585,15 @@ def test_a_round_of_other_days_is_told_of_the_periods_that_lack_it(desk: Desk) -
     assert isinstance(desk.ask(monday, round_id="one"), Admitted)
     life = desk.store.view("phones").spent
     late = monday - 7 * DAY
-    told: dict[str, Any] = {"described": KRR, "reason": "devices were early", "actor": "ada"}
-    told["released"] = ReleaseTimes(after=desk.store.cohort("phones").opened_at)
+    after = desk.store.cohort("phones").opened_at
+    assert after is not None
     week = f"phones@{late:%G-W%V}"
     for _ in range(2):  # the same again changes nothing
-        found = record_incident(
-            desk.store, desk.accountant, week, round_id="one late", collected_on=late, **told
-        )
+        found = desk.incident("one late", KRR, week, collected_on=late, after=after)
         assert (found.cohort, found.overspent, found.audience) == (week, False, ())
     opened = desk.store.cohort(week).opened_at
     assert opened is not None
-    assert told["released"].after < opened, "its rules follow from the opening of its cohort"
+    assert after < opened, "its rules follow from the opening of its cohort"
     assert (
         desk.store.view(week).spent.epsilon_upper
         == desk.store.view(f"phones@{monday:%G-W%V}").spent.epsilon_upper
@@ -686,14 +608,10 @@ def test_a_round_of_other_days_is_told_of_the_periods_that_lack_it(desk: Desk) -
         ("phones@2026-W99", late, "a day of"),
     ):
         with pytest.raises(InvalidValue, match=match):
-            record_incident(desk.store, desk.accountant, name, round_id="no", collected_on=day, **told)
+            desk.incident("no", KRR, name, collected_on=day, after=after)
     with pytest.raises(NotFound):
-        record_incident(
-            desk.store, desk.accountant, "nobody@2026-W48", round_id="no", collected_on=late, **told
-        )
-    corrected = correct(
-        desk.store, desk.accountant, "one late", {"reports": 9_000}, reason="a log", actor="ada"
-    )
+        desk.incident("no", KRR, "nobody@2026-W48", collected_on=late, after=after)
+    corrected = desk.correct("one late", reports=9_000)
     assert corrected.changed
     desk.check()
     bundle = make_bundle(desk.store, ["phones", week])
@@ -705,11 +623,9 @@ def test_a_period_that_says_wrongly_when_a_release_came_is_found(sqlite_desk: De
     desk.open("phones", WEEK)
     opened_at, day = desk.store.cohort("phones").opened_at, a_monday() - 7 * DAY
     assert opened_at is not None
-    told: dict[str, Any] = {"described": KRR, "reason": "a bug", "actor": "ada", "collected_on": day}
     week = f"phones@{day:%G-W%V}"
     for name, after, is_before in (("early", opened_at - DAY, True), ("late", opened_at, False)):
-        told["released"] = ReleaseTimes(after=after)
-        found = record_incident(desk.store, desk.accountant, week, round_id=name, **told)
+        found = desk.incident(name, KRR, week, collected_on=day, after=after)
         assert (found.chosen_after, found.overspent) == (is_before, True)
     desk.check()
 

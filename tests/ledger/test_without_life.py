@@ -13,7 +13,7 @@ import pytest
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.cli.rendering.statements.document import document_from
 from shuffle_ledger.ledger.api.cohort_uses import CohortUses
-from shuffle_ledger.ledger.decisions import change_budget, record_incident, set_quota, settle, void
+from shuffle_ledger.ledger.decisions import change_budget, set_quota, settle, void
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
@@ -27,10 +27,10 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.documents import document_of, value_of
 from shuffle_ledger.ledger.values.entries import EntryBody
 from shuffle_ledger.ledger.values.quotas import Quota
-from shuffle_ledger.ledger.values.requests import Admitted, Cohort, Refused, ReleaseTimes
+from shuffle_ledger.ledger.values.requests import Admitted, Cohort, Refused
 from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
-from tests.ledger.test_adaptive import rewrite
+from tests.ledger.desk import rewrite
 from tests.ledger.test_windows import DAY, KRR, WEEK, Desk, a_monday, alone
 
 NO_LIFE: dict[str, Any] = {"epsilon": None, "delta": None}
@@ -94,8 +94,7 @@ def test_no_release_breaks_a_promise_that_was_not_made(desk: Desk) -> None:
     monday = a_monday()
     assert isinstance(desk.ask(monday, cohort="watches"), Admitted)
     before = monday - 7 * DAY
-    told: dict[str, Any] = {"reason": "a script", "actor": "eve", "collected_on": before}
-    found = record_incident(desk.store, desk.accountant, "watches", round_id="leak", described=None, **told)
+    found = desk.incident("leak", None, "watches", collected_on=before)
     by_chain = {member.cohort: member.overspent for member in found.audience}
     assert by_chain == {f"watches@{before:%G-W%V}": True}
     assert isinstance(desk.ask(monday + 7 * DAY, cohort="watches"), Admitted)
@@ -173,9 +172,8 @@ def test_a_voided_round_that_was_released_all_the_same_is_not_called_unreleased(
     asked = [desk.request(cohort="tablets") for _ in range(2)]
     for each in asked:
         desk.decide(each)
-        void(desk.store, desk.accountant, each.round_id, reason="cancelled", actor="ada")
-    told: dict[str, Any] = {"described": KRR, "reason": "a bug", "actor": "ada"}
-    record_incident(desk.store, desk.accountant, "tablets", round_id=asked[0].round_id, **told)
+        desk.void(each.round_id)
+    desk.incident(asked[0].round_id, KRR, "tablets")
     made = make_statement(desk.store, desk.accountant, ["tablets"], made_at=datetime.now(UTC))
     text = str(document_from(made, rows_max=50).blocks)
     assert "(1 of them voided and never released), 1 voided and released all the same, 0 refused" in text
@@ -184,9 +182,7 @@ def test_a_voided_round_that_was_released_all_the_same_is_not_called_unreleased(
 def test_nothing_fits_into_a_period_that_is_over(desk: Desk) -> None:
     desk.open("tablets", WEEK)
     day = datetime.now(UTC).date() - 21 * DAY
-    told: dict[str, Any] = {"described": KRR, "reason": "a bug", "actor": "ada", "collected_on": day}
-    told["released"] = ReleaseTimes(after=desk.store.now())
-    record_incident(desk.store, desk.accountant, "tablets", round_id="told", **told)
+    desk.incident("told", KRR, "tablets", collected_on=day, after=desk.store.now())
     past = f"tablets@{day:%G-W%V}"
     (kind,) = budget(desk.store, desk.accountant, past).fits
     assert kind.rounds_at_least == 0
