@@ -1,4 +1,4 @@
-"""The used parts of all budgets, kept in memory in the order of their urgency.
+"""The used parts of all budgets, kept in memory.
 
 The feed says which cohorts moved since the last time, so what a page or a scrape reads does not grow with
 the ledger. The first one reads every cohort, as does one that comes after very many entries; `catch_up` does
@@ -8,11 +8,12 @@ so in portions.
 from __future__ import annotations
 
 import bisect
+import heapq
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Final, TypeVar
+from typing import Final, TypeAlias
 
 from shuffle_ledger.ledger.access import AccessToken
 from shuffle_ledger.ledger.errors import Conflict
@@ -24,10 +25,9 @@ from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE
 from shuffle_ledger.ledger.values.requests import CohortStatus
 
 MOVED_MAX: Final = 5_000  # entries since the last time; after more of them every head is read
-SORTED_ANEW_MIN: Final = 200  # cohorts that moved; fewer are put into their places one by one
 ALARMING: Final[tuple[CohortStatus, ...]] = ("overspent", "frozen")
 
-Key = TypeVar("Key", bound=tuple[object, ...])
+_Place: TypeAlias = tuple[bool, float, str]  # of a cohort in the order of urgency
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +57,8 @@ def _today() -> date:
 class CohortUses:
     """The state of all cohorts, as a server keeps it. Any thread may ask, and gets the present state."""
 
+    _urgent: list[_Place] | None  # all places in order; None: some moved since they were put in order
+
     def __init__(self, store: Store, *, today: Callable[[], date] = _today) -> None:
         """Read nothing yet."""
         self._store = store
@@ -77,10 +79,9 @@ class CohortUses:
             return Totals(
                 rounds_admitted=self._admitted,
                 rounds_refused=self._refused,
-                worst=tuple(self._uses[name] for _, name in self._worst[:worst_max]),
+                worst=tuple(heapq.nsmallest(worst_max, self._uses.values(), key=_most_used_first)),
                 used_at_least={
-                    share: bisect.bisect_right(self._worst, -share, key=lambda key: key[0])
-                    for share in shares
+                    share: sum(use.ratio >= share for use in self._uses.values()) for share in shares
                 },
             )
 
@@ -130,8 +131,10 @@ class CohortUses:
             self._catch_up()
             return [name for _, _, name in self._seen_by(token)]
 
-    def _seen_by(self, token: AccessToken) -> list[tuple[bool, float, str]]:
+    def _seen_by(self, token: AccessToken) -> list[_Place]:
         if token.cohorts is None:
+            if self._urgent is None:
+                self._urgent = sorted(self._places.values())
             return self._urgent
         names = {*token.cohorts, *self._marked} & self._places.keys()
         return sorted(self._places[name] for name in names if token.sees(name))
@@ -141,9 +144,8 @@ class CohortUses:
         self._cursor: str | None = None  # of the feed: what is known is true of all entries up to it
         self._known: dict[str, HeadCount] = {}
         self._uses: dict[str, CohortUse] = {}  # of cohorts with more than their first entry
-        self._worst: list[tuple[float, str]] = []  # sorted: those that used most first
-        self._urgent: list[tuple[bool, float, str]] = []  # sorted; without parts of other cohorts
-        self._places: dict[str, tuple[bool, float, str]] = {}  # in the list above
+        self._places: dict[str, _Place] = {}  # without parts of other cohorts
+        self._urgent = None
         self._marked: set[str] = set()  # of these, names that look like a part's: tokens see them, too
         self._refused_more: dict[str, int] = {}
         self._left: dict[str, HeadCount] = {}  # moved, and not read yet
@@ -178,37 +180,23 @@ class CohortUses:
         uses = cohort_uses(self._store, only=used) if used else {}
         renewing = [each.cohort for each in moved if each.has_windows and each.sequence > FIRST_SEQUENCE]
         shares = worst_used_shares(self._store, renewing, self._day)
-        anew = len(moved) >= SORTED_ANEW_MIN
         for each in moved:
-            use = uses.get(each.cohort)
-            share = shares.get(each.cohort, 0.0 if use is None else use.ratio)
-            self._place(each, use, share, anew=anew)
-        if anew:
-            self._worst = sorted((-use.ratio, name) for name, use in self._uses.items())
-            self._urgent = sorted(self._places.values())
-
-    def _place(self, count: HeadCount, use: CohortUse | None, share: float, *, anew: bool) -> None:
-        name, before = count.cohort, self._known.get(count.cohort)
-        refused_before = 0 if before is None else before.refused
-        self._admitted += count.admitted - (0 if before is None else before.admitted)
-        self._refused += count.refused - refused_before
-        if count.refused > refused_before:
-            self._refused_more[name] = count.refused
-        self._known[name] = count
-        old, place = self._uses.get(name), self._places.get(name)
-        if use is not None:
-            self._uses[name] = use
-            if not anew:
-                _replace(self._worst, None if old is None else (-old.ratio, name), (-use.ratio, name))
-        if not count.is_part:
-            self._places[name] = count.status == "open", -share, name
-            if "@" in name:
-                self._marked.add(name)
-            if not anew:
-                _replace(self._urgent, place, self._places[name])
+            name, before = each.cohort, self._known.get(each.cohort)
+            refused_before = 0 if before is None else before.refused
+            self._admitted += each.admitted - (0 if before is None else before.admitted)
+            self._refused += each.refused - refused_before
+            if each.refused > refused_before:
+                self._refused_more[name] = each.refused
+            self._known[name] = each
+            if name in uses:
+                self._uses[name] = uses[name]
+            if not each.is_part:
+                share = shares.get(name, uses[name].ratio if name in uses else 0.0)
+                self._places[name] = each.status == "open", -share, name
+                self._urgent = None
+                if "@" in name:
+                    self._marked.add(name)
 
 
-def _replace(ordered: list[Key], old: Key | None, new: Key) -> None:
-    if old is not None:
-        del ordered[bisect.bisect_left(ordered, old)]
-    bisect.insort(ordered, new)
+def _most_used_first(use: CohortUse) -> tuple[float, str]:
+    return -use.ratio, use.cohort
