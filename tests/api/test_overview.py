@@ -224,7 +224,7 @@ def test_a_cohorts_picture_is_over_days_of_collection(
     assert ahead[-1][0] == max(x for x, _ in ahead) > line[-1][0]
     rows = re.findall(r"<tr><td>(\d{4}-\d\d-\d\d)</td>" + 3 * r"<td class=\"number\">([^<]+)</td>", text)
     spent = {point.round_id: point.epsilon_spent_upper for point in history(server.store, "phones")}
-    at = [spent[name] for name in ("a 3", "a 2", "a 2", "a 0")]  # a 2 was registered after a 1
+    at = [spent[name] for name in ("a 3", "a 2", "a 1", "a 0")]  # all are of one kind
     assert [row[0] for row in rows] == [f"{day}" for day in sorted(days, reverse=True)]
     assert [row[2:] for row in rows] == [("1", "0"), ("1", "0"), ("1", "0"), ("1", "1")]
     assert [row[1] for row in rows] == [upper(value) for value in at]

@@ -36,6 +36,7 @@ from shuffle_ledger.cli.rendering.statements.pdf import pdf
 from shuffle_ledger.ledger.api.pages.spending import spending_picture
 from shuffle_ledger.ledger.evidence import StatementWanted
 from shuffle_ledger.ledger.reports.budgets import history
+from shuffle_ledger.ledger.reports.spent_by_day import spent_by_day
 from shuffle_ledger.ledger.storage import Store
 from tests.cli.conftest import Run
 
@@ -289,8 +290,10 @@ def test_days_that_stand_for_none_are_drawn_on_the_day_of_their_record(phones: R
     assert phones("audit", "statement", "phones", "-o", "statement.html").code == 0
     with Store.connect(f"sqlite:///{directory / LEDGER}") as store:
         points = list(history(store, "phones"))
+        chain = [entry.content() for entry in store.entries_of("phones")]
+        spent = spent_by_day(store, store.view("phones"), chain)
     today = datetime.now(UTC).date()
-    picture = spending_picture(points, budget=1.0, continuation=None, today=today)
+    picture = spending_picture(points, spent, budget=1.0, continuation=None, today=today)
     assert picture is not None
     assert [row.admitted for row in picture.rows] == [2]
 

@@ -65,6 +65,7 @@ from shuffle_ledger.ledger.reports.listing import (
 )
 from shuffle_ledger.ledger.reports.profile import ProfilePoint, profile_of
 from shuffle_ledger.ledger.reports.promises import PromiseReading, promises_of
+from shuffle_ledger.ledger.reports.spent_by_day import spent_by_day
 from shuffle_ledger.ledger.security_log import SecurityEvent
 from shuffle_ledger.ledger.storage.rows import CohortView, StoredVerification
 from shuffle_ledger.ledger.storage.store import Store
@@ -429,7 +430,8 @@ async def _cohort(
     statement = await service.reading.run(lambda accountant: service.budgets.budget(accountant, name))
     view = await in_thread(service.store.view, name)
     entries = await in_thread(latest_entries, service.store, name, limit=ENTRIES_DRAWN)
-    points, today = [history_point(entry.content()) for entry in entries], datetime.now(UTC).date()
+    bodies, today = [entry.content() for entry in entries], datetime.now(UTC).date()
+    points = [history_point(body) for body in bodies]
     searching = partial(matching_entries, limit=ENTRIES_LISTED, searched_max=ENTRIES_SEARCHED)
     searching = partial(searching, before=listed.before)
     found_entries, older = await in_thread(searching, service.store, name, listed.wanted)
@@ -447,7 +449,13 @@ async def _cohort(
         held=view.held,
         verified=verified,
         statement_files=sorted(service.dispatch.statement_files),
-        spending=spending_picture(points, continuation=continuation, today=today, **limit)
+        spending=spending_picture(
+            points,
+            await in_thread(spent_by_day, service.store, view, bodies),
+            continuation=continuation,
+            today=today,
+            **limit,
+        )
         if has_life
         else None,
         assumes=ASSUMES.get(statement.policy, ()),

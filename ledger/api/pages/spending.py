@@ -11,7 +11,7 @@ from typing import Final
 
 from shuffle_ledger.ledger.api.pages.charts import Chart, plain, stepped_chart, time_place, upper
 from shuffle_ledger.ledger.reports.budgets import HistoryPoint
-from shuffle_ledger.ledger.reports.collection_days import by_use_case, days_of, last_of_days
+from shuffle_ledger.ledger.reports.collection_days import by_use_case, days_of
 from shuffle_ledger.ledger.reports.forecasts import RecentSchedule
 from shuffle_ledger.ledger.reports.summaries import day_in_words
 from shuffle_ledger.ledger.values.entries import EntryKind
@@ -69,26 +69,29 @@ def drawn_until(points: Sequence[HistoryPoint], today: date) -> date:
 
 def spending_picture(
     points: Sequence[HistoryPoint],
+    spent: Mapping[date, float],
     *,
     budget: float,
     continuation: Continuation | None,
     today: date,
     budget_word: str = "budget",
 ) -> SpendingPicture | None:
-    """Return the picture of the last entries of a chain; None without a round."""
+    """Return the picture of the last entries of a chain; None without a round.
+
+    `spent`: upper bounds on the epsilon spent by the end of each day, in order, as `spent_by_day`.
+    """
     days = days_of(points)
-    ends = last_of_days(points)
     per_use_case = by_use_case(points)
     if not per_use_case:
         return None
     course = continuation.course if continuation is not None else ()
-    last = max([*ends, *(day for day, _ in course), *([today] if course else [])])
-    first_at, last_at = _seconds(min(ends)), _seconds(last + timedelta(days=1))
+    last = max([*spent, *(day for day, _ in course), *([today] if course else [])])
+    first_at, last_at = _seconds(min(spent)), _seconds(last + timedelta(days=1))
 
     def x(day: date) -> float:
         return time_place(_seconds(day), first_at, last_at)
 
-    curve = [(_seconds(day), points[number].epsilon_spent_upper) for day, number in ends.items()]
+    curve = [(_seconds(day), value) for day, value in spent.items()]
     now = (_seconds(today), curve[-1][1])
     ahead = [now, *((_seconds(day), value) for day, value in course if math.isfinite(value))]
     chart = stepped_chart(
@@ -98,27 +101,25 @@ def spending_picture(
         begins=first_at,
         ends=_seconds(today)
         if course and _seconds(today) > curve[-1][0]
-        else _seconds(max(ends) + timedelta(days=1)),
+        else _seconds(max(spent) + timedelta(days=1)),
         domain_ends=last_at,
-        title=_in_words(points, ends, budget, continuation),
-        marks=_refusals(points, days, ends),
+        title=_in_words(spent, budget, continuation),
+        marks=_refusals(points, days, spent),
         budget_word=budget_word,
     )
     return SpendingPicture(
         chart=chart,
         strips=tuple(_strip(name, rounds, x) for name, rounds in _most(per_use_case).items()),
-        rows=tuple(_rows(points, ends, per_use_case))[: -DAYS_LISTED - 1 : -1],
-        days=len(ends),
+        rows=tuple(_rows(spent, per_use_case))[: -DAYS_LISTED - 1 : -1],
+        days=len(spent),
     )
 
 
-def _in_words(
-    points: Sequence[HistoryPoint], ends: Mapping[date, int], budget: float, ahead: Continuation | None
-) -> str:
-    first, last = min(ends), max(ends)
+def _in_words(spent: Mapping[date, float], budget: float, ahead: Continuation | None) -> str:
+    first, last = min(spent), max(spent)
     said = (
         f"Epsilon spent over days of collection, {first} to {last}: at most"
-        f" {upper(points[ends[last]].epsilon_spent_upper)} of {plain(budget)}"
+        f" {upper(spent[last])} of {plain(budget)}"
     )
     if ahead is not None and ahead.late.ends_on is not None:
         said += f"; at the present pace enough until {day_in_words(ahead.late.ends_on)}"
@@ -126,7 +127,7 @@ def _in_words(
 
 
 def _refusals(
-    points: Sequence[HistoryPoint], days: Sequence[date], ends: Mapping[date, int]
+    points: Sequence[HistoryPoint], days: Sequence[date], spent: Mapping[date, float]
 ) -> list[tuple[float, float, str]]:
     """Return one mark for each day with refusals."""
     found: dict[date, list[HistoryPoint]] = defaultdict(list)
@@ -138,7 +139,7 @@ def _refusals(
         named = [f"{each.round_id}: {str(each.reason).replace('_', ' ')}" for each in refused[:NAMED_MAX]]
         more = f" and {len(refused) - NAMED_MAX:,} more" if len(refused) > NAMED_MAX else ""
         text = f"refused on {day}: {'; '.join(named)}{more}"
-        marks.append((_seconds(day), points[ends[day]].epsilon_spent_upper, text))
+        marks.append((_seconds(day), spent[day], text))
     return marks
 
 
@@ -167,19 +168,18 @@ def _strip(name: str, rounds: Sequence[tuple[date, EntryKind]], x: Callable[[dat
 
 
 def _rows(
-    points: Sequence[HistoryPoint],
-    ends: Mapping[date, int],
+    spent: Mapping[date, float],
     per_use_case: Mapping[str, list[tuple[date, EntryKind]]],
 ) -> list[DayRow]:
     counts = Counter(one for rounds in per_use_case.values() for one in rounds)
     return [
         DayRow(
             day=day,
-            epsilon_upper=points[number].epsilon_spent_upper,
+            epsilon_upper=value,
             admitted=counts[day, EntryKind.ADMITTED],
             refused=counts[day, EntryKind.REFUSED],
         )
-        for day, number in ends.items()
+        for day, value in spent.items()
     ]
 
 
