@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from importlib.metadata import version
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
 from shuffle_ledger.ledger import loss_cache
@@ -74,7 +74,6 @@ def make_statement(
     as_of: AsOf = None,
     since: Mapping[str, int] | None = None,
     kept_heads: Iterable[tuple[str, Head]] = (),
-    checkpoint: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Statement:
     """Return a statement about cohorts.
@@ -85,7 +84,6 @@ def make_statement(
             behind that one were lost, it goes on to the freeze that says so.
         since: by cohort, the entry after which changes are counted.
         kept_heads: heads that somebody kept elsewhere; a chain that does not contain one of them is damaged.
-        checkpoint: signed heads to state with it.
         progress: told what is being done.
 
     **Guarantee**: all spending is quoted from the entries, whose digests and links are checked on the way.
@@ -130,7 +128,7 @@ def make_statement(
         numerical_policy=NUMERICAL_POLICY,
         conditions=_conditions(made),
         cohorts=made,
-        checkpoint=checkpoint,
+        checkpoint=None,
         promises=promises,
     )
 

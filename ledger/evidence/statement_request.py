@@ -12,7 +12,6 @@ from shuffle_ledger.ledger.evidence.statement import Statement
 from shuffle_ledger.ledger.evidence.statement_builder import AsOf, Progress, make_statement
 from shuffle_ledger.ledger.reports.budgets import Head
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +29,9 @@ class StatementWanted:
         accountant: Accountant,
         *,
         made_at: datetime,
-        checkpoint: Checkpoint | None = None,
         progress: Progress | None = None,
     ) -> Statement:
-        """Return the statement.
+        """Return the statement, without signed heads.
 
         Raises:
             DoesNotExtend: a kept head is beyond the end of its chain; or the statement is about all cohorts,
@@ -51,7 +49,6 @@ class StatementWanted:
             as_of=self.as_of,
             since=changes if self.since is None else dict.fromkeys(names, self.since),
             kept_heads=self.kept,
-            checkpoint=checkpoint.to_json() if checkpoint is not None else None,
             progress=progress,
         )
 

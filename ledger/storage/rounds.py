@@ -113,23 +113,13 @@ class RoundStore(Database):
             row = connection.execute(query.order_by(entries.c.sequence).limit(1)).one_or_none()
         return None if row is None else rows.entry_from(row)
 
-    def pending(
-        self, *, limit: int, cohorts: Sequence[str] | None = None, up_to: int | None = None
-    ) -> list[str]:
-        """Return identifiers of undecided rounds that are not stuck, in order of registration.
-
-        Args:
-            limit: how many rows at most.
-            cohorts: those that have a round of one of these.
-            up_to: those that were registered up to this number.
-        """
-        query = select(rounds.c.round_id).where(rows.PENDING, rounds.c.attempts < ATTEMPTS_MAX)
-        query = query.where(rows.FIRST_PENDING if cohorts is None else rounds.c.cohort.in_(cohorts))
-        if up_to is not None:
-            query = query.where(rounds.c.registration <= up_to)
+    def pending(self, *, limit: int) -> list[str]:
+        """Return identifiers of undecided rounds that are not stuck, `limit` at most, in order of
+        registration."""
+        query = select(rounds.c.round_id).where(rows.FIRST_PENDING, rounds.c.attempts < ATTEMPTS_MAX)
         query = query.order_by(rows.BY_NUMBER).limit(min(limit, PENDING_LIMIT_MAX))
         with engine.reading_once(self._engine) as connection:
-            return list(dict.fromkeys(connection.execute(query).scalars()))
+            return list(connection.execute(query).scalars())
 
     def stuck(self, *, limit: int) -> list[StoredRound]:
         """Return undecided rounds that failed too often, in order of registration."""

@@ -415,9 +415,9 @@ class Store(RoundStore):
             raise NotFound(f"cohort {cohort!r} has no entry {sequence}")
         return rows.entry_from(row)
 
-    def entries_of(self, cohort: str, *, after: int = 0) -> Iterator[LedgerEntry]:
-        """Yield a cohort's entries behind a sequence in order, a page at a time."""
-        last = after
+    def entries_of(self, cohort: str) -> Iterator[LedgerEntry]:
+        """Yield a cohort's entries in order, a page at a time."""
+        last = 0
         while True:
             query = select(*ENTRY_COLUMNS).where(
                 entries_table.c.cohort == cohort, entries_table.c.sequence > last

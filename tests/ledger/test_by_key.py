@@ -216,7 +216,6 @@ def test_what_was_decided_is_not_read_to_see_what_waits(
         store.waiting,
         lambda: store.stuck(limit=5),
         lambda: store.pending(limit=5),
-        lambda: store.pending(limit=5, cohorts=["phones"]),
         lambda: store.take_overdue(older_than_seconds=60.0, limit=5),
     )
     few = [steps(question) for question in questions]
