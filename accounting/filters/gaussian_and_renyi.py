@@ -85,6 +85,21 @@ class GaussianFilter:
 
         return _smallest_epsilon(_Tail(near, bounds, guess), self.leak_rate * variance, self.delta)
 
+    def holds(self, variance: float, epsilon: float) -> bool:
+        """Returns whether charges of `variance` altogether certainly cost at most the filter's delta at an
+        epsilon."""
+        if not 0 < variance < math.inf or not 0 <= epsilon <= _LARGEST_EPSILON:
+            return False
+        _, above, _ = gaussian_divergence_at(math.sqrt(variance) * (1 + _DELTA_ROUND_OFF), epsilon)
+        return above + self.leak_rate * variance * (1 + _DELTA_ROUND_OFF) <= self.delta
+
+    def is_above(self, variance: float, epsilon: float) -> bool:
+        """Returns whether the filter certainly holds at no epsilon up to this one."""
+        if not 0 < variance < math.inf or not 0 <= epsilon <= _LARGEST_EPSILON:
+            return False
+        below, _, _ = gaussian_divergence_at(math.sqrt(variance) * (1 - _DELTA_ROUND_OFF), epsilon)
+        return below + self.leak_rate * variance * (1 - _DELTA_ROUND_OFF) > self.delta
+
 
 @dataclass(frozen=True, kw_only=True)
 class RenyiFilter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Final
 
 from shuffle_ledger.accounting import (
@@ -21,7 +22,8 @@ from shuffle_ledger.ledger.policies.base import Effect
 from shuffle_ledger.ledger.policies.numbers import epsilon_above
 from shuffle_ledger.ledger.policies.policy import NO_FILTER, NO_LOCAL, BudgetPolicy
 from shuffle_ledger.ledger.storage.rows import CohortView
-from shuffle_ledger.ledger.values.requests import Cohort, RefusalReason, RoundRequest
+from shuffle_ledger.ledger.values.entries import Spending
+from shuffle_ledger.ledger.values.requests import Cohort, CohortStatus, RefusalReason, RoundRequest
 
 BUDGETS_NAMED_MAX: Final = 5  # in one sentence; `refused_by` of an answer lists all
 
@@ -66,11 +68,19 @@ def budget_words(cohort: Cohort) -> str:
     return f"the {period.label} budget of {period.cohort}"
 
 
+def reason_unseen(status: CohortStatus, request: RoundRequest, today: date) -> RefusalReason | None:
+    """Returns why a budget of some status refuses a round whatever it costs, if it does."""
+    if status != "open":
+        return RefusalReason.COHORT_FROZEN if status == "frozen" else RefusalReason.COHORT_OVERSPENT
+    return RefusalReason.COLLECTION_OVER if is_over(request, today) else None
+
+
 def refusal_unseen(view: CohortView, request: RoundRequest) -> Refusal | None:
     """Returns why a round is refused whatever it costs, if it is."""
-    if view.cohort.status != "open":
-        return _closed(view)
-    return _over(request) if is_over(request, view.now.date()) else None
+    reason = reason_unseen(view.cohort.status, request, view.now.date())
+    if reason is None:
+        return None
+    return _over(request) if reason is RefusalReason.COLLECTION_OVER else _closed(reason)
 
 
 def refusal_by_slots(policy: BudgetPolicy, view: CohortView, described: ShuffledRound) -> Refusal | None:
@@ -83,24 +93,43 @@ def refusal_by_slots(policy: BudgetPolicy, view: CohortView, described: Shuffled
     return Refusal(reason=RefusalReason.NO_FREE_SLOT, clause=clause)
 
 
+def reason_of(policy: BudgetPolicy, posting: Posting, asked: Spending) -> RefusalReason | None:
+    """Returns why a budget refuses a round, if it does.
+
+    Args:
+        policy: its rules.
+        posting: what the machine says.
+        asked: what would be spent with the round.
+    """
+    if not posting.reasons:
+        return None
+    if posting.reasons == (NO_LOCAL,):
+        return RefusalReason.LOCAL_BUDGET_EXCEEDED
+    if policy.filters is not None and NO_FILTER not in posting.reasons:
+        return RefusalReason.DELTA_ACCOUNT_EXHAUSTED
+    is_unbounded = policy.filters is not None and asked.epsilon_upper_or_none is None
+    return RefusalReason.UNBOUNDED_LOSS if is_unbounded else RefusalReason.BUDGET_EXCEEDED
+
+
 def refusal_of(
     policy: BudgetPolicy, view: CohortView, accounted: ShuffledRound, step: Effect
 ) -> Refusal | None:
     """Returns why a round is refused given what the machine says of it, if it is."""
-    reasons, cohort = step.posting.reasons, view.cohort
-    if not reasons:
+    reason = reason_of(policy, step.posting, step.spent)
+    if reason is None:
         return None
-    if reasons == (NO_LOCAL,):
+    if reason is RefusalReason.LOCAL_BUDGET_EXCEEDED:
         return _beyond_local_budget(view, accounted, policy.state(view).total.local, step.posting)
-    if policy.filters is None:
-        return Refusal(reason=RefusalReason.BUDGET_EXCEEDED, clause=_plan_beyond_budget(policy, view))
-    if NO_FILTER not in reasons:
+    if reason is RefusalReason.DELTA_ACCOUNT_EXHAUSTED:
         clause = _lacks_delta(policy.accounts_with(view, step.posting))
-        return Refusal(reason=RefusalReason.DELTA_ACCOUNT_EXHAUSTED, clause=clause)
-    if step.spent.epsilon_upper_or_none is None:
-        clause = f"no finite epsilon would hold at delta {exact_text(cohort.delta_budget)} ({_used_of(view)})"
-        return Refusal(reason=RefusalReason.UNBOUNDED_LOSS, clause=clause)
-    return Refusal(reason=RefusalReason.BUDGET_EXCEEDED, clause=_beyond_budget(view, step))
+    elif reason is RefusalReason.UNBOUNDED_LOSS:
+        delta = exact_text(view.cohort.delta_budget)
+        clause = f"no finite epsilon would hold at delta {delta} ({_used_of(view)})"
+    elif policy.filters is None:
+        clause = _plan_beyond_budget(policy, view)
+    else:
+        clause = _beyond_budget(view, step)
+    return Refusal(reason=reason, clause=clause)
 
 
 def _used_of(view: CohortView) -> str:
@@ -164,17 +193,17 @@ def _over(request: RoundRequest) -> Refusal:
     )
 
 
-def _closed(view: CohortView) -> Refusal:
-    if view.cohort.status == "frozen":
+def _closed(reason: RefusalReason) -> Refusal:
+    if reason is RefusalReason.COHORT_FROZEN:
         return Refusal(
-            reason=RefusalReason.COHORT_FROZEN,
+            reason=reason,
             clause=(
                 "it is frozen, for entries were lost when the database was put back to an earlier state, so"
                 " what is used is unknown and it admits nothing any more"
             ),
         )
     return Refusal(
-        reason=RefusalReason.COHORT_OVERSPENT,
+        reason=reason,
         clause=(
             "it is overspent, for it did not cover what was released or promised, and stays so whatever the"
             " budget is now: it admits nothing any more"

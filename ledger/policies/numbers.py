@@ -39,7 +39,7 @@ _AMOUNTS = {
 }  # fmt: skip
 _LEVELS = {"refuse", "promise"}
 _DEFAULTS: dict[type[Any], tuple[tuple[str, object], ...]] = {
-    kind: tuple((one.name, one.default) for one in dataclasses.fields(kind))
+    kind: tuple(sorted((one.name, one.default) for one in dataclasses.fields(kind)))
     for kind in (Charge, Cost, Level, Limits, Total)
 }
 _KINDS = {kind.__name__: kind for kind in _DEFAULTS}

@@ -333,10 +333,7 @@ class BudgetPolicy:
         if self.filters is None:
             return ()
         total, times = state.total, machine.rounds_of_one_user(state.rules, state.total)
-        variance = min(
-            (reserve + used * times if used else 0)
-            for reserve, used in zip(state.rules.reserves, total.gaussian, strict=True)
-        )
+        variance = _variance(state, times)
         found = self.filters.readings(
             variance * LOSS_UNIT,
             [one * times * LOSS_UNIT for one in total.divergences],
@@ -352,6 +349,21 @@ class BudgetPolicy:
         if not (holds.certain and holds.slack):
             found = tuple(dataclasses.replace(one, epsilon_upper=math.inf) for one in found)
         return (*found, *self._slots_reading(state))
+
+    def confirms(self, state: State, stated: Spending) -> bool:
+        """Returns whether the Gaussian filter shows, by two evaluations, that stated bounds are those of the
+        filter that reads least in a state. False: all readings must be computed to know."""
+        total, limits = state.total, state.limits
+        if self.filters is None or self.slots_declared or not stated.rounds:
+            return False
+        times = machine.rounds_of_one_user(state.rules, total)
+        variance = _variance(state, times)
+        slides = limits.sliding is not None and variance > limits.sliding
+        if slides or total.certain * times > limits.certain or total.slack * times > limits.slack:
+            return False
+        divergences = [one * times * LOSS_UNIT for one in total.divergences]
+        bounds = (stated.epsilon_lower, stated.epsilon_upper)
+        return self.filters.confirms(variance * LOSS_UNIT, divergences, *bounds)
 
     def delta_accounts(self, view: CohortView) -> AccountsReading | None:
         """Returns what approximate rounds have used of delta, if there are filters."""
@@ -397,10 +409,15 @@ class BudgetPolicy:
         claims; None if no declared kind has a free slot for it."""
         if not self.has_slots_alone:
             return slot_of(described)
-        state, kinds = self.state(view), self.fitting(described)
-        free = (one for one in kinds if state.total.claims[one] < state.rules.slots[one])
-        kind = next(free, None)
+        kind = self.free_kind(self.state(view), described)
         return None if kind is None else self.slots_declared[kind][0]
+
+    def free_kind(self, state: State, described: ShuffledRound) -> int | None:
+        """Returns the first declared kind that a round fits and that has a free slot; None: there is none."""
+        free = (
+            kind for kind in self.fitting(described) if state.total.claims[kind] < state.rules.slots[kind]
+        )
+        return next(free, None)
 
     # What an event changes.
 
@@ -665,6 +682,12 @@ class BudgetPolicy:
             return 0
         return units_below(self.filters.accounts.limits(epsilon)[1], DELTA_UNIT)
 
+    def standing_after(self, state: State) -> Mapping[str, Any]:
+        """Returns what an entry states that leaves a budget in this state."""
+        limits = None if state.limits == self.limits else spelled(state.limits)
+        standing: Mapping[str, Any] = self._stated(spelled(state.total), limits)["standing"]
+        return standing
+
     def _standing(self, view: CohortView, total: Total, limits: Limits) -> dict[str, Any]:
         """Returns what every entry states after it: the total, and limits that were changed."""
         raised = (
@@ -673,7 +696,7 @@ class BudgetPolicy:
         return self._stated(spell_once(view, "total", total, lambda: spelled(total)), raised)
 
     def _stated(self, total: dict[str, Any], limits: dict[str, Any] | None) -> dict[str, Any]:
-        return {"standing": {"rules": self.digest, "total": total, **({"limits": limits} if limits else {})}}
+        return {"standing": {**({"limits": limits} if limits else {}), "rules": self.digest, "total": total}}
 
 
 def decided(state: State, cost: Cost) -> Posting:
@@ -785,6 +808,14 @@ def method_of(reading: FilterReading) -> str:
 @functools.lru_cache(maxsize=_METHODS_MAX)
 def _method(name: str, delta: float) -> str:
     return f"{name} filter at delta {upper_text(delta)}"
+
+
+def _variance(state: State, times: int) -> int:
+    """Returns the least total of the Gaussian filter with its reserve, in `LOSS_UNIT`."""
+    return min(
+        (reserve + used * times if used else 0)
+        for reserve, used in zip(state.rules.reserves, state.total.gaussian, strict=True)
+    )
 
 
 def _endless(state: State) -> Level:

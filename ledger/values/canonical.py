@@ -7,6 +7,7 @@ string. Decoding accepts nothing but what encoding produces, so equal bytes and 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import marshal
@@ -20,6 +21,7 @@ from shuffle_ledger.ledger.errors import Damaged
 _FLOAT = "$float"
 DIGEST_BYTES = 32
 _LENGTH_BYTES = 8
+_FLOATS_REMEMBERED_MAX = 4096  # budgets, zeros and parameters of rounds occur in every entry
 # From the third version of its format on, marshal writes equal values differently, by how often each occurs.
 _WITHOUT_REFERENCES = 2
 _SPELLED_AS_THEY_ARE = frozenset((type(None), bool, int, str))
@@ -137,7 +139,9 @@ def _unspelled(value: Any) -> Any:
     kind = type(value)
     if kind is dict:
         if _FLOAT in value:
-            return _unspelled_float(value)
+            if len(value) > 1:
+                raise ValueError(f"{_FLOAT} beside other keys")
+            return _float_of(value[_FLOAT])
         for key, item in value.items():
             if key[:1] == "$":
                 raise ValueError(f"{key!r} cannot be a key: keys are strings that do not start with '$'")
@@ -150,10 +154,10 @@ def _unspelled(value: Any) -> Any:
     return value
 
 
-def _unspelled_float(value: dict[str, Any]) -> float:
-    text = value[_FLOAT]
+@functools.lru_cache(maxsize=_FLOATS_REMEMBERED_MAX)
+def _float_of(text: str) -> float:
     found = float.fromhex(text)
-    if len(value) > 1 or _spell_float(found)[_FLOAT] != text:
+    if _spell_float(found)[_FLOAT] != text:
         raise ValueError("the same value is spelled differently")
     return found
 

@@ -25,6 +25,7 @@ from shuffle_ledger.accounting import (
 )
 from shuffle_ledger.accounting.verification import Coverage
 from shuffle_ledger.ledger import machine
+from shuffle_ledger.ledger.decisions.refusals import reason_of, reason_unseen
 from shuffle_ledger.ledger.errors import Damaged
 from shuffle_ledger.ledger.machine import (
     DELTA_UNIT,
@@ -43,10 +44,8 @@ from shuffle_ledger.ledger.machine import (
     Unchanged,
 )
 from shuffle_ledger.ledger.policies.base import slot_of
-from shuffle_ledger.ledger.policies.numbers import epsilon_units, filter_charge, read
+from shuffle_ledger.ledger.policies.numbers import epsilon_units, filter_charge, read, spelled
 from shuffle_ledger.ledger.policies.policy import (
-    NO_FILTER,
-    NO_LOCAL,
     SLOTS,
     BudgetPolicy,
     decided,
@@ -57,13 +56,15 @@ from shuffle_ledger.ledger.policies.policy import (
 )
 from shuffle_ledger.ledger.policies.registry import policy_from
 from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, EntryBody, EntryKind, Spending
-from shuffle_ledger.ledger.values.requests import RefusalReason
+from shuffle_ledger.ledger.values.requests import CohortStatus, RefusalReason, RoundRequest
 from shuffle_ledger.ledger.values.round_parameters import read_round
+from shuffle_ledger.ledger.verification.entry_shapes import differing
 
 _ROUND_OFF = Fraction(1, 2**30)  # of a share of delta, on another computer
 # Charges are upper bounds. A ledger's precision is at worst 0.1, and its charges are then too large by about
 # as much. That is sound; a larger excess is worth a note.
 DEARER_MAX = 0.1
+_COMPUTED = ("requested", "privacy_loss")  # where a round's cost is computed
 _EPSILONS_MAX = 64  # promised ones that are kept as floats
 _CAUSES = {
     EntryKind.SETTLED: Cause.SETTLE,
@@ -71,13 +72,6 @@ _CAUSES = {
     EntryKind.VOIDED: Cause.VOID,
     EntryKind.INCIDENT: Cause.INCIDENT,
 }
-# Reasons to refuse a round before its cost is computed: of any budget, and of slots alone.
-_UNSEEN = (
-    RefusalReason.COHORT_FROZEN,
-    RefusalReason.COHORT_OVERSPENT,
-    RefusalReason.COLLECTION_OVER,
-    RefusalReason.REFUSED_ELSEWHERE,
-)
 
 
 class ChargeSource(Protocol):
@@ -104,6 +98,7 @@ class Trail:
     # Whether a stated cost was proven to cover its round: thousands of entries state the same few.
     _proven: dict[tuple[ShuffledRound, Cost], bool] = field(default_factory=dict)
     _limits: Limits | None = None  # likewise
+    _standing: Mapping[str, Any] = field(default_factory=dict)  # after the last entry, as entries spell it
     _opens: bool = False  # the last entry followed opens the budget
 
     @property
@@ -151,11 +146,14 @@ class Trail:
         a larger budget raises the limit at which the sliding total is read."""
         return self.filtered and body.kind is EntryKind.BUDGET_CHANGED
 
-    def follow(self, body: EntryBody, truth: ShuffledRound | None) -> Iterator[str]:
+    def follow(
+        self, body: EntryBody, truth: ShuffledRound | None, request: RoundRequest | None = None
+    ) -> Iterator[str]:
         """Apply the next entry, and yield its errors.
 
         Args:
             body: the entry.
+            request: of a decision, what was asked for.
             truth: the round as it was asked for, settled, corrected or told; None: it is about no round, or
                 says that nothing was released.
         """
@@ -165,7 +163,7 @@ class Trail:
         if body.kind is EntryKind.OPENED:
             yield from self._open(body)
         elif self.policy is not None and self.state is not None:
-            yield from self._follow(self.policy, self.state, body, truth)
+            yield from self._follow(self.policy, self.state, body, truth, request)
 
     def recompute(self, losses: ChargeSource, coverage: Coverage) -> Iterator[str]:
         """Prove anew what the last entry states of costs, limits and slots; yield what cannot be proven."""
@@ -201,22 +199,14 @@ class Trail:
             more = lower_text(100 * share, digits=3)
             yield f"the charge it states is {more} % more than its round needs: sound, and a waste"
 
-    def accounts(self, body: EntryBody, described: ShuffledRound, accounted: ShuffledRound) -> bool:
-        """Return whether a decided round is accounted as this one."""
-        if self.policy is None or not self.policy.has_slots_alone or "charge" not in body.details:
-            return slot_of(described) == accounted
-        kind, slots = read(Charge, body.details["charge"]).claimed, self.policy.slots_declared
-        return kind is not None and kind < len(slots) and slots[kind][0] == accounted
-
     def _open(self, body: EntryBody) -> Iterator[str]:
         details = body.details
         policy = self.policy = policy_from(str(details.get("policy")), body.to_bytes())
         self.state = machine.new_state(policy.machine_rules, policy.limits)
         self._limits = policy.limits
         self.ceiling = details.get("ceiling")
-        stated = policy.state_in(details)
-        if stated.total != self.state.total or stated.limits != policy.limits:
-            yield "it opens a cohort that has already spent something"
+        self._standing = policy.standing_after(self.state)
+        yield from differing("details.standing", details["standing"], self._standing)
         if policy.delta != body.delta_budget:
             yield "its rules are of another delta than the budget's"
         if policy.rounds_per_user != details.get("rounds_per_user"):
@@ -230,70 +220,85 @@ class Trail:
             yield "it opens a cohort with a plan beyond its budget"
 
     def _follow(
-        self, policy: BudgetPolicy, before: State, body: EntryBody, truth: ShuffledRound | None
+        self,
+        policy: BudgetPolicy,
+        before: State,
+        body: EntryBody,
+        truth: ShuffledRound | None,
+        request: RoundRequest | None,
     ) -> Iterator[str]:
         details, posting = body.details, None
         if body.kind in CORRECTED_OR_INCIDENT and ("charge" in details) == self.frozen:
             yield "it charges a release although the cohort is frozen, or charges nothing although it is not"
-        if body.kind in (EntryKind.ADMITTED, EntryKind.REFUSED):
-            posting = yield from self._decide(policy, before, body, truth)
+        if request is not None:
+            posting = yield from self._decide(policy, before, body, request)
         elif body.kind in _CAUSES and not self.frozen:
             posting = yield from self._restate(policy, before, body, truth)
-            yield from _misaccounted(policy, posting, body, truth)
         elif body.kind is EntryKind.BUDGET_CHANGED:
             posting = yield from self._change(policy, before, body)
         after = before if posting is None else _after(before, posting)
         if after.is_frozen != self.frozen:
             after = dataclasses.replace(after, is_frozen=self.frozen)
+        if posting is not None:
+            self._standing = policy.standing_after(after)
         self.state = after
-        total, limits = policy.stated_in(details)
-        if total != after.total:
-            yield "what it says was charged altogether does not follow from the entries before it"
-        if limits != after.limits:
-            yield "what it says of limits does not follow from the entries before it"
+        yield from differing("details.standing", details["standing"], self._standing)
         if not self.frozen and policy.filters is not None:
             yield from self._compare(policy, "what is spent", body.spent, after)
         elif not self.frozen:
             yield from _compare_with_plan(policy, after, body)
 
     def _decide(
-        self, policy: BudgetPolicy, before: State, body: EntryBody, truth: ShuffledRound | None
+        self, policy: BudgetPolicy, before: State, body: EntryBody, request: RoundRequest
     ) -> Generator[str, None, Posting | None]:
         """Decide a round again; yield what the entry says otherwise, and return the posting."""
-        details = body.details
+        details, is_admitted = body.details, body.kind is EntryKind.ADMITTED
+        asked = details["requested"]
+        written = (details[name] is not None for name in _COMPUTED)
+        if len({"cost" in details, "charge" in details, *written}) > 1:
+            yield "it states a part of what a decision computes, and not all of it"
+        unseen = _unseen(before, body, request)
+        if unseen is not None and (is_admitted or "cost" in details):
+            yield f"it decides by numbers, and the cohort admits nothing any more: {unseen}"
         if "cost" not in details:
-            if body.kind is EntryKind.ADMITTED:
-                yield "it admits a round and does not say what that costs"
-            else:
-                yield from _unfounded(policy, before, str(details["reason"]), truth)
+            yield from _misjudged(body, unseen or _reason_without_cost(policy, before, body, request))
+            yield from _misaccounted(body, slot_of(request.round))
             return None
-        cost, charge = read(Cost, details["cost"]), read(Charge, details["charge"])
-        yield from self._check_fits(policy, cost, truth)
+        cost = read(Cost, details["cost"])
+        yield from self._check_fits(policy, cost, request.round)
         open_state = before
-        if before.is_frozen or before.is_overspent:
+        if unseen is not None:
             open_state = dataclasses.replace(before, is_frozen=False, is_overspent=False)
         posting = decided(open_state, cost)
+        charge = _taken(posting)
+        yield from differing("details.charge", details["charge"], spelled(charge))
         self._stated = (read_round(details["accounted"]), cost)
-        if posting.charge != charge:
-            yield "what it says its round takes does not follow from its cost and from what is left"
-        if body.kind is EntryKind.ADMITTED:
-            self._charges[str(body.round_id)] = charge
-            self._costs[str(body.round_id)] = cost
-            if before.is_overspent or before.is_frozen:
-                yield "it admits a round although the cohort is overspent or frozen"
-            if posting.reasons:
-                yield "it admits a round beyond the budget, by its own numbers"
-            if posting.kind is PostingKind.ADMITTED and posting.charge == charge:
-                return posting
-            after = machine.added(before.rules, before.total, charge)
-            return dataclasses.replace(posting, kind=PostingKind.ADMITTED, total=after)
-        yield from _contradicted(policy, details, posting)
-        if details["requested"] is not None and policy.filters is not None:
-            total = machine.added(before.rules, before.total, charge)
-            asked = dataclasses.replace(before, total=total)
-            requested = Spending(**details["requested"])
-            yield from self._compare(policy, "what was requested", requested, asked)
-        return None
+        claims = policy.has_slots_alone and charge.claimed is not None
+        yield from _misaccounted(
+            body, policy.slots_declared[charge.claimed or 0][0] if claims else slot_of(request.round)
+        )
+        if not is_admitted:
+            yield from self._compare_refusal(policy, before, posting, body)
+            return None
+        self._charges[str(body.round_id)], self._costs[str(body.round_id)] = charge, cost
+        if asked != body.spent.to_mapping():
+            yield "what it says was requested is not what it says is spent"
+        if not posting.reasons:
+            return posting
+        yield "it admits a round beyond the budget, by its own numbers"
+        after = machine.added(before.rules, before.total, charge)
+        return dataclasses.replace(posting, kind=PostingKind.ADMITTED, total=after)
+
+    def _compare_refusal(
+        self, policy: BudgetPolicy, before: State, posting: Posting, body: EntryBody
+    ) -> Iterator[str]:
+        asked = Spending(**body.details["requested"])
+        if not (before.is_frozen or before.is_overspent):
+            yield from _misjudged(body, reason_of(policy, posting, asked))
+        if policy.filters is not None:
+            total = machine.added(before.rules, before.total, _taken(posting))
+            state = dataclasses.replace(before, total=total)
+            yield from self._compare(policy, "what was requested", asked, state)
 
     def _restate(
         self, policy: BudgetPolicy, before: State, body: EntryBody, truth: ShuffledRound | None
@@ -313,13 +318,14 @@ class Trail:
         known = self._charges.get(round_id)
         round_ = recorded(before, known, voided=cause is Cause.INCIDENT)
         posting = restated(before, round_, described, cause, cost)
-        charge = read(Charge, details["charge"])
-        if posting.charge != charge:
-            charge = posting.charge or charge
-            yield "what it says its round takes does not follow from its cost and from what is left"
+        charge = _taken(posting)
+        yield from differing("details.charge", details["charge"], spelled(charge))
+        if truth is not None:
+            known = details.get("accounted_before")
+            held = None if known is None else read_round(known)
+            yield from _misaccounted(body, policy.accounted_restated(posting, truth, held))
         self._prove(policy, body, cost)
-        if posting.charge is not None:
-            self._charges[round_id] = charge  # of a voided round, too: it may be told of as an incident
+        self._charges[round_id] = charge  # of a voided round, too: it may be told of as an incident
         if cause is Cause.VOID:
             self._costs.pop(round_id, None)
             return posting
@@ -370,6 +376,8 @@ class Trail:
             yield "it says that its round costs another local epsilon than its reports do"
 
     def _compare(self, policy: BudgetPolicy, subject: str, stated: Spending, state: State) -> Iterator[str]:
+        if policy.confirms(state, stated):
+            return
         readings = policy.readings_of(state, deciding=True)
         # What decides is the filter that reads least; how little another one might is no excuse.
         least = min(readings, key=lambda reading: reading.epsilon_upper)
@@ -471,44 +479,48 @@ def _is_within(filters: FilterSet, level: Level) -> bool:
     )
 
 
-def _misaccounted(
-    policy: BudgetPolicy, posting: Posting | None, body: EntryBody, truth: ShuffledRound | None
-) -> Iterator[str]:
-    """Yield how a restated round of slots alone is not accounted as the slot in which it stands."""
-    if not policy.has_slots_alone or posting is None or truth is None:
-        return
-    accounted = read_round(body.details["accounted"])
-    if accounted != policy.accounted_restated(posting, truth, None):
-        yield "what it accounts is not the slot of the plan in which its round stands"
+def _taken(posting: Posting) -> Charge:
+    if posting.charge is None:
+        raise AssertionError("the machine charges every round")
+    return posting.charge
 
 
-def _unfounded(policy: BudgetPolicy, state: State, reason: str, truth: ShuffledRound | None) -> Iterator[str]:
-    """Yield how the reason of a refusal for which nothing was computed is none: that the cohort was closed
-    and that another one refused are compared elsewhere, and only slots alone refuse a round unseen."""
-    if reason not in _UNSEEN and (not policy.has_slots_alone or reason != RefusalReason.NO_FREE_SLOT):
-        yield _wrong_reason(reason)
-    if reason == RefusalReason.NO_FREE_SLOT and truth is not None:
-        kinds = policy.fitting(truth)
-        if any(state.total.claims[kind] < state.rules.slots[kind] for kind in kinds):
-            yield "it refuses a round for want of a slot, and one is free"
+def _unseen(state: State, body: EntryBody, request: RoundRequest) -> RefusalReason | None:
+    """Returns why a round is refused whatever it costs, if it is."""
+    status: CohortStatus = "frozen" if state.is_frozen else "overspent" if state.is_overspent else "open"
+    found = reason_unseen(status, request, body.recorded_at.date())
+    # A round may be decided before the midnight after which its entry is recorded.
+    is_before = found is RefusalReason.COLLECTION_OVER and body.details.get("reason") != found
+    return None if is_before else found
 
 
-def _contradicted(policy: BudgetPolicy, details: Mapping[str, Any], posting: Posting) -> Iterator[str]:
-    """Yield how a refusal's reason is not that of the machine."""
-    expected: RefusalReason | None = None  # nothing refuses the round
-    if posting.reasons == (NO_LOCAL,):
-        expected = RefusalReason.LOCAL_BUDGET_EXCEEDED
-    elif posting.reasons and policy.filters is not None and NO_FILTER not in posting.reasons:
-        expected = RefusalReason.DELTA_ACCOUNT_EXHAUSTED
-    elif posting.reasons:
-        is_unbounded = policy.filters is not None and math.isinf(details["requested"]["epsilon_upper"])
-        expected = RefusalReason.UNBOUNDED_LOSS if is_unbounded else RefusalReason.BUDGET_EXCEEDED
-    if details["reason"] != expected:
-        yield _wrong_reason(details["reason"])
+def _reason_without_cost(
+    policy: BudgetPolicy, state: State, body: EntryBody, request: RoundRequest
+) -> RefusalReason | None:
+    """Returns why an open budget refuses a round before its cost is computed, or another budget does."""
+    if policy.has_slots_alone and policy.free_kind(state, request.round) is None:
+        return RefusalReason.NO_FREE_SLOT
+    is_refused_by_others = body.cohort not in body.details.get("refused_by", {body.cohort: None})
+    return RefusalReason.REFUSED_ELSEWHERE if is_refused_by_others else None
 
 
-def _wrong_reason(reason: object) -> str:
-    return f"its reason, {reason}, is not the one that its numbers and the budget's state give"
+def _misjudged(body: EntryBody, reason: RefusalReason | None) -> Iterator[str]:
+    """Yield how a decision without a cost, or a refusal, is not what the machine says.
+
+    Args:
+        body: the entry.
+        reason: why the round is refused; None: nothing refuses it.
+    """
+    if body.kind is EntryKind.ADMITTED:
+        yield "it admits a round and does not say what that costs"
+    elif body.details["reason"] != reason:
+        stated = body.details["reason"]
+        yield f"its reason, {stated}, is not the one that its numbers and the budget's state give"
+
+
+def _misaccounted(body: EntryBody, expected: ShuffledRound) -> Iterator[str]:
+    if read_round(body.details["accounted"]) != expected:
+        yield "details.accounted does not follow from the entries before it"
 
 
 def _compare_with_plan(policy: BudgetPolicy, state: State, body: EntryBody) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from shuffle_ledger.accounting import InvalidParameter
 from shuffle_ledger.ledger.errors import LedgerError
-from shuffle_ledger.ledger.machine import Charge, Cost, Limits, Total
+from shuffle_ledger.ledger.machine import Cost, Limits
 from shuffle_ledger.ledger.policies.numbers import is_spelled
 from shuffle_ledger.ledger.policies.policy import BudgetPolicy
 from shuffle_ledger.ledger.values import canonical
@@ -104,8 +104,6 @@ def misshapen(body: EntryBody, policy: str) -> Iterator[str]:
         yield "details.rules is not written as ledgers write it"
     if body.kind is EntryKind.CORRECTED and details.get("round", ...) is None:
         yield "it corrects a round and does not say to what"
-    if isinstance(details.get("standing"), Mapping):
-        yield from _standing(details["standing"])
 
 
 def _head(body: EntryBody) -> Iterator[str]:
@@ -132,14 +130,6 @@ def written_moment(value: object) -> datetime | None:
         return None
     is_spelled = moment.tzinfo is not None and value == canonical.spelled_moment(moment)
     return moment if is_spelled else None
-
-
-def _standing(standing: Mapping[str, Any]) -> Iterator[str]:
-    yield from _names("details.standing", standing, frozenset({"rules", "total"}), frozenset({"limits"}))
-    checks = {"rules": _is_digest, "total": _is_total, "limits": _are_limits}
-    for name in sorted(standing.keys() & checks.keys()):
-        if not _holds(checks[name], standing[name]):
-            yield f"details.standing.{name} is not written as ledgers write it"
 
 
 def _spending(place: str, fields: Mapping[str, Any], delta: object) -> Iterator[str]:
@@ -185,6 +175,26 @@ def is_as_written(value: object, again: object) -> bool:
     return type(value) is type(again) and value == again
 
 
+def differing(place: str, value: object, again: object) -> Iterator[str]:
+    """Yield which part of an entry is not spelled as it is when the machine says it again: the first one.
+
+    Args:
+        place: of the part.
+        value: as the entry spells it.
+        again: as it follows from the entries before it.
+    """
+    if canonical.memo_key(value) == canonical.memo_key(again) or is_as_written(value, again):
+        return
+    while isinstance(value, Mapping) and isinstance(again, Mapping):
+        names = sorted({*value, *again})
+        wrong = (name for name in names if not is_as_written(value.get(name), again.get(name)))
+        name = next(wrong, None)
+        if name is None:
+            break  # one of them lacks what is null in the other
+        place, value, again = f"{place}.{name}", value.get(name), again.get(name)
+    yield f"{place} does not follow from the entries before it"
+
+
 def _is_round(value: Any) -> bool:
     return is_round_spelled(value)
 
@@ -193,7 +203,8 @@ def _is_request(value: Any) -> bool:
     if not _is_round(value["round"]):
         return False
     beside = {name: each for name, each in value.items() if name != "round"}
-    return is_as_written(beside, RoundRequest.from_mapping(value).beside_round())
+    # All of these are texts, lists of texts or null, but for the version, whose type `from_mapping` checks.
+    return bool(beside == RoundRequest.from_mapping(value).beside_round())
 
 
 def _are_labels(value: Any) -> bool:
@@ -216,16 +227,8 @@ def _are_refusals(value: Any) -> bool:
     )
 
 
-def _is_charge(value: Any) -> bool:
-    return is_spelled(Charge, value)
-
-
 def _is_cost(value: Any) -> bool:
     return is_spelled(Cost, value)
-
-
-def _is_total(value: Any) -> bool:
-    return is_spelled(Total, value)
 
 
 def _are_limits(value: Any) -> bool:
@@ -292,7 +295,6 @@ _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "checkpoint": _is_digest,
     "nothing_later": lambda value: value in (None, NOTHING_LATER),
     "last_known": _is_last_known,
-    "charge": _is_charge,
     "cost": _is_cost,
     "limits": _are_limits,
     "labels": _are_labels,
@@ -303,7 +305,6 @@ _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "rounds_per_user": _is_number,
     "quota": lambda value: is_as_written(value, Quota.from_mapping(value).to_mapping()),
     "refused_by": _are_refusals,
-    "standing": lambda value: isinstance(value, Mapping),
     "round": lambda value: value is None or _is_round(value),
     "released": _are_times,
     "registered_by": _is_text,

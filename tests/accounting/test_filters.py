@@ -249,3 +249,22 @@ def test_a_filter_that_is_left_out_decides_nothing(
     assert set(deciding) <= set(every)
     assert min(every, key=lambda one: one.epsilon_upper) in deciding
     assert all(one.epsilon_upper > every[0].epsilon_upper for one in set(every) - set(deciding))
+
+
+@settings(max_examples=80, deadline=None)
+@given(budget=BUDGETS, variance=st.floats(1e-6, 30), divergences=st.tuples(*[st.floats(1e-6, 3)] * 3))
+def test_only_bounds_around_the_least_reading_are_confirmed(
+    budget: tuple[float, float], variance: float, divergences: tuple[float, ...]
+) -> None:
+    filters = FilterSet.for_budget(epsilon=budget[0], delta=budget[1])
+    spent = Fraction(filters.gaussian.reserves[-1] * variance)
+    totals = [Fraction(budget[0] * part) for part in divergences]
+    gaussian, *others = filters.readings(spent, totals)
+    least = min((gaussian, *others), key=lambda one: one.epsilon_upper)
+    upper, lower = gaussian.epsilon_upper, gaussian.epsilon_lower
+    if math.isfinite(upper) and min(one.epsilon_lower for one in others) > upper:
+        assert filters.confirms(spent, totals, lower, upper)
+    # Never an upper end at which nothing holds, nor a lower end above the least reading.
+    assert not filters.confirms(spent, totals, 0.0, least.epsilon_lower * (1 - 2**-20))
+    assert not filters.confirms(spent, totals, least.epsilon_upper * (1 + 2**-20), math.inf)
+    assert not filters.confirms(spent, totals, least.epsilon_upper * (1 + 2**-20), 2 * least.epsilon_upper)

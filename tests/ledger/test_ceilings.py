@@ -190,9 +190,9 @@ def test_a_refusal_by_a_plans_promise_is_verified(desk: Desk) -> None:
         ({"reason": "unbounded_loss"}, "is not the one that its numbers"),
         ({"reason": "no_free_slot"}, "is not the one that its numbers"),
         ({"cost": {"fits": [0, 1]}}, "fits other slots than it does"),
-        ({"charge": {"kind": 1, "claimed": 1, "units": 1}}, "its round takes does not follow"),
-        ({"charge": ...}, "it states a cost or a charge without what was requested"),
-        ({"requested": None, "privacy_loss": None}, "it states a cost or a charge without what was"),
+        ({"charge": {"kind": 1, "claimed": 1, "units": 1}}, "details.charge"),
+        ({"charge": ...}, "it states a part of what a decision computes"),
+        ({"requested": None, "privacy_loss": None}, "it states a part of what a decision computes"),
         (
             {"requested": None, "privacy_loss": None, "cost": ..., "charge": ...},
             "is not the one that its numbers",
@@ -205,7 +205,7 @@ def test_a_refusal_by_a_plans_promise_is_verified(desk: Desk) -> None:
                 "charge": ...,
                 "reason": "no_free_slot",
             },
-            "one is free",
+            "is not the one that its numbers",
         ),
     ],
 )

@@ -59,8 +59,8 @@ FORGERIES = {
 }
 SAID = (
     "fits other slots than it does",
-    "its round takes does not follow",
-    "not the slot of the plan in which its round stands",
+    "details.charge",
+    "details.accounted does not follow",
 )
 
 
@@ -103,7 +103,7 @@ def test_a_slot_that_the_plan_does_not_have_is_found_and_keeps_no_other_cohort_w
         return dataclasses.replace(body, details={**body.details, "charge": charge})
 
     rewrite(store, 2, forge)
-    said = "its round takes does not follow"
+    said = "details.charge"
     assert any(said in what for what in audited(store)), audited(store)
     found = {each.cohort: each for each in verify(store, accountant).cohorts}
     assert any(said in each.what for each in found["watches"].problems)

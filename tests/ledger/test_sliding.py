@@ -119,5 +119,5 @@ def test_a_charge_beyond_all_numbers_is_named(
 
     rewrite(watches, 2, dearest)
     problems = verify(watches, accountant).cohorts[0].problems
-    named = ("details.charge is not written as ledgers write it", "does not follow")
+    named = ("details.cost is not written as ledgers write it", "does not follow")
     assert any(one.sequence == 2 and any(name in one.what for name in named) for one in problems), problems
