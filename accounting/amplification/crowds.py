@@ -4,9 +4,9 @@ of its group, and the number that are is a sum of independent binomials.
 Let W be a law of reports, and `R(x) >= share W` for every input x of a user's randomizer R: the user's report
 is of the law W with probability `share`, whatever x is. *Theorem.* Let the others' reports be independent, of
 groups with such shares, and let the differing user's densities be r0 and r1 relative to W. Then, at every
-order E and for both directions, the divergence of the shuffled reports is at most
+order `r` and for both directions, the divergence of the shuffled reports is at most
 
-    sum over m of P(M = m) phi(m + 1),   phi(k) = E[(G_1 + ... + G_k)_+] / k,   G = r0(Y) - E r1(Y),
+    sum over m of P(M = m) phi(m + 1),   phi(k) = E[(G_1 + ... + G_k)_+] / k,   G = r0(Y) - r r1(Y),
 
 the `Y` of law W, with M the sum of a binomial of each group's number of others and its share. *Proof.* Show
 the adversary which others' reports are not of the law W, and these reports: they do not depend on the

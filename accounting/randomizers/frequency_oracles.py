@@ -114,6 +114,18 @@ def vanishing(base: float, domain: int | None, exponent_shift: int) -> float:
     return 0.0 if domain is None else base ** (domain - exponent_shift)
 
 
+def masses_of_signs(epsilon0: float, rare: float) -> tuple[float, float, float]:
+    """Returns the masses of `FiveComponents` where an output supports half of the categories, and is
+    `exp(epsilon0)` times as likely if it supports the user's.
+
+    Args:
+        rare: share of the outputs by which fewer than a quarter support two categories, or neither.
+    """
+    e = math.exp(epsilon0)
+    p, rare = 1 / (2 * (e + 1)), rare / (e + 1)
+    return p, p - rare, p + e * rare
+
+
 def masses_of_flipped_bits(epsilon0: float, domain: int | None) -> tuple[float, float, float]:
     """Returns `(p, q, r)` of `FiveComponents` for the unary encoding with every bit flipped with probability
     `1 / (exp(epsilon0/2) + 1)`."""
@@ -139,10 +151,7 @@ class BinaryLocalHash(FiveComponents):
     kind = "blh"
 
     def _masses(self) -> tuple[float, float, float]:
-        e = math.exp(self.epsilon0)
-        p = 1 / (2 * (e + 1))
-        rare = vanishing(0.5, self.domain, 1) / (e + 1)
-        return p, p - rare, p + e * rare
+        return masses_of_signs(self.epsilon0, vanishing(0.5, self.domain, 1))
 
     def witnesses(self) -> tuple[Decomposition, ...]:
         """See `LocalRandomizer.witnesses`; pairwise independent hashes say nothing about a third value."""
@@ -195,10 +204,7 @@ class HadamardResponse(FiveComponents):
         check_matrix_order(self.domain, limit="large domains")
 
     def _masses(self) -> tuple[float, float, float]:
-        e = math.exp(self.epsilon0)
-        p = 1 / (2 * (e + 1))
-        rare = 0.0 if self.domain is None else 2 / (self.domain * (e + 1))
-        return p, p - rare, p + e * rare
+        return masses_of_signs(self.epsilon0, 0.0 if self.domain is None else 2 / self.domain)
 
     def witnesses(self) -> tuple[Decomposition, ...]:
         """See `LocalRandomizer.witnesses`; the values are three categories that have the first rows."""

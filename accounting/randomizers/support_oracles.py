@@ -24,6 +24,7 @@ from shuffle_ledger.accounting.randomizers.frequency_oracles import (
     FiveComponents,
     check_matrix_order,
     masses_of_flipped_bits,
+    masses_of_signs,
     vanishing,
 )
 
@@ -234,12 +235,8 @@ class HadamardCountMeanSketch(_Sketch):
         check_matrix_order(self.domain, limit="wide sketches")
 
     def _masses(self) -> tuple[float, float, float]:
-        e = math.exp(self.epsilon0)
-        p = 1 / (2 * (e + 1))
-        rare = (
-            0.0 if self.domain is None else 1 / (self.domain * (e + 1))
-        )  # of the row that is positive everywhere
-        return p, p - rare, p + e * rare
+        # The row that is positive everywhere is drawn with probability `1 / domain`.
+        return masses_of_signs(self.epsilon0, 0.0 if self.domain is None else 1 / self.domain)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,9 +49,9 @@ class BitLaw:
         return math.log(self.a / self.not_a), math.log(self.b / self.not_b)
 
     def gained(self, excess: FloatArray) -> FloatArray:
-        """Returns `A = a - E b` at the orders `E = 1 + excess`, shape (orders,).
+        """Returns `A = a - r b` at the orders `r = 1 + excess`, shape (orders,).
 
         The likelihood ratio of a 1 is `a / b`, so the divergence is 0 where A is not positive. `B = A +
-        excess` is `E (1 - b) - (1 - a)`.
+        excess` is `r (1 - b) - (1 - a)`.
         """
         return np.asarray(self.gap - excess * self.b)

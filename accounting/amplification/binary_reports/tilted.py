@@ -88,7 +88,7 @@ def tilted_bounds(law: BitLaw, others: int, excess: FloatArray) -> ProfileBounds
     bounds are 1 and 0.
     """
     gained, doubt = law.gained(excess), law.gap + excess * law.b
-    # The differing user's report alone: `a - E b`.
+    # The differing user's report alone: `a - r b`, r the order.
     upper = np.clip(gained + 8 * UNIT_ROUND_OFF * doubt, TINY, 1.0)
     lower = np.zeros_like(excess)
     rows = np.flatnonzero(gained > _LEAST_GAINED * doubt)

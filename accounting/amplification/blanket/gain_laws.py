@@ -1,4 +1,4 @@
-"""Many blanket pairs in arrays, and the law of one user's gain at an order E: `G = (a_j - E b_j)/c_j` with
+"""Many blanket pairs in arrays, and the law of one user's gain at an order r: `G = (a_j - r b_j)/c_j` with
 probability c_j, else 0."""
 
 from __future__ import annotations
