@@ -97,7 +97,7 @@ def _heard(connection: Connection, text: str, values: Any, ask: Callable[[Any, s
     # SQLAlchemy's event listeners are called for these statements too.
     heard = connection.dispatch
     try:
-        with closing(driver.cursor()) as cursor:
+        with closing(_cursor(driver)) as cursor:
             event = (connection, cursor, text, values, None, ask is _changed)
             if heard.before_cursor_execute:
                 heard.before_cursor_execute(*event)
@@ -109,13 +109,20 @@ def _heard(connection: Connection, text: str, values: Any, ask: Callable[[Any, s
         raise _as_sqlalchemy_says(connection, driver, error) from error
 
 
+def _cursor(driver: Any) -> Any:
+    if isinstance(driver, sqlite3.Connection):
+        return driver.cursor()
+    from psycopg.rows import namedtuple_row  # noqa: PLC0415 - SQLite needs no driver of PostgreSQL
+
+    return driver.cursor(row_factory=namedtuple_row)
+
+
 def _fetched(cursor: Any, text: str, values: Mapping[str, Any]) -> list[Any]:
-    how = {} if isinstance(cursor, sqlite3.Cursor) else {"prepare": True}
-    cursor.execute(text, values, **how)
-    if cursor.description is None:
-        return []
-    row = _row(tuple(column[0] for column in cursor.description))
-    return [row(*found) for found in cursor.fetchall()]
+    if not isinstance(cursor, sqlite3.Cursor):
+        fetched: list[Any] = cursor.execute(text, values, prepare=True).fetchall()
+        return fetched
+    row = _row(tuple(column[0] for column in cursor.execute(text, values).description or ()))
+    return [row(*found) for found in cursor]
 
 
 def _changed(cursor: Any, text: str, rows: Sequence[Mapping[str, Any]]) -> int:
