@@ -285,6 +285,12 @@ def server_option(command: Command) -> Command:
     )(command)
 
 
+def asking_options(command: Command) -> Command:
+    """Adds what says which ledger a command asks: `database_url`, `actor` and `server`, as `open_ledger` has
+    them."""
+    return ledger_options(server_option(command))
+
+
 def server_refused(why: str) -> Callable[[Command], Command]:
     """Answers `--server` with why the command asks no server."""
 

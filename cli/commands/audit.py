@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -18,10 +19,9 @@ from shuffle_ledger.cli.options import (
     NO_LEDGER,
     REAL,
     TEXT,
+    asking_options,
     database_options,
-    ledger_options,
     output_options,
-    server_option,
     server_refused,
 )
 from shuffle_ledger.cli.rendering.audit_views import (
@@ -65,8 +65,7 @@ NEW_FILE = click.Path(dir_okay=False, path_type=Path)
     is_flag=True,
     help="Exit with 0 if a bundle is consistent, although no key and no kept heads show who wrote it.",
 )
-@ledger_options
-@server_option
+@asking_options
 @output_options
 def verify_(
     target: str | None,
@@ -76,10 +75,8 @@ def verify_(
     numbers: Numbers,
     precision: float | None,
     allow_unpinned: bool,
-    database_url: str | None,
-    actor: str | None,
-    server: str | None,
     as_json: bool,
+    **where: Any,
 ) -> int:
     """Replay COHORT's chain, or all, and compute numbers again: exits with 6 if anything is wrong.
 
@@ -106,7 +103,7 @@ def verify_(
     if numbers == "none" or precision is not None or allow_unpinned:
         raise click.UsageError("--numbers none, --precision and --allow-unpinned are for bundles")
     cohort = cohort or target
-    opening = open_ledger(server=server, database_url=database_url, actor=actor)
+    opening = open_ledger(**where)
     with opening as ledger, progress_on(sys.stderr) as tell:
         report = ledger.verify(cohort, against=saved, numbers=numbers, progress=tell)
     present(document_of(report), lambda: report_view(report), as_json=as_json)
@@ -114,12 +111,11 @@ def verify_(
 
 
 @click.command("heads")
-@ledger_options
-@server_option
+@asking_options
 @output_options
-def heads_(database_url: str | None, actor: str | None, server: str | None, as_json: bool) -> None:
+def heads_(as_json: bool, **where: Any) -> None:
     """Print the head of every chain. Saved elsewhere, as --json, it shows a later rewriting or shortening."""
-    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+    with open_ledger(**where) as ledger:
         found = ledger.heads()
     present(document_of(found), lambda: heads_table(found["heads"]), as_json=as_json)
 
@@ -143,17 +139,9 @@ def keygen(file: Path, as_json: bool) -> None:
     help="The key that signs, made by `audit keygen`.  [env: SHUFFLE_LEDGER_SIGNING_KEY]",
 )
 @click.option("--output", "-o", type=NEW_FILE, help="Write the checkpoint to this file, to keep elsewhere.")
-@ledger_options
-@server_option
+@asking_options
 @output_options
-def checkpoint(
-    signing_key: Path | None,
-    output: Path | None,
-    database_url: str | None,
-    actor: str | None,
-    server: str | None,
-    as_json: bool,
-) -> None:
+def checkpoint(signing_key: Path | None, output: Path | None, as_json: bool, **where: Any) -> None:
     """Sign the head of every chain. Kept elsewhere, it shows a later rewriting, shortening or restoring."""
     settings = settings_from()
     path = signing_key or settings.signing_key
@@ -162,7 +150,7 @@ def checkpoint(
     key = SigningKey.load(path)
     before = Anchor(path=output) if output and output.exists() else None
     first = output == settings.checkpoint and before is None  # which has nothing to follow
-    with open_ledger(server=server, database_url=database_url, actor=actor, anchored=not first) as ledger:
+    with open_ledger(anchored=not first, **where) as ledger:
         made = sign_standing(ledger.standing(follows=before.read() if before else None), key)
     document = document_of(made.to_json())
     if output is not None:

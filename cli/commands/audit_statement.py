@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, time
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
@@ -20,7 +20,7 @@ from shuffle_ledger.cli.backends.session import settings_from
 from shuffle_ledger.cli.failures import ExitCode, require
 from shuffle_ledger.cli.files.fields import Misread, calendar_date, whole_number
 from shuffle_ledger.cli.files.output_files import checked_place, write_bytes_whole
-from shuffle_ledger.cli.options import FILE, WHOLE, ledger_options, output_options, server_option
+from shuffle_ledger.cli.options import FILE, WHOLE, asking_options, output_options
 from shuffle_ledger.cli.rendering.audit_views import alarm_lines
 from shuffle_ledger.cli.rendering.present import document_of, present
 from shuffle_ledger.cli.rendering.progress import progress_on
@@ -87,8 +87,7 @@ class AsOfType(click.ParamType[AsOf]):
     type=FILE,
     help="The key that signs, made by `audit keygen`.  [env: SHUFFLE_LEDGER_SIGNING_KEY]",
 )
-@ledger_options
-@server_option
+@asking_options
 @output_options
 def statement(
     cohort: str | None,
@@ -100,10 +99,8 @@ def statement(
     output: Path | None,
     bundle: Path | None,
     signing_key: Path | None,
-    database_url: str | None,
-    actor: str | None,
-    server: str | None,
     as_json: bool,
+    **where: Any,
 ) -> int:
     """State what was promised to COHORT's users, and whether it was kept: exits with 6 if unknown.
 
@@ -121,7 +118,7 @@ def statement(
         _check_earlier_head(extends, sequences, cohort)
     names = (cohort,) if cohort is not None else None
     wanted = StatementWanted(cohorts=names, as_of=as_of, since=since, kept=tuple(earlier))
-    opening = open_ledger(server=server, database_url=database_url, actor=actor)
+    opening = open_ledger(**where)
     with opening as ledger, progress_on(sys.stderr) as tell:
         checkpoint = sign_standing(ledger.standing(follows=None), key) if key is not None else None
         made = ledger.statement(wanted, checkpoint=checkpoint, progress=tell)

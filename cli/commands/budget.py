@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
+from typing import Any
 
 import click
 from rich.table import Table
@@ -10,14 +11,7 @@ from rich.table import Table
 from shuffle_ledger.accounting import AccountsReading
 from shuffle_ledger.cli.backends.database import open_ledger
 from shuffle_ledger.cli.commands.plan_slots import slot_facts
-from shuffle_ledger.cli.options import (
-    DATE,
-    check_watch,
-    ledger_options,
-    output_options,
-    server_option,
-    watch_option,
-)
+from shuffle_ledger.cli.options import DATE, asking_options, check_watch, output_options, watch_option
 from shuffle_ledger.cli.rendering.present import (
     Bar,
     document_of,
@@ -43,21 +37,12 @@ from shuffle_ledger.ledger.reports import (
 @click.argument("cohort")
 @click.option("--on", type=DATE, metavar="DATE", help="A day of collection, UTC; without it, today.")
 @watch_option
-@ledger_options
-@server_option
+@asking_options
 @output_options
-def budget(
-    cohort: str,
-    on: date | None,
-    watch: float | None,
-    database_url: str | None,
-    actor: str | None,
-    server: str | None,
-    as_json: bool,
-) -> None:
+def budget(cohort: str, on: date | None, watch: float | None, as_json: bool, **where: Any) -> None:
     """Show what each budget of COHORT may spend, has spent and has left, and when it renews."""
     check_watch(watch, as_json=as_json)
-    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+    with open_ledger(**where) as ledger:
 
         def show() -> None:
             statement = ledger.budget(cohort, on=on)

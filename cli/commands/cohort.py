@@ -20,9 +20,8 @@ from shuffle_ledger.cli.options import (
     REAL,
     TEXT,
     WHOLE,
-    ledger_options,
+    asking_options,
     output_options,
-    server_option,
     server_refused,
     yes_option,
 )
@@ -137,8 +136,7 @@ from shuffle_ledger.ledger.values import (
     " adaptive only; it never changes.",
 )
 @yes_option
-@ledger_options
-@server_option
+@asking_options
 @output_options
 def open_(
     name: str,
@@ -192,23 +190,14 @@ def plan_(file: Path, epsilon: float, delta: float, as_json: bool) -> None:
 @click.argument("name")
 @click.option("--epsilon", type=REAL, metavar="E", required=True, help="The budget's epsilon from now on.")
 @click.option("--reason", type=TEXT, metavar="TEXT", required=True, help="Why, for the record.")
-@ledger_options
-@server_option
+@asking_options
 @output_options
-def budget_(
-    name: str,
-    epsilon: float,
-    reason: str,
-    database_url: str | None,
-    actor: str | None,
-    server: str | None,
-    as_json: bool,
-) -> int:
+def budget_(name: str, epsilon: float, reason: str, as_json: bool, **where: Any) -> int:
     """Change the budget of the cohort NAME, by an entry that says who did it and why.
 
     Exits with 3 if the cohort is overspent after it.
     """
-    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+    with open_ledger(**where) as ledger:
         changed = _changed(ledger, name, epsilon=epsilon, reason=reason)
     present(document_of(changed), lambda: cohort_facts(changed), as_json=as_json)
     if changed.status != "overspent":
@@ -230,24 +219,22 @@ def _changed(ledger: Ledger, name: str, *, epsilon: float, reason: str) -> Cohor
 
 
 @click.command("list")
-@ledger_options
-@server_option
+@asking_options
 @output_options
-def list_(database_url: str | None, actor: str | None, server: str | None, as_json: bool) -> None:
+def list_(as_json: bool, **where: Any) -> None:
     """List every cohort, with what is used and left of each promise, and when it renews."""
-    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+    with open_ledger(**where) as ledger:
         cohorts = ledger.cohorts()
     present(document_of(cohorts), lambda: cohort_table(cohorts), as_json=as_json)
 
 
 @click.command()
 @click.argument("name")
-@ledger_options
-@server_option
+@asking_options
 @output_options
-def show(name: str, database_url: str | None, actor: str | None, server: str | None, as_json: bool) -> None:
+def show(name: str, as_json: bool, **where: Any) -> None:
     """Show the cohort NAME."""
-    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+    with open_ledger(**where) as ledger:
         found = ledger.cohort(name)
     present(document_of(found), lambda: cohort_facts(found, found.slots), as_json=as_json)
 

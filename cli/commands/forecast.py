@@ -16,12 +16,11 @@ from shuffle_ledger.cli.backends.session import settings_from
 from shuffle_ledger.cli.options import (
     DATE,
     WHOLE,
+    asking_options,
     audience_option,
-    ledger_options,
     names_given,
     optional_round_options,
     output_options,
-    server_option,
     team_option,
 )
 from shuffle_ledger.cli.rendering.present import document_of, facts, lower, present, shown
@@ -47,8 +46,7 @@ from shuffle_ledger.ledger.reports import (
 @click.option("--until", type=DATE, metavar="DATE", help="The schedule's last day: is it reached?")
 @click.option("--from", "first_on", type=DATE, metavar="DATE", help="Its first day (default: today, UTC).")
 @team_option
-@ledger_options
-@server_option
+@asking_options
 @output_options
 def forecast(
     cohort: str | None,

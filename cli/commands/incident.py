@@ -14,12 +14,11 @@ from shuffle_ledger.cli.commands.round_views import decision_facts
 from shuffle_ledger.cli.files.fields import round_from_fields
 from shuffle_ledger.cli.options import (
     MOMENT,
+    asking_options,
     changed_round_options,
     days_options,
     dry_run_option,
-    ledger_options,
     output_options,
-    server_option,
 )
 from shuffle_ledger.cli.rendering.present import present_decision
 from shuffle_ledger.ledger.values import ReleaseTimes, decision_document
@@ -41,8 +40,7 @@ from shuffle_ledger.ledger.values import ReleaseTimes, decision_document
 @click.option("--released-before", type=MOMENT, metavar="T", help="You attest that it was released earlier.")
 @click.option("--reason", metavar="TEXT", required=True, help="How it came about.")
 @dry_run_option
-@ledger_options
-@server_option
+@asking_options
 @output_options
 def record_(
     cohort: str,

@@ -18,10 +18,9 @@ from shuffle_ledger.cli.options import (
     FILE,
     NO_LEDGER,
     TEXT,
+    asking_options,
     database_options,
-    ledger_options,
     output_options,
-    server_option,
     server_refused,
 )
 from shuffle_ledger.cli.rendering.present import document_of, facts, present
@@ -41,8 +40,7 @@ _OUTPUT = click.option("--output", "-o", type=NEW_FILE, metavar="FILE", help="Wr
 @click.argument("round_id", metavar="ID")
 @RELEASER
 @_OUTPUT
-@ledger_options
-@server_option
+@asking_options
 @output_options
 def issue_(round_id: str, releaser: str | None, output: Path | None, as_json: bool, **where: Any) -> None:
     """Sign the permit of the admitted round ID. Asked again, it is the same permit."""
@@ -71,8 +69,7 @@ def permit_facts(issued: IssuedPermit, output: Path | None) -> Table:
 
 @click.command("keys")
 @_OUTPUT
-@ledger_options
-@server_option
+@asking_options
 @output_options
 def keys_(output: Path | None, as_json: bool, **where: Any) -> None:
     """Print the public keys of permits, retired ones included, as a JWK set for gates."""
@@ -86,8 +83,7 @@ def keys_(output: Path | None, as_json: bool, **where: Any) -> None:
 
 @click.command("revoked")
 @_OUTPUT
-@ledger_options
-@server_option
+@asking_options
 @output_options
 def revoked_(output: Path | None, as_json: bool, **where: Any) -> None:
     """Print the signed list of permits that count no more, which is good for an hour."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import click
 from rich.table import Table
 
 from shuffle_ledger.accounting import lower_text, upper_text
 from shuffle_ledger.cli.backends.database import open_ledger
-from shuffle_ledger.cli.options import REAL, TEXT, ledger_options, output_options, server_option
+from shuffle_ledger.cli.options import REAL, TEXT, asking_options, output_options
 from shuffle_ledger.cli.rendering.present import document_of, present, shown
 from shuffle_ledger.ledger.decisions import QuotaReading
 
@@ -21,18 +22,10 @@ _WHOLE = 1.0  # the shares of all teams together, beyond which not all can use t
 @click.option("--team", type=TEXT, metavar="TEAM", help="Set the quota of this team.")
 @click.option("--epsilon", type=REAL, metavar="E", help="The team's quota from now on.")
 @click.option("--reason", type=TEXT, metavar="TEXT", help="Why, for the record.")
-@ledger_options
-@server_option
+@asking_options
 @output_options
 def quota_(
-    name: str,
-    team: str | None,
-    epsilon: float | None,
-    reason: str | None,
-    database_url: str | None,
-    actor: str | None,
-    server: str | None,
-    as_json: bool,
+    name: str, team: str | None, epsilon: float | None, reason: str | None, as_json: bool, **where: Any
 ) -> None:
     """List the quotas that teams have in the cohort NAME, or set that of --team.
 
@@ -42,7 +35,7 @@ def quota_(
     """
     given = {"--team": team, "--epsilon": epsilon, "--reason": reason}
     missing = [option for option, value in given.items() if value is None]
-    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+    with open_ledger(**where) as ledger:
         if team is not None and epsilon is not None and reason is not None:
             ledger.set_quota(name, team=team, epsilon=epsilon, reason=reason)
         elif len(missing) != len(given):

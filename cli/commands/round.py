@@ -18,6 +18,7 @@ from shuffle_ledger.cli.files.output_files import checked_place
 from shuffle_ledger.cli.options import (
     FILE,
     WHOLE,
+    asking_options,
     audience_option,
     broker_option,
     changed_round_options,
@@ -64,8 +65,7 @@ from shuffle_ledger.ledger.values import (
 @click.option("--use-case", metavar="TEXT", help="As registered, with --id.")
 @click.option("--check", is_flag=True, help="Exit as `round register` would: with 3 if it would be refused.")
 @team_option
-@ledger_options
-@server_option
+@asking_options
 @output_options
 def quote_(
     cohort: str | None,
@@ -76,10 +76,8 @@ def quote_(
     use_case: str | None,
     check: bool,
     team: str | None,
-    database_url: str | None,
-    actor: str | None,
-    server: str | None,
     as_json: bool,
+    **where: Any,
 ) -> int:
     """Say what would be decided about a round of COHORT, or of --audience. Leaves no trace.
 
@@ -90,7 +88,7 @@ def quote_(
         raise click.UsageError("--use-case is compared with that of --id, which is not given")
     named = names_given(cohort, audience)
     more: dict[str, Any] = {**days, "use_case": use_case}
-    with open_ledger(server=server, database_url=database_url, actor=actor, team=team) as ledger:
+    with open_ledger(team=team, **where) as ledger:
         names = [named] if audience is None else ledger.audience(named, round_id=round_id)
         request = request_of(names, described, round_id=round_id or "quote", **more)
         answer = _price(ledger, request, is_named=round_id is not None)
@@ -185,8 +183,7 @@ def register_(
 @click.option("--receipt", type=FILE, help="The gate's receipt, which says the round and the number.")
 @click.option("--yes", is_flag=True, help="Ask nothing: far fewer reports than declared are meant.")
 @dry_run_option
-@ledger_options
-@server_option
+@asking_options
 @output_options
 def settle_(
     round_id: str | None,
@@ -227,8 +224,7 @@ def settle_(
     "--reason", metavar="TEXT", required=True, help="Your attestation that nothing was released, and why."
 )
 @dry_run_option
-@ledger_options
-@server_option
+@asking_options
 @output_options
 def void_(round_id: str, reason: str, dry_run: bool, as_json: bool, **where: Any) -> None:
     """Close the round ID as one of which nothing was or will be released, and give back what it reserved."""
@@ -241,8 +237,7 @@ def void_(round_id: str, reason: str, dry_run: bool, as_json: bool, **where: Any
 @click.option("--not-sampled", is_flag=True, help="The reports came from no sample, and no coin decided.")
 @click.option("--reason", metavar="TEXT", required=True, help="Why it is told now.")
 @dry_run_option
-@ledger_options
-@server_option
+@asking_options
 @output_options
 def correct_(
     round_id: str,
@@ -270,14 +265,11 @@ def correct_(
 
 @click.command("show")
 @click.argument("round_id", metavar="ID")
-@ledger_options
-@server_option
+@asking_options
 @output_options
-def show_(
-    round_id: str, database_url: str | None, actor: str | None, server: str | None, as_json: bool
-) -> None:
+def show_(round_id: str, as_json: bool, **where: Any) -> None:
     """Show the round ID and all that has happened to it."""
-    with open_ledger(server=server, database_url=database_url, actor=actor) as ledger:
+    with open_ledger(**where) as ledger:
         record = ledger.round(round_id)
     present(record_document(record), lambda: record_facts(record), as_json=as_json)
 

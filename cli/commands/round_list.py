@@ -12,7 +12,7 @@ from rich.table import Table
 from shuffle_ledger.cli.backends.database import open_ledger
 from shuffle_ledger.cli.files.fields import REGISTRATION_FIELDS
 from shuffle_ledger.cli.files.round_tables import IMPORT_COLUMNS, csv_text, round_cells
-from shuffle_ledger.cli.options import SINCE, ledger_options, output_options, server_option
+from shuffle_ledger.cli.options import SINCE, asking_options, output_options
 from shuffle_ledger.cli.rendering.present import coloured, document_of, present, shown
 from shuffle_ledger.ledger.reports import STATES, ListedRound
 
@@ -32,8 +32,7 @@ _MORE_COLUMNS = (
     is_flag=True,
     help="Print CSV: the columns of an import, and more. A text that begins as a formula stays as it is.",
 )
-@ledger_options
-@server_option
+@asking_options
 @output_options
 def list_(
     cohort: str, outcome: Any, since: datetime | None, as_csv: bool, as_json: bool, **where: Any
