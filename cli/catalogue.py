@@ -41,7 +41,10 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
         "quota:quota_",
         "List the quotas that teams have in the cohort NAME, or set that of --team.",
     ),
-    "cohort list": ("cohort:list_", "List every cohort."),
+    "cohort list": (
+        "cohort:list_",
+        "List every cohort, with what is used and left of each promise, and when it renews.",
+    ),
     "cohort show": ("cohort:show", "Show the cohort NAME."),
     "round": (None, "Quote, register, list, settle, void, correct and import rounds."),
     "round quote": (
