@@ -285,30 +285,18 @@ class _ListedOutcomes:
         self.limit = limit
         self._known: OrderedDict[tuple[int, int, int], Outcomes | None] = OrderedDict()
         self._size = 0
-        self._beyond: dict[tuple[int, int], bool] = {}
 
     def of(self, pairs: Pairs, place: int, honest: int) -> Outcomes | None:
         """Returns the outcomes of the pair at a position, None if there are too many."""
         key = (id(pairs), place, honest)
         if key not in self._known:
-            found = None
-            if not self._is_beyond(pairs, place, honest):
-                found = enumerate_outcomes(pairs[place], honest, limit=self.limit)
+            found = enumerate_outcomes(pairs[place], honest, limit=self.limit)
             self._size += 0 if found is None else found.p.size
             while self._size > _OUTCOMES_KEPT and self._known:
                 _, oldest = self._known.popitem(last=False)
                 self._size -= 0 if oldest is None else oldest.p.size
             self._known[key] = found
         return self._known[key]
-
-    def _is_beyond(self, pairs: Pairs, place: int, honest: int) -> bool:
-        """Returns whether the pair is known, without listing, to have too many outcomes."""
-        if not pairs.is_whole(place):
-            return False
-        key = (id(pairs), honest)
-        if key not in self._beyond:
-            self._beyond[key] = not is_countable(pairs[place], honest, limit=self.limit)
-        return self._beyond[key]
 
 
 def directions(pairs: Sequence[Decomposition]) -> Pairs:

@@ -255,11 +255,6 @@ class Pairs(Sequence[Decomposition]):
     def __getitem__(self, place: int) -> Decomposition:  # type: ignore[override]  # places, not slices
         """Returns the decomposition of the pair at a position."""
 
-    def is_whole(self, place: int) -> bool:
-        """Returns whether none of the pair's components were joined, while all pairs have the same masses c.
-        Such pairs have equally many outcomes. Returns False if the answer is not known cheaply."""
-        return False
-
     @functools.cached_property
     def spread(self) -> FloatArray:
         """Returns about the variance of `(a - b)/c` over the hidden components of every pair, shape

@@ -131,19 +131,6 @@ class TablePairs(Pairs):
         """See `Pairs.components`."""
         return int(self._c.size)
 
-    def is_whole(self, place: int) -> bool:
-        """See `Pairs.is_whole`."""
-        if self._roughly:
-            return False
-        x0, x1 = (int(one[place]) for one in self._ends)
-        ratios = np.sort(self._ratios[x0] + 1j * self._ratios[x1])
-        return bool(np.all(ratios[1:] != ratios[:-1]))
-
-    @functools.cached_property
-    def _ratios(self) -> FloatArray:
-        """Returns probabilities divided by the masses c, shape (inputs, outputs)."""
-        return np.asarray(self._rows / self._c)
-
     def masses(self, which: IndexArray) -> PairMasses:
         """See `Pairs.masses`."""
         first, second = (one[which] for one in self._ends)
