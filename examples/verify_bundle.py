@@ -74,8 +74,8 @@ class Budget:
     `amounts` of a charge and of a total are one list: variances, divergences, certain loss, slack, local.
     """
 
-    def __init__(self, opening, opened_at):
-        """Takes the body of the opening, and when its cohort was opened, if that is known."""
+    def __init__(self, opening, opened_at, before):
+        """Takes an opening, when its cohort was opened, if that is known, and the budget that it replaces."""
         self.details, self.epsilon, self.opened_at = opening["details"], opening["epsilon_budget"], opened_at
         self.rules, self.limits = self.details["rules"], read(self.details["limits"])
         self.first_limits, filters, slots = self.limits, self.rules.get("filters"), self.rules.get("slots")
@@ -92,6 +92,9 @@ class Budget:
         self.nothing |= dict.fromkeys(("is_corrected", "is_incident", "is_counted"), False)
         self.charges, self.open, self.is_overspent, self.is_frozen = {}, set(), False, False
         parts = [name for name in ("quota", "period") if name in self.details]
+        self.begins = opening["recorded_at"]
+        require(not before or (not parts and before.begins < self.begins), "it opens a part, or not later")
+        require(not parts or not opened_at or opened_at <= self.begins, "it is of a replaced opening")
         kind = (parts or ["record" if self.epsilon == {"$float": "inf"} else "life"])[0]
         same = (kind, self.details.get("rounds_per_user"), opening["delta_budget"])
         require(same == (self.rules["kind"], self.per_user, self.rules["delta"]), "its rules are of another")
@@ -353,7 +356,7 @@ class Budget:
 
 def read_chain(cohort, data):
     """Returns what is wrong with a chain, the bodies, and its last entry's sequence and digest."""
-    found, bodies, sequence, previous = [], [], 0, bytes(32)
+    found, bodies, sequence, previous, is_used = [], [], 0, bytes(32), False
     if not data.endswith(b"\n"):
         found.append("its last line is not ended")
     for number, line in enumerate(data.split(b"\n")[:-1], start=1):
@@ -373,8 +376,9 @@ def read_chain(cohort, data):
             own = [bodies[-1][name] for name in ("cohort", "sequence", "version")]
             if canonical(own) != canonical([cohort, stated, 1]) or canonical(bodies[-1]) != text:
                 found.append(f"entry {number}: it says that it belongs elsewhere, or is not canonical")
-            if (bodies[-1]["kind"] == "opened") != (number == 1):
-                found.append(f"entry {number}: a chain begins with an opening, and only there")
+            if is_used if bodies[-1]["kind"] == "opened" else number == 1:
+                found.append(f"entry {number}: a chain begins with an opening, and has none once it was used")
+            is_used |= bodies[-1]["kind"] not in ("opened", "budget_changed")
         except (ValueError, KeyError, TypeError):
             found.append(f"entry {number}: its body is not that of an entry")
         sequence, previous = stated, digest
@@ -389,7 +393,7 @@ def decided_again(bodies, opened_at, signed_at):
             moment = body["recorded_at"]  # UTC with microseconds: texts order as moments do
             require(not signed_at or moment <= signed_at, "it was recorded after the heads were signed")
             require(latest <= moment, "it was recorded before the entry before it")
-            budget, latest = budget or Budget(body, opened_at), moment
+            budget, latest = Budget(body, opened_at, budget) if body["kind"] == "opened" else budget, moment
             budget.take(body)
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
             yield f"entry {body['sequence']}: {error or type(error).__name__}; nothing after it was decided"
@@ -492,8 +496,9 @@ def problems(path, remarks):
     if broken:  # nothing follows from entries that are not what was recorded
         return
     for cohort, bodies in chains.items():
-        origin = bodies[0]["details"].get("period", {}).get("of", cohort)
-        opened_at = chains[origin][0]["recorded_at"] if origin in chains else None
+        part = bodies[0]["details"].get("period", bodies[0]["details"].get("quota", {}))
+        openings = [body for body in chains.get(part.get("of", cohort), []) if body["kind"] == "opened"]
+        opened_at = openings[-1]["recorded_at"] if openings else None
         for what in decided_again(bodies, opened_at, signed.get("created_at")):
             yield f"chain of {cohort}: {what}"
     yield from disagreements(chains, remarks)

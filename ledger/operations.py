@@ -275,7 +275,9 @@ _SIGNED = (InvalidValue, BadSignature, DoesNotExtend)
 # fmt: off
 OPEN_COHORT = Operation(
     "cohorts_open", "POST /v1/cohorts", MANAGE, cohorts.OpenCohort.of, Cohort, _OPENED,
-    """Open a cohort with a budget. The same name with the same content changes nothing.
+    """Open a cohort with a budget. The same name with the same content changes nothing. With other content it
+is opened again while nothing was decided about it, no round waits and it has neither periods nor quotas that
+are open: that replaces what was opened. Later it is a conflict.
 
 `409` (`unaccepted_warnings`): its values are unusual; `accept_warnings` says that they are meant.""",
     status=201, long=True,
@@ -287,7 +289,7 @@ promise, and when it renews.""",
 )
 SHOW_COHORT = Operation(
     "cohorts_show", "GET /v1/cohorts/{cohort}", READ, cohorts.OfCohort, ShownCohort, _NAMED,
-    "Show a cohort, with the slots of its plan and how many of each are taken.",
+    "Show a cohort, with how often it was opened, the slots of its plan and how many of each are taken.",
 )
 SHOW_BUDGET = Operation(
     "cohorts_show_budget", "GET /v1/cohorts/{cohort}/budget", READ,

@@ -155,7 +155,8 @@ def open_(
 
     --life, --per and --rolling each begin a budget; --epsilon, --delta and --local-budget belong to the last
     of them: --per year --epsilon 1 --delta 1e-9. Years and weeks are those of the calendar, in UTC. The same
-    name with the same content changes nothing.
+    name with the same content changes nothing. With other content it is opened again, while nothing was
+    decided: that replaces what was opened.
 
     An epsilon above 10, a delta of at least 1 divided by the population, and fewer than 100 users need --yes.
     """
@@ -236,7 +237,9 @@ def show(name: str, as_json: bool, **where: Any) -> None:
     """Show the cohort NAME."""
     with open_ledger(**where) as ledger:
         found = ledger.cohort(name)
-    present(document_of(found), lambda: cohort_facts(found, found.slots), as_json=as_json)
+    present(
+        document_of(found), lambda: cohort_facts(found, found.slots, openings=found.openings), as_json=as_json
+    )
 
 
 def _ask(refused: UnacceptedWarnings, *, may_ask: bool) -> None:
@@ -285,8 +288,9 @@ def _labels(given: Sequence[str]) -> dict[str, str]:
     return labels
 
 
-def cohort_facts(found: Cohort, slots: Sequence[SlotReading] = ()) -> Table:
+def cohort_facts(found: Cohort, slots: Sequence[SlotReading] = (), *, openings: int = 1) -> Table:
     """Returns a cohort's table for people."""
+    again = {"openings": f"{openings}: the last one is in force"} if openings > 1 else {}
     labels = ", ".join(f"{name}={value}" for name, value in found.labels.items())
     return facts(
         f"Cohort {found.name}",
@@ -301,6 +305,7 @@ def cohort_facts(found: Cohort, slots: Sequence[SlotReading] = ()) -> Table:
             **_part_facts(found),
             **_limit_facts(found),
             "opened at": found.opened_at.isoformat(timespec="seconds") if found.opened_at else None,
+            **again,
             **slot_facts(slots),
         },
     )

@@ -100,7 +100,7 @@ class Overview:
         unknown = dict([each for each in seen if each[0] not in found][:COMPUTED_AT_ONCE])
         if unknown:
             ends = time.monotonic() + seconds
-            self._store.remember_first_bodies(list(unknown))
+            self._store.remember_openings(list(unknown))
             for view in self._store.views(list(unknown)):
                 name, outline = view.cohort.name, unknown[view.cohort.name]
                 if view.head_sequence == outline.sequence:  # else the next page has its next outline

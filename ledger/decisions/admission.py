@@ -37,6 +37,7 @@ from shuffle_ledger.ledger.errors import (
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX, CohortView, EntryDraft, NewRound, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import (
+    Cohort,
     Outcome,
     Pending,
     RoundRequest,
@@ -71,12 +72,12 @@ def register(store: Store, request: RoundRequest, *, actor: str) -> Pending | Ou
 
 def register_placed(store: Store, request: RoundRequest, actor: str) -> Pending | Outcome:
     """Register a request with its periods, whose chains are open; as `register`."""
-    if len(request.cohorts) > 1 or store.has_windows(request.cohorts):
-        decide.check_request(request, store.cohorts_named(request.cohorts))
-    else:
-        decide.check_sizes(request.round, store.population(request.cohorts))
-    stored = store.insert_round(request, actor=actor)
-    return present_answer(store, stored)
+
+    def check(cohorts: Sequence[Cohort]) -> None:
+        store.check_same(cohorts)
+        decide.check_request(request, cohorts)
+
+    return present_answer(store, store.insert_round(request, actor=actor, check=check))
 
 
 def admit(store: Store, accountant: Accountant, round_id: str, *, redelivered: bool = False) -> Outcome:

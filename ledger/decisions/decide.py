@@ -12,6 +12,7 @@ from shuffle_ledger.accounting import (
     ShuffledRound,
 )
 from shuffle_ledger.ledger import loss_cache
+from shuffle_ledger.ledger.decisions.descriptions import check_sizes
 from shuffle_ledger.ledger.decisions.refusals import (
     Refusal,
     refusal_by_slots,
@@ -33,7 +34,6 @@ from shuffle_ledger.ledger.values.requests import (
     Cohort,
     RefusalReason,
     RoundRequest,
-    checked_reports,
 )
 
 
@@ -253,16 +253,3 @@ def _check_quotas(request: RoundRequest, quotas: Sequence[Cohort]) -> None:
         if quota is None or quota.cohort not in request.members or quota.team != request.team:
             expected = f"quotas of team {request.team!r} in the round's cohorts"
             raise InvalidValue(field="quotas", value=cohort.name, expected=expected)
-
-
-def check_sizes(described: ShuffledRound, population: int, *, cohorts: int = 1) -> None:
-    """Raise InvalidValue if a round has more reports, or a larger population to sample, than its cohorts."""
-    checked_reports(
-        described.reports,
-        field="reports",
-        population=population,
-        cohorts=cohorts,
-        per_user=described.reports_per_user,
-    )
-    if described.sampled_from is not None:
-        checked_reports(described.sampled_from, field="sampled_from", population=population, cohorts=cohorts)

@@ -12,7 +12,7 @@ from shuffle_ledger.accounting import InvalidParameter, LocalGaussian, ShuffledR
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.gone_names import gone_sentence
 from shuffle_ledger.ledger.policies.base import IN_CLEAR
-from shuffle_ledger.ledger.values.requests import RoundRecord, Settled, one_randomizer
+from shuffle_ledger.ledger.values.requests import RoundRecord, Settled, checked_reports, one_randomizer
 from shuffle_ledger.ledger.values.texts import POPULATION_MAX
 
 
@@ -31,6 +31,19 @@ def with_reports(declared: ShuffledRound, reports: int) -> ShuffledRound:
         return ShuffledRound.from_mapping(declared.to_mapping() | changes)
     except InvalidParameter:
         return alone(declared)
+
+
+def check_sizes(described: ShuffledRound, population: int, *, cohorts: int = 1) -> None:
+    """Raise InvalidValue if a round has more reports, or a larger population to sample, than its cohorts."""
+    checked_reports(
+        described.reports,
+        field="reports",
+        population=population,
+        cohorts=cohorts,
+        per_user=described.reports_per_user,
+    )
+    if described.sampled_from is not None:
+        checked_reports(described.sampled_from, field="sampled_from", population=population, cohorts=cohorts)
 
 
 def described_otherwise(described: ShuffledRound, changes: Mapping[str, object]) -> ShuffledRound:

@@ -10,7 +10,7 @@ from typing import Any
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound
 from shuffle_ledger.ledger.decisions import optimistic_append
-from shuffle_ledger.ledger.decisions.decide import check_sizes
+from shuffle_ledger.ledger.decisions.descriptions import check_sizes
 from shuffle_ledger.ledger.decisions.outcomes import cohorts_of
 from shuffle_ledger.ledger.decisions.restatements import Restatement, answer_of, first_draft, restated
 from shuffle_ledger.ledger.decisions.steps import NewRoundRequest

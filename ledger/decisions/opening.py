@@ -1,4 +1,7 @@
-"""Opening cohorts, with the rules of their policy."""
+"""Opening cohorts, with the rules of their policy, and opening them again while nothing was decided.
+
+What was released before the opening in force must not choose it: docs/adaptivity.md, section 4.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,19 @@ from shuffle_ledger.accounting import (
     Accountant,
     ShuffledRound,
 )
-from shuffle_ledger.ledger.decisions.decide import check_sizes
-from shuffle_ledger.ledger.errors import InvalidValue, UnacceptedWarnings
+from shuffle_ledger.ledger import machine
+from shuffle_ledger.ledger.decisions import optimistic_append
+from shuffle_ledger.ledger.decisions.descriptions import check_sizes
+from shuffle_ledger.ledger.errors import InvalidValue, OtherContent, UnacceptedWarnings
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.policy import BudgetPolicy
 from shuffle_ledger.ledger.policies.registry import LossSource
-from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft
+from shuffle_ledger.ledger.storage.store import Store, opening_details
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.audiences import check_selectable
-from shuffle_ledger.ledger.values.differences import other_content
-from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE
+from shuffle_ledger.ledger.values.differences import check_same, is_same, other_content
+from shuffle_ledger.ledger.values.entries import EntryKind, Spending
 from shuffle_ledger.ledger.values.requests import (
     POLICY_PLAN,
     Cohort,
@@ -43,6 +49,10 @@ def open_cohort(
 ) -> Cohort:
     """Open a cohort, or return it if it was opened with the same parameters; see `Opening` for them.
 
+    A cohort with other parameters is opened again, while nothing was decided about it and no incident
+    recorded, no round waits, and it has neither periods nor quotas with chains: one more entry replaces what
+    was opened, and incidents are judged by its time.
+
     With `plan`, how many rounds of each kind are declared, and an accountant that composes them. Policy
     `plan` admits these alone; under policy `adaptive` they have 3/4 of delta, and filters the rest.
     Policy `adaptive` may have `approximate_share`, the part of delta that is set aside for rounds that are
@@ -51,20 +61,36 @@ def open_cohort(
     Raises:
         InvalidValue, InvalidParameter: a parameter cannot be one; names the field.
         BeyondBudget: the plan costs more than the budget; nothing was opened.
-        Conflict: the name is taken by a cohort with other parameters, another plan or another share.
+        Conflict: the name is taken by a cohort with other parameters, another plan or another share, which
+            cannot be opened again.
+        TryAgain: others wrote to the cohort first every time.
         AccountingError: the plan cannot be composed.
     """
     cohort = cohort_from_opening(**opening)
     checked_new_name("name", cohort.name)
     actor = checked_text("actor", actor)
-    if not store.cohorts(only=[cohort.name]):
+    is_new = not store.cohorts(only=[cohort.name])
+    if is_new:
         check_new_cohort(cohort)
     policy = _policy(store, cohort, plan, accountant, approximate_share=approximate_share)
     rules = policy.opening()
-    opened = store.open_cohort(cohort, actor=actor, numerical_policy=NUMERICAL_POLICY, rules=rules)
-    stored = store.entry(opened.name, FIRST_SEQUENCE).content().details["rules"]
-    _check_rules(opened.name, stored, canonical.decode(canonical.encode(rules["rules"])))
-    return opened
+    if is_new:
+        opened = store.open_cohort(cohort, actor=actor, numerical_policy=NUMERICAL_POLICY, rules=rules)
+        _check_rules(store, opened, rules)
+        return opened
+
+    def again(view: CohortView) -> EntryDraft | Cohort:
+        try:
+            check_same(view.cohort, cohort)
+            _check_rules(store, view.cohort, rules)
+        except OtherContent as error:
+            if (why := _not_again(store, view)) is not None:
+                raise OtherContent(f"{error}; {why}", differences=error.differences) from error
+            return _opening_again(cohort, rules, actor)
+        return view.cohort
+
+    found = optimistic_append.append(store, cohort.name, again)
+    return found if isinstance(found, Cohort) else store.cohort(cohort.name)
 
 
 def check_new_cohort(cohort: Cohort) -> None:
@@ -102,8 +128,36 @@ def _counts_of(slots: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     return {f"{one.describe()}, {one.reports:,} reports": count for one, count in kinds}
 
 
-def _check_rules(name: str, stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Raise Conflict if a cohort was opened with another plan or another share for approximate rounds."""
+def _opening_again(cohort: Cohort, rules: Mapping[str, Any], actor: str) -> EntryDraft:
+    return EntryDraft(
+        kind=EntryKind.OPENED,
+        round_id=None,
+        actor=actor,
+        numerical_policy=NUMERICAL_POLICY,
+        spent=Spending.nothing(cohort.delta_budget),
+        details=opening_details(cohort, rules),
+        epsilon_budget=cohort.epsilon_budget,
+        opens=cohort,
+    )
+
+
+def _not_again(store: Store, view: CohortView) -> str | None:
+    """Return why a cohort cannot be opened again, by its own chain; None: it can."""
+    if view.cohort.parent is not None:
+        return f"it is a part of cohort {view.cohort.parent!r}, with which it is opened"
+    if view.cohort.status != "open":
+        return f"it is {view.cohort.status}, and is not opened again"
+    if machine.may_open_again(registry.policy_of(store, view).state(view)):
+        return None
+    return "rounds of it were decided or recorded, so it is not opened again"
+
+
+def _check_rules(store: Store, cohort: Cohort, rules: Mapping[str, Any]) -> None:
+    """Raise OtherContent if a cohort has another plan than some rules, or another share for approximate
+    rounds."""
+    name = cohort.name
+    stored = canonical.decode(store.opening(cohort))["details"]["rules"]
+    given = canonical.decode(canonical.encode(rules["rules"]))
     slots = [rules.get("slots", {}).get("kinds", []) for rules in (stored, given)]
     if slots[0] != slots[1]:
         raise other_content(f"cohort {name!r} exists with another plan", *map(_counts_of, slots))
@@ -114,12 +168,16 @@ def _check_rules(name: str, stored: Mapping[str, Any], given: Mapping[str, Any])
 
 
 def check_opening(store: Store, cohort: Cohort) -> None:
-    """Raise UnacceptedWarnings for a cohort with unusual parameters, unless its name is open already: then
-    opening it again changes nothing, or is a conflict.
+    """Raise UnacceptedWarnings for a cohort with unusual parameters, unless it is open with the same ones, or
+    cannot be opened again: that is a conflict.
     """
     warnings = opening_warnings(cohort)
-    if warnings and not store.cohorts(only=[cohort.name]):
-        raise UnacceptedWarnings(cohort.name, warnings)
+    if not warnings:
+        return
+    for stored in store.cohorts(only=[cohort.name]):
+        if is_same(stored, cohort) or store.has_decided(cohort.name):
+            return
+    raise UnacceptedWarnings(cohort.name, warnings)
 
 
 def _policy(

@@ -117,9 +117,9 @@ def _open(store: Store, parent: Cohort, quota: Quota, epsilon: float, *, reason:
         policy=POLICY_ADAPTIVE,
         quota=quota,
     )
-    share = registry.approximate_share_of(store.first_body(parent.name))
+    share = registry.approximate_share_of(store.opening(parent))
     rules = {"reason": reason, **registry.policy_for(cohort, approximate_share=share).opening()}
-    store.open_cohort(cohort, actor=actor, numerical_policy=NUMERICAL_POLICY, rules=rules)
+    store.open_cohorts([(cohort, rules)], actor=actor, numerical_policy=NUMERICAL_POLICY, parents=[parent])
 
 
 def _reading(store: Store, parent: Cohort, quota: Quota) -> QuotaReading:

@@ -16,8 +16,8 @@ from typing import Any, Final, TypeVar
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
 from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.decisions import optimistic_append
-from shuffle_ledger.ledger.decisions.decide import check_sizes
 from shuffle_ledger.ledger.decisions.descriptions import (
+    check_sizes,
     described_now,
     described_otherwise,
     local_kind,

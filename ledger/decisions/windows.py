@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY
 from shuffle_ledger.ledger.decisions import optimistic_append
+from shuffle_ledger.ledger.decisions.descriptions import check_sizes
 from shuffle_ledger.ledger.decisions.freezing import freezing, loss_of
-from shuffle_ledger.ledger.errors import InvalidValue, NotFound
+from shuffle_ledger.ledger.errors import InvalidValue, NotFound, TryAgain
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft
 from shuffle_ledger.ledger.storage.store import Store, opening_body
@@ -139,8 +140,10 @@ def open_periods(store: Store, request: RoundRequest, *, actor: str) -> None:
     cohorts = store.cohorts_named(request.members)
     missing = _missing(store, request, cohorts)
     if missing:
-        given = [(cohort, _policy_for(store, cohort).opening()) for cohort in missing]
-        store.open_cohorts(given, actor=actor, numerical_policy=NUMERICAL_POLICY)
+        # A cohort that has a chain of a period is not opened again: none is opened for a round that it lacks.
+        check_sizes(request.round, sum(each.population for each in cohorts), cohorts=len(cohorts))
+        given = [(each, _policy_for(store, each, cohorts).opening()) for each in missing]
+        store.open_cohorts(given, actor=actor, numerical_policy=NUMERICAL_POLICY, parents=cohorts)
     for cohort in cohorts:
         if (said := loss_of(store, cohort)) is None:
             continue
@@ -163,9 +166,10 @@ def views_of(store: Store, request: RoundRequest) -> list[CohortView]:
     there = [name for name in request.cohorts if name not in missing]
     found = {view.cohort.name: view for view in store.views(there)}
     store.check_anchor()  # now: the connection may have been opened for this
+    store.check_same([view.cohort for view in found.values()])
     at = max(view.at for view in found.values())
     return [
-        found[name] if name in found else _unopened(store, missing[name], at, of_lost=lost)
+        found[name] if name in found else _unopened(store, missing[name], cohorts, at, of_lost=lost)
         for name in request.cohorts
     ]
 
@@ -188,7 +192,8 @@ def views_on(store: Store, view: CohortView, day: date) -> list[CohortView]:
     there = {each.cohort.name: each for each in store.views(sorted(known))} if known else {}
     lost = {view.cohort.name} if found and loss_of(store, view.cohort) is not None else set()
     return [
-        there.get(period.name) or _unopened(store, _as_cohort(view.cohort, period), view.at, of_lost=lost)
+        there.get(period.name)
+        or _unopened(store, _as_cohort(view.cohort, period), [view.cohort], view.at, of_lost=lost)
         for period in found
     ]
 
@@ -206,7 +211,7 @@ def views_booked(store: Store, view: CohortView, day: date) -> list[CohortView]:
 def empty_view(store: Store, view: CohortView, window: Window) -> CohortView:
     """Return the view of a period of a window in which nothing was collected; leaves no trace."""
     period = next(window.periods(view.cohort.name, view.at.date(), view.at.date()))
-    return _unopened(store, _as_cohort(view.cohort, period), view.at)
+    return _unopened(store, _as_cohort(view.cohort, period), [view.cohort], view.at)
 
 
 def _freeze(store: Store, period: str, said: Mapping[str, Any], *, actor: str) -> None:
@@ -222,12 +227,10 @@ def _missing(store: Store, request: RoundRequest, cohorts: Sequence[Cohort]) -> 
     if not request.windows:
         return []
     known = {cohort.name for cohort in store.cohorts(only=request.windows)}
-    return [
-        _as_cohort(cohort, period)
-        for cohort in cohorts
-        for period in cohort.periods(request)
-        if period.name in request.windows and period.name not in known
-    ]
+    periods = {period.name: (cohort, period) for cohort in cohorts for period in cohort.periods(request)}
+    if not set(request.windows) <= set(period_names(request, cohorts)):
+        raise TryAgain(f"cohort {request.cohort!r} was opened again meanwhile; ask the same again")
+    return [_as_cohort(*periods[name]) for name in request.windows if name not in known]
 
 
 def _as_cohort(cohort: Cohort, period: Period) -> Cohort:
@@ -243,15 +246,19 @@ def _as_cohort(cohort: Cohort, period: Period) -> Cohort:
     )
 
 
-def _policy_for(store: Store, period: Cohort) -> registry.BudgetPolicy:
-    """Return the policy that a period is opened with: with the share for approximate rounds of its cohort."""
-    opening = store.first_body(str(period.parent))
+def _policy_for(store: Store, period: Cohort, cohorts: Sequence[Cohort]) -> registry.BudgetPolicy:
+    """Return the policy that a period is opened with: with the share for approximate rounds of its cohort,
+    which is one of `cohorts`."""
+    opening = store.opening(next(cohort for cohort in cohorts if cohort.name == period.parent))
     return registry.policy_for(period, approximate_share=registry.approximate_share_of(opening))
 
 
-def _unopened(store: Store, cohort: Cohort, at: datetime, *, of_lost: Collection[str] = ()) -> CohortView:
-    """Return the view of a period as it would be opened; `of_lost` cohorts, it would be frozen at once."""
-    rules = _policy_for(store, cohort).opening()
+def _unopened(
+    store: Store, cohort: Cohort, cohorts: Sequence[Cohort], at: datetime, *, of_lost: Collection[str] = ()
+) -> CohortView:
+    """Return the view of a period of one of some cohorts as it would be opened; `of_lost` cohorts, it would
+    be frozen at once."""
+    rules = _policy_for(store, cohort, cohorts).opening()
     body = opening_body(cohort, rules, _NOT_OPENED, NUMERICAL_POLICY, opened_at=at)
     view = CohortView(
         cohort=cohort,

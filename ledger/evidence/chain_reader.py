@@ -178,6 +178,8 @@ class ChainReading:
     def _see_budget(self, step: ReplayedEntry) -> None:
         body = step.body
         before, self._budget = self._budget, body.epsilon_budget
+        if body.kind is EntryKind.OPENED:
+            return
         if before is not None and before != body.epsilon_budget:
             reason = body.details.get("reason")
             self.budget_changes.append(

@@ -53,6 +53,7 @@ class CohortPromise:
     policy_assumes: str
     opened_at: datetime
     opened_by: str
+    openings: int = 1  # one more for each time that it was opened again; the last one is in force
     windows: tuple[Window, ...] = ()  # budgets that begin anew, each with its own promise and chain
     period: Period | None = None  # of another cohort's window, whose promise this is
     ceiling: float | None = None  # what the budget may be raised to, for any reason

@@ -319,7 +319,7 @@ def _cohort_statement(
         cohort=cohort.name,
         verdict=_verdict(replay, reading),
         chain_problems=tuple(_spelled(replay.problems)),
-        promise=_promise(opened, body, [*replay.local, *+replay.held]),
+        promise=_promise(replay, opened, body),
         status="frozen" if replay.frozen else "overspent" if replay.overspent else "open",
         spent=EpsilonBounds.of(spent),
         epsilon_remaining=body.epsilon_remaining,
@@ -424,10 +424,10 @@ def _verdict(replay: Replay, reading: ChainReading) -> Verdict:
     return "broken" if reading.overspends or replay.overspent else "kept"
 
 
-def _promise(opened: EntryBody, body: EntryBody, kinds: Iterable[ShuffledRound]) -> CohortPromise:
+def _promise(replay: Replay, opened: EntryBody, body: EntryBody) -> CohortPromise:
     policy, declared = str(opened.details["policy"]), declared_from(opened.details)
     period = declared["period"]
-    is_single = all(kind.reports_per_user == 1 for kind in kinds)
+    is_single = all(kind.reports_per_user == 1 for kind in [*replay.local, *+replay.held])
     unit = PRIVACY_UNIT if is_single else PRIVACY_UNIT_OF_SEVERAL
     return CohortPromise(
         population=int(opened.details["population"]),
@@ -444,6 +444,7 @@ def _promise(opened: EntryBody, body: EntryBody, kinds: Iterable[ShuffledRound])
         policy_assumes=assumes(policy) if policy in ASSUMES else POLICY_UNKNOWN,
         opened_at=opened.recorded_at,
         opened_by=opened.actor,
+        openings=replay.kinds[EntryKind.OPENED],
     )
 
 

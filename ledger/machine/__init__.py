@@ -5,7 +5,14 @@ store, a clock, the accountant, floating point or chance, so a verifier that fol
 same postings.
 """
 
-from shuffle_ledger.ledger.machine.budgets import change_budget, fold, freeze, new_state, open_budget
+from shuffle_ledger.ledger.machine.budgets import (
+    change_budget,
+    fold,
+    freeze,
+    may_open_again,
+    new_state,
+    open_budget,
+)
 from shuffle_ledger.ledger.machine.decisions import decide
 from shuffle_ledger.ledger.machine.filters import (
     Coordinates,
@@ -78,6 +85,7 @@ __all__ = [
     "fold",
     "freeze",
     "how_many",
+    "may_open_again",
     "new_state",
     "open_budget",
     "parts_of",

@@ -280,7 +280,7 @@ class BudgetPolicy:
             self._empty,
             rules=_named(self.machine_rules, view.cohort.name, view.cohort.parent or view.cohort.name),
             total=read_once(view, "total", total, lambda: self.read_total(total)),
-            is_used=view.head_sequence > 1,
+            is_used=view.is_used,
             is_overspent=view.cohort.status == "overspent",
             is_frozen=view.cohort.status == "frozen",
         )

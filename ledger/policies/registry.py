@@ -105,7 +105,7 @@ def approximate_share_of(opening: bytes) -> float | None:
 
 def policy_of(store: Store, view: CohortView) -> BudgetPolicy:
     """Return a budget's rules as it was opened with them; raises Damaged."""
-    return policy_from(view.cohort.policy, view.opening or store.first_body(view.cohort.name))
+    return policy_from(view.cohort.policy, view.opening or store.opening(view.cohort))
 
 
 @functools.lru_cache(maxsize=_RULES_REMEMBERED_MAX)

@@ -12,7 +12,6 @@ from shuffle_ledger.ledger.policies.base import LossSource, slot_of
 from shuffle_ledger.ledger.policies.policy import BudgetPolicy, slots_share
 from shuffle_ledger.ledger.policies.registry import policy_of
 from shuffle_ledger.ledger.storage.rows import CohortView
-from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE
 from shuffle_ledger.ledger.values.local_budget import local_bounds
 from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, SlotsHelp
 
@@ -106,7 +105,7 @@ def help_of_slots(losses: LossSource, view: CohortView, kind: ShuffledRound) -> 
         AccountingError, LedgerError: the numbers cannot be computed.
     """
     cohort = view.cohort
-    is_new = view.head_sequence == FIRST_SEQUENCE and cohort.parent is None and cohort.status == "open"
+    is_new = not view.is_used and cohort.parent is None and cohort.status == "open"
     is_plain = cohort.policy == POLICY_ADAPTIVE and not cohort.windows and cohort.rounds_per_user is None
     policy = policy_of(losses.store, view)
     if not (is_new and is_plain) or policy.slots_declared:

@@ -65,6 +65,7 @@ class _Lost:
     body: EntryBody
     changes: tuple[HoldingChange, ...]
     status: CohortStatus
+    opening: EntryBody  # the one in force
 
 
 class Copy(EntrySource, Protocol):
@@ -78,7 +79,7 @@ class Copy(EntrySource, Protocol):
 class _LostEntries:
     """The lost entries of one cohort, in order."""
 
-    cohort: Cohort  # as it was opened
+    cohort: str
     lost: tuple[_Lost, ...]
 
 
@@ -128,7 +129,7 @@ def recover(store: Store, checkpoint: Checkpoint, source: Copy, *, reason: str, 
         raise TryAgain("somebody wrote to the ledger meanwhile; nothing was changed, try again") from error
     return Recovered(
         number=number,
-        entries={tail.cohort.name: len(tail.lost) for tail in tails},
+        entries={tail.cohort: len(tail.lost) for tail in tails},
         unproven=tuple(unproven),
     )
 
@@ -190,7 +191,10 @@ def _tail(store: Store, head: CheckpointHead, source: EntrySource) -> _LostEntri
             raise Conflict(f"entry {here} is not the one in the copy: other entries were written since")
         if entry.sequence > here:
             changes = tuple(_changes(held, replay.held, local, replay.local))
-            lost.append(_Lost(entry=entry, body=step.body, changes=changes, status=_status(replay)))
+            opening = replay.opened or step.body
+            lost.append(
+                _Lost(entry=entry, body=step.body, changes=changes, status=_status(replay), opening=opening)
+            )
         held, local = Counter(replay.held), Counter(replay.local)
     if replay.problems:
         raise Damaged(
@@ -205,7 +209,7 @@ def _tail(store: Store, head: CheckpointHead, source: EntrySource) -> _LostEntri
         raise Conflict(f"the copy does not lead to entry {head.sequence} of the checkpoint")
     if replay.opened is None:
         raise Damaged("the copy does not begin with the entry that opened the cohort")
-    return _LostEntries(cohort=_as_opened(replay.opened), lost=tuple(lost))
+    return _LostEntries(cohort=head.cohort, lost=tuple(lost))
 
 
 def _place(store: Store, cohort: str) -> tuple[int, bytes]:
@@ -249,22 +253,24 @@ def _as_opened(body: EntryBody) -> Cohort:
 def _append(connection: Connection, tail: _LostEntries) -> None:
     for lost in tail.lost:
         if lost.entry.sequence == FIRST_SEQUENCE:
-            rows.insert_cohort(connection, tail.cohort, lost.entry)
+            rows.insert_cohort(connection, _as_opened(lost.body), lost.entry)
             continue
         if lost.body.kind in _DECISIONS or _is_first_restated(connection, lost.body):
             _register(connection, lost.body)
-        view, draft = _as_written(tail.cohort, lost)
+        view, draft = _as_written(lost)
         step = appends.Step.of(view, draft)
         appends.write(connection, [step])
         if step.entry != lost.entry:
-            raise Damaged(f"entry {lost.entry.sequence} of {tail.cohort.name!r} would not be what it was")
+            raise Damaged(f"entry {lost.entry.sequence} of {tail.cohort!r} would not be what it was")
 
 
-def _as_written(opened: Cohort, lost: _Lost) -> tuple[CohortView, EntryDraft]:
+def _as_written(lost: _Lost) -> tuple[CohortView, EntryDraft]:
     """Return the view and the draft that an entry was written from, as far as it depends on them."""
-    body = lost.body
-    changes_budget = body.kind is EntryKind.BUDGET_CHANGED
-    cohort = Cohort(**{**vars(opened), "epsilon_budget": body.epsilon_budget, "status": lost.status})
+    body, opened = lost.body, _as_opened(lost.opening)
+    opens = body.kind is EntryKind.OPENED
+    changes_budget = opens or body.kind is EntryKind.BUDGET_CHANGED
+    now = {"epsilon_budget": body.epsilon_budget, "status": lost.status, "opened_at": None}
+    cohort = Cohort(**vars(opened) | now)
     view = CohortView(
         cohort=cohort,
         head_sequence=body.sequence - 1,
@@ -282,6 +288,7 @@ def _as_written(opened: Cohort, lost: _Lost) -> tuple[CohortView, EntryDraft]:
         changes=lost.changes,
         status=lost.status,
         epsilon_budget=body.epsilon_budget if changes_budget else None,
+        opens=opened if opens else None,
     )
     return view, draft
 

@@ -19,7 +19,8 @@ from typing import Any, Final
 from shuffle_ledger.accounting import Accountant, InvalidParameter, ShuffledRound
 from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.decisions.audiences import request_of
-from shuffle_ledger.ledger.decisions.decide import check_request, check_sizes
+from shuffle_ledger.ledger.decisions.decide import check_request
+from shuffle_ledger.ledger.decisions.descriptions import check_sizes
 from shuffle_ledger.ledger.decisions.quotas import with_budgets
 from shuffle_ledger.ledger.decisions.windows import empty_view, views_of, views_on
 from shuffle_ledger.ledger.errors import InvalidValue

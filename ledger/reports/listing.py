@@ -37,8 +37,9 @@ class EntryPage:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownCohort(Cohort):
-    """A cohort, and what is free of its plan if it has one."""
+    """A cohort with how often it was opened, and what is free of its plan if it has one."""
 
+    openings: int = 1  # one more for each time that it was opened again; the last one is in force
     slots: tuple[SlotReading, ...] = ()  # of policy plan: what was declared, and what of it is taken
 
 
@@ -57,12 +58,14 @@ class CohortHead:
 
 
 def shown_cohort(store: Store, name: str) -> ShownCohort:
-    """Return a cohort with the slots of its plan; raises NotFound."""
+    """Return a cohort with its openings and the slots of its plan; raises NotFound."""
     cohort = store.cohort(name)
+    openings = store.count_entries(name).get(EntryKind.OPENED, 1)
     if cohort.policy != POLICY_PLAN:
-        return ShownCohort(**vars(cohort))
+        return ShownCohort(**vars(cohort), openings=openings)
     view = store.view(name)
-    return ShownCohort(**vars(view.cohort), slots=registry.policy_of(store, view).slots(view))
+    slots = registry.policy_of(store, view).slots(view)
+    return ShownCohort(**vars(view.cohort), openings=openings, slots=slots)
 
 
 def entries_after(store: Store, cohort: str, *, after: int, limit: int) -> EntryPage:

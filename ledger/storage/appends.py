@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
@@ -21,11 +21,13 @@ from sqlalchemy.exc import IntegrityError
 from shuffle_ledger.ledger.errors import LostRace
 from shuffle_ledger.ledger.storage import engine as engines
 from shuffle_ledger.ledger.storage import prepared
-from shuffle_ledger.ledger.storage.rows import NEXT_POSITION, CohortView, EntryDraft
+from shuffle_ledger.ledger.storage.rows import NEXT_POSITION, CohortView, EntryDraft, update_cohort
 from shuffle_ledger.ledger.storage.tables import COUNT_OF_KIND
 from shuffle_ledger.ledger.values import entries
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, LedgerEntry
 
+_UNUSED = (EntryKind.OPENED, EntryKind.BUDGET_CHANGED)  # a chain of these alone is of an unused budget
+_AFTER = timedelta(microseconds=1)
 _DECISIONS_AND_INCIDENTS = (EntryKind.ADMITTED, EntryKind.REFUSED, EntryKind.INCIDENT)
 _NOT_REGISTERED = dict.fromkeys(
     ("registration", "content", "content_digest", "registered_by", "registered_at", "shared")
@@ -208,6 +210,7 @@ class Step(NamedTuple):
             details=draft.details,
             held=held,
             local=local,
+            is_used=view.is_used or draft.kind not in _UNUSED,
         )
 
 
@@ -227,7 +230,8 @@ def write(connection: Connection, steps: Sequence[Step]) -> None:
     """Append entries, those of a chain in their order, with the rows of the rounds that they register, decide
     or close, and what cohorts hold after them.
 
-    On PostgreSQL the connection may commit every statement; on SQLite it is in a transaction.
+    On PostgreSQL the connection may commit every statement, unless a cohort is opened again; on SQLite it is
+    in a transaction.
 
     Raises:
         LostRace: another entry was appended first, or the identifier of a new round was taken; nothing was
@@ -254,6 +258,9 @@ def write(connection: Connection, steps: Sequence[Step]) -> None:
         raise LostRace(
             "; ".join(f"cohort {name!r} moved on from entry {place}" for name, place in seen.items())
         )
+    for _, draft, body, _ in steps:
+        if draft.opens is not None:
+            update_cohort(connection, dataclasses.replace(draft.opens, opened_at=body.recorded_at))
 
 
 def _write_in_steps(connection: Connection, rows: Mapping[str, list[dict[str, Any]]]) -> bool:
@@ -324,16 +331,19 @@ def _rows(steps: Sequence[Step]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _body(view: CohortView, draft: EntryDraft) -> EntryBody:
+    cohort, moment = draft.opens or view.cohort, recorded_at(view)
+    if draft.opens is not None and view.cohort.opened_at is not None:
+        moment = max(moment, view.cohort.opened_at + _AFTER)  # names the opening in force
     return EntryBody(
         cohort=view.cohort.name,
         sequence=view.head_sequence + 1,
         kind=draft.kind,
         round_id=draft.round_id,
         actor=draft.actor,
-        recorded_at=recorded_at(view),
+        recorded_at=moment,
         numerical_policy=draft.numerical_policy,
-        epsilon_budget=draft.epsilon_budget or view.cohort.epsilon_budget,
-        delta_budget=view.cohort.delta_budget,
+        epsilon_budget=draft.epsilon_budget or cohort.epsilon_budget,
+        delta_budget=cohort.delta_budget,
         spent=draft.spent,
         details=draft.details,
     )

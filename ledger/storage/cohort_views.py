@@ -264,6 +264,7 @@ def _view(connection: Connection, kinds: Kinds, row: Any, stored: StoredRound | 
         local={known[digest]: count for digest, _, count in listed if count > 0},
         at=row.at,
         round=stored,
+        is_used=bool(row.is_used),
     )
 
 

@@ -191,17 +191,6 @@ def reading_once(engine: Engine) -> Iterator[Connection]:
 
 
 @contextmanager
-def writing_once(engine: Engine, *, fact: str = CHANGED) -> Iterator[Connection]:
-    """Yield a connection for one statement that is its own transaction: all of it happens, or nothing."""
-    with (
-        _connected(engine) as connection,
-        translated_errors(fact, url=engine.url),
-        _alone(connection, write=True),
-    ):
-        yield connection
-
-
-@contextmanager
 def deciding(engine: Engine, *, fact: str = CHANGED) -> Iterator[Connection]:
     """Yield a connection on which to read, to decide quickly, and to write one statement or none.
 

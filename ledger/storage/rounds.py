@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,7 +15,7 @@ from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX, MissingRounds, Stor
 from shuffle_ledger.ledger.storage.tables import ENTRY_COLUMNS, TOLD, entries, registrations, rounds
 from shuffle_ledger.ledger.values.differences import other_round
 from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry
-from shuffle_ledger.ledger.values.requests import RoundRequest, request_digest
+from shuffle_ledger.ledger.values.requests import Cohort, RoundRequest, request_digest
 
 PENDING_LIMIT_MAX = 10_000
 MISSING_MAX = 100  # rounds that are named
@@ -25,8 +25,17 @@ NOT_QUEUED = datetime(1970, 1, 1, tzinfo=UTC)  # as `queued_at`: the broker did 
 class RoundStore(Database):
     """Methods raise TryAgain when the database is busy and Unavailable when it is gone."""
 
-    def insert_round(self, request: RoundRequest, *, actor: str) -> StoredRound:
+    def insert_round(
+        self,
+        request: RoundRequest,
+        *,
+        actor: str,
+        check: Callable[[Sequence[Cohort]], None] = lambda _: None,
+    ) -> StoredRound:
         """Store a round, or return the stored one if the request repeats it.
+
+        `check` gets the round's cohorts, which are not opened again until the round is stored; it raises if
+        the round is none for them.
 
         Raises:
             OtherContent: the identifier is bound to other content.
@@ -40,9 +49,9 @@ class RoundStore(Database):
             "registered_by": actor,
             "registered_at": engine.clock(self._engine.dialect.name),
         }
-        writing = engine.writing if others else engine.writing_once
-        with writing(self._engine, fact=engine.REGISTERED) as connection:
+        with engine.writing(self._engine, fact=engine.REGISTERED) as connection:
             self.check_anchor()  # now: the connection may have been opened for this
+            check(rows.held_cohorts(connection, request.cohorts))
             if not self.clocks.is_of_this_machine:
                 self.check_clock(engine.database_time(connection), connection=connection)
             stored = rows.insert_round(connection, values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -19,11 +19,12 @@ from sqlalchemy import (
     literal_column,
     select,
     text,
+    update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
 from shuffle_ledger.accounting import ShuffledRound
-from shuffle_ledger.ledger.errors import Damaged, LedgerError, NoCohort, NotFound
+from shuffle_ledger.ledger.errors import Conflict, Damaged, LedgerError, NoCohort, NotFound
 from shuffle_ledger.ledger.storage import engine, tables
 from shuffle_ledger.ledger.storage.tables import (
     COUNT_OF_KIND,
@@ -81,6 +82,7 @@ class EntryDraft:
     status: CohortStatus | None = None  # None: unchanged
     epsilon_budget: float | None = None  # None: unchanged
     registers: StoredRound | None = None  # the round it decides, where its row is written with the entry
+    opens: Cohort | None = None  # the cohort that it opens again: the row follows
 
     @property
     def accounted(self) -> ShuffledRound | None:
@@ -105,6 +107,7 @@ class CohortView:
     )  # rounds whose reports may have been sent
     round: StoredRound | None = None  # the round that is to be decided, if the view was made for one
     opening: bytes | None = None  # the body that the chain would begin with, if it is not opened yet
+    is_used: bool = False  # something was decided or recorded, so that it cannot be opened again
     # Values parsed from `details`, by name, each with its source: valid while the source is the same object.
     read: dict[str, tuple[Any, Any]] = field(default_factory=dict, compare=False, repr=False)
 
@@ -228,7 +231,11 @@ FIRST = text("NOT rounds.shared")  # the one row that every round has, as the in
 # Of rounds that wait, the same. Not as the index of all rounds says it: SQLite would read all of them.
 FIRST_PENDING = and_(PENDING, rounds.c.shared.is_(False))
 BY_NUMBER = rounds.c.registration + 0  # few rounds are sorted: the index of numbers is of all rounds, again
-HEAD_COLUMNS = (heads.c.sequence, heads.c.digest, heads.c.status, heads.c.epsilon_budget)
+IS_USED = heads.c.sequence > heads.c.openings + heads.c.budget_changes
+HEAD_COLUMNS = (
+    *(heads.c.sequence, heads.c.digest, heads.c.status, heads.c.epsilon_budget),
+    IS_USED.label("is_used"),
+)
 COHORTS_WITH_HEADS = select(cohorts, *HEAD_COLUMNS).join_from(
     cohorts, heads, heads.c.cohort == cohorts.c.name
 )
@@ -383,7 +390,7 @@ def head_rows(connection: Connection, *, after: str = "", limit: int | None = No
 def counts_in(head: Row[Any]) -> dict[str, int]:
     """Return how many entries of each kind a head counts."""
     counts = {kind: int(head._mapping[column]) for kind, column in COUNT_OF_KIND.items()}
-    return {str(EntryKind.OPENED): 1} | {kind: count for kind, count in counts.items() if count}
+    return {kind: count for kind, count in counts.items() if count}
 
 
 def is_lost(connection: Connection, cohort: str) -> bool:
@@ -413,7 +420,7 @@ def _different(column: ColumnElement[str]) -> Select[Any]:
 def insert_cohort(connection: Connection, cohort: Cohort, entry: LedgerEntry) -> bool:
     """Insert a cohort with its first entry and its head, unless its name is taken; return whether it was
     free."""
-    row = {name: getattr(cohort, name) for name in _OF_COHORT} | declared_bytes(cohort)
+    row = _cohort_values(cohort)
     if not engine.insert_if_absent(connection, cohorts, row):
         return False
     position = {"position": NEXT_POSITION} if connection.dialect.name == "sqlite" else {}
@@ -421,6 +428,45 @@ def insert_cohort(connection: Connection, cohort: Cohort, entry: LedgerEntry) ->
     head = {"cohort": cohort.name, "sequence": entry.sequence, "digest": entry.digest, "status": "open"}
     connection.execute(insert(heads).values(**head, epsilon_budget=cohort.epsilon_budget))
     return True
+
+
+def update_cohort(connection: Connection, cohort: Cohort) -> None:
+    """Let a cohort's row say what the cohort is opened with again; its head and entry are written before."""
+    changed = update(cohorts).where(cohorts.c.name == cohort.name)
+    connection.execute(changed.values(dict.fromkeys(DECLARED) | _cohort_values(cohort)))
+
+
+def _cohort_values(cohort: Cohort) -> dict[str, Any]:
+    return {name: getattr(cohort, name) for name in _OF_COHORT} | declared_bytes(cohort)
+
+
+def held_cohorts(connection: Connection, names: Collection[str]) -> list[Cohort]:
+    """Return some cohorts in order; until the transaction ends, none is opened again. Raises NotFound."""
+    query = COHORTS_WITH_HEADS.where(cohorts.c.name.in_(names)).order_by(cohorts.c.name)
+    held = connection.execute(query.with_for_update(read=True, of=cohorts))
+    found = {row.name: cohort_from(row) for row in held}
+    for name in names:
+        if name not in found:
+            raise NoCohort(name)
+    return [found[name] for name in sorted(found)]
+
+
+def refuse_begun(connection: Connection, names: Collection[str]) -> None:
+    """Raise Conflict for a cohort of which a round waits, or a part has a chain: it is not opened again.
+
+    Until the transaction ends, no writer that holds these cohorts registers a round or opens a part.
+    """
+    for name in names:
+        connection.execute(select(cohorts.c.name).where(cohorts.c.name == name).with_for_update())
+        waiting = select(rounds.c.round_id).where(rounds.c.cohort == name, PENDING).limit(1)
+        if (found := connection.execute(waiting).scalar()) is not None:
+            raise Conflict(f"cohort {name!r} is not opened again while round {found!r} waits for a decision")
+        of_part = engine.in_order(cohorts.c.name, connection.dialect.name)
+        part = select(cohorts.c.name).where(of_part > f"{name}@", of_part < f"{name}A", ~IS_NO_PART)
+        if (found := connection.execute(part.limit(1)).scalar()) is not None:
+            raise Conflict(
+                f"cohort {name!r} is not opened again, for {found!r} is open, which is a part of it"
+            )
 
 
 @functools.lru_cache(maxsize=_DECODED_ROUNDS_MAX)

@@ -10,9 +10,17 @@ from contextlib import contextmanager
 from datetime import date, datetime, timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, and_, select, update
+from sqlalchemy import Connection, Engine, and_, select, text, update
 
-from shuffle_ledger.ledger.errors import Conflict, LedgerError, NoCohort, NotFound, TryAgain, Unavailable
+from shuffle_ledger.ledger.errors import (
+    Conflict,
+    Damaged,
+    LedgerError,
+    NoCohort,
+    NotFound,
+    TryAgain,
+    Unavailable,
+)
 from shuffle_ledger.ledger.storage import appends, cohort_views, rows
 from shuffle_ledger.ledger.storage import engine as engines
 from shuffle_ledger.ledger.storage.anchor import Anchor
@@ -34,6 +42,7 @@ from shuffle_ledger.ledger.storage.rows import (
 )
 from shuffle_ledger.ledger.storage.tables import (
     ENTRY_COLUMNS,
+    OPENED,
     cohorts,
     heads,
     lost_cohorts,
@@ -42,7 +51,7 @@ from shuffle_ledger.ledger.storage.tables import (
 )
 from shuffle_ledger.ledger.storage.tables import entries as entries_table
 from shuffle_ledger.ledger.values import canonical
-from shuffle_ledger.ledger.values.differences import other_cohort
+from shuffle_ledger.ledger.values.differences import check_same
 from shuffle_ledger.ledger.values.entries import (
     FIRST_SEQUENCE,
     GENESIS_DIGEST,
@@ -52,16 +61,13 @@ from shuffle_ledger.ledger.values.entries import (
     Spending,
 )
 from shuffle_ledger.ledger.values.quotas import Quota
-from shuffle_ledger.ledger.values.requests import DECLARED, Cohort, declared_details
+from shuffle_ledger.ledger.values.requests import Cohort, declared_details
 from shuffle_ledger.ledger.values.windows import Period
 
 REMEMBERED_MAX = 20_000
 LOSSES_AT_ONCE = 50  # stored privacy losses in memory at once, each up to some megabytes
 
 _log = logging.getLogger(__name__)
-
-# Columns of a cohort that a second opening must repeat, beside what is declared.
-_STATED = ("name", "population", "epsilon_budget", "delta_budget", "policy")
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -78,7 +84,7 @@ class Store(RoundStore):
         self._populations: dict[str, int] = {}
         self._windowed: dict[str, bool] = {}
         self._decided: dict[str, int] = {}
-        self._first_bodies: dict[str, bytes] = {}
+        self._openings: dict[str, tuple[datetime | None, bytes]] = {}  # with the moment, which names it
         self._loss_digests: dict[bytes, bytes] = {}
         self._claims = threading.BoundedSemaphore(engines.POOL_SIZE // 2)
 
@@ -97,16 +103,29 @@ class Store(RoundStore):
         return self.open_cohorts([(cohort, rules or {})], actor=actor, numerical_policy=numerical_policy)[0]
 
     def open_cohorts(
-        self, given: Sequence[tuple[Cohort, Mapping[str, Any]]], *, actor: str, numerical_policy: str
+        self,
+        given: Sequence[tuple[Cohort, Mapping[str, Any]]],
+        *,
+        actor: str,
+        numerical_policy: str,
+        parents: Sequence[Cohort] = (),
     ) -> list[Cohort]:
-        """Store cohorts with their rules in one transaction, each as `open_cohort`; raises as that."""
+        """Store cohorts with their rules in one transaction, each as `open_cohort`; raises as that.
+
+        `parents` are the cohorts of parts, from which the parts' rules follow.
+
+        Raises:
+            TryAgain: a parent was opened again meanwhile; nothing was stored.
+        """
         with engines.writing(self._engine) as connection:
             self.check_anchor()  # now: the connection may have been opened for this
             opened_at = engines.database_time(connection)
             self.check_clock(opened_at, connection=connection)
-            for parent in {cohort.parent for cohort, _ in given if cohort.parent is not None}:
-                last = rows.last_moment(connection, parent)
-                self.check_clock(opened_at, last, what=f"cohort {parent!r}", connection=connection)
+            self.check_same(rows.held_cohorts(connection, [each.name for each in parents]), parents)
+            for parent in parents:
+                last = rows.last_moment(connection, parent.name)
+                self.check_clock(opened_at, last, what=f"cohort {parent.name!r}", connection=connection)
+                opened_at = max(opened_at, last or opened_at)
             bodies = [
                 (cohort, opening_body(cohort, rules, actor, numerical_policy, opened_at=opened_at))
                 for cohort, rules in given
@@ -256,12 +275,13 @@ class Store(RoundStore):
         return any(self._windowed[name] for name in names)
 
     def has_decided(self, name: str) -> bool:
-        """Return whether a chain has more than its opening; once it has, it always has. Raises NotFound."""
+        """Return whether a chain has more than openings and changes of its budget; once it has, it always
+        has. Raises NotFound."""
         if name not in self._decided:
-            sequence = self.view(name).head_sequence
-            if sequence == FIRST_SEQUENCE:
+            view = self.view(name)
+            if not view.is_used:
                 return False
-            self._remember(self._decided, name, sequence)
+            self._remember(self._decided, name, view.head_sequence)
         return True
 
     def holdings(self, name: str) -> list[StoredHolding]:
@@ -271,11 +291,16 @@ class Store(RoundStore):
 
     # The chain
 
-    def first_body(self, cohort: str) -> bytes:
-        """Return the canonical bytes that a chain begins with, read once, for they never change."""
-        if cohort not in self._first_bodies:
-            self._remember(self._first_bodies, cohort, self.entry(cohort, FIRST_SEQUENCE).body)
-        return self._first_bodies[cohort]
+    def opening(self, cohort: Cohort) -> bytes:
+        """Return the canonical bytes of the opening that a cohort has its values from; raises Damaged."""
+        known = self._openings.get(cohort.name)
+        if known is not None and known[0] == cohort.opened_at:
+            return known[1]
+        for _, moment, body in self._read_openings([cohort.name]):
+            if moment == cohort.opened_at:
+                self._remember(self._openings, cohort.name, (moment, body))
+                return body
+        raise Damaged(f"cohort {cohort.name!r}: its chain has no opening of {cohort.opened_at}")
 
     def heads(self, *, after: str = "", limit: int | None = None) -> tuple[StoredHead, ...]:
         """Return where all chains end, in order of the cohorts' names, all of one moment.
@@ -287,17 +312,20 @@ class Store(RoundStore):
         with engines.reading_once(self._engine) as connection:
             return rows.head_rows(connection, after=after, limit=limit)
 
-    def remember_first_bodies(self, names: Sequence[str]) -> None:
-        """Read what `first_body` returns of some cohorts, by one statement."""
-        missing = [name for name in names if name not in self._first_bodies]
-        if not missing:
-            return
+    def remember_openings(self, names: Sequence[str]) -> None:
+        """Read what `opening` returns of some cohorts, by one statement."""
+        missing = [name for name in names if name not in self._openings]
+        for name, moment, body in self._read_openings(missing) if missing else ():
+            self._remember(self._openings, name, (moment, body))
+
+    def _read_openings(self, names: Sequence[str]) -> list[tuple[str, datetime | None, bytes]]:
+        """Return all openings of some cohorts, those of each in order, with their moments."""
         query = select(entries_table.c.cohort, entries_table.c.body).where(
-            entries_table.c.cohort.in_(missing), entries_table.c.sequence == FIRST_SEQUENCE
+            entries_table.c.cohort.in_(names), text(OPENED)
         )
         with engines.reading_once(self._engine) as connection:
-            for row in connection.execute(query):
-                self._remember(self._first_bodies, row.cohort, row.body)
+            found = connection.execute(query.order_by(entries_table.c.sequence)).all()
+        return [(row.cohort, _moment_of(row.body), row.body) for row in found]
 
     def ledger_id(self) -> str:
         """Return which ledger this is; raises Damaged."""
@@ -336,7 +364,10 @@ class Store(RoundStore):
         for view in views:
             self._check_view(view)
         steps = [appends.Step.of(view, draft) for view, draft in zip(views, drafts, strict=True)]
-        with engines.deciding(self._engine, fact=appends.fact_of(drafts[0])) as connection:
+        again = [view.cohort.name for view, draft in zip(views, drafts, strict=True) if draft.opens]
+        transaction = engines.writing if again else engines.deciding
+        with transaction(self._engine, fact=appends.fact_of(drafts[0])) as connection:
+            rows.refuse_begun(connection, again)
             appends.write(connection, steps)
         for view, draft, _, entry in steps:
             if draft.status not in (None, view.cohort.status):
@@ -376,7 +407,7 @@ class Store(RoundStore):
             Damaged: as `view`.
         """
         names = sorted({name for each in wanted.values() for name in each})
-        self.remember_first_bodies(names)  # before others wait for this
+        self.remember_openings(names)  # before others wait for this
         decided: list[list[appends.Step]] = []
         after: dict[str, CohortView] = {}
         fact = engines.REGISTERED if len(wanted) == 1 else "the rounds were registered"
@@ -384,6 +415,7 @@ class Store(RoundStore):
             self.check_anchor()  # now: the connection may have been opened for this
             lines = [] if in_turn else self.turns.lines(names)
             found = cohort_views.of_new_rounds(connection, self._memory, wanted, lines)
+            self.check_same([view.cohort for view in found.views.values()])
             for view in found.views.values():
                 self._check_view(view, connection)
             for round_id, cohorts_of in wanted.items():
@@ -401,6 +433,16 @@ class Store(RoundStore):
         for view in after.values():
             self._memory.keep(view)
         return [[step.body for step in steps] for steps in decided]
+
+    def check_same(self, now: Sequence[Cohort], seen: Sequence[Cohort] = ()) -> None:
+        """Raise TryAgain for a cohort that was opened again since it was seen, or its windows remembered."""
+        moments = {cohort.name: cohort.opened_at for cohort in seen}
+        for cohort in now:
+            has_windows = bool(cohort.windows) or cohort.parent is not None
+            remembered = self._windowed.get(cohort.name, has_windows)
+            if remembered != has_windows or moments.get(cohort.name, cohort.opened_at) != cohort.opened_at:
+                self._windowed.pop(cohort.name, None)
+                raise TryAgain(f"cohort {cohort.name!r} was opened again meanwhile; ask the same again")
 
     def _check_view(self, view: CohortView, connection: Connection | None = None) -> None:
         """Raise ClockOff if nothing may be appended at a view's moment."""
@@ -592,13 +634,22 @@ def opening_body(
         epsilon_budget=cohort.epsilon_budget,
         delta_budget=cohort.delta_budget,
         spent=Spending.nothing(cohort.delta_budget),
-        details={
-            "population": cohort.population,
-            "policy": cohort.policy,
-            **declared_details(cohort),
-            **rules,
-        },
+        details=opening_details(cohort, rules),
     )
+
+
+def opening_details(cohort: Cohort, rules: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an entry that opens a cohort states beside its budget; arguments as of `opening_body`."""
+    stated = {"population": cohort.population, "policy": cohort.policy}
+    return {**stated, **declared_details(cohort), **rules}
+
+
+def _moment_of(body: bytes) -> datetime | None:
+    """Return when an entry was recorded; None if its body does not say."""
+    try:
+        return datetime.fromisoformat(canonical.skim(body)["recorded_at"])
+    except (Damaged, LookupError, TypeError, ValueError):
+        return None
 
 
 def _opened(connection: Connection, cohort: Cohort, body: EntryBody) -> Cohort:
@@ -611,7 +662,6 @@ def _opened(connection: Connection, cohort: Cohort, body: EntryBody) -> Cohort:
     opened = dataclasses.replace(cohort, status="open", opened_at=body.recorded_at)
     if not rows.insert_cohort(connection, opened, LedgerEntry.following(GENESIS_DIGEST, body)):
         stored = rows.cohort_from(rows.cohort_row(connection, cohort.name))
-        if any(getattr(stored, name) != getattr(cohort, name) for name in (*_STATED, *DECLARED)):
-            raise other_cohort(stored, cohort)
+        check_same(stored, cohort)
         return stored
     return opened

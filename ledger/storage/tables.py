@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-SCHEMA_REVISION = "v1_0002"  # the migration this code was written for
+SCHEMA_REVISION = "v1_0003"  # the migration this code was written for
 
 NAME = String(200)
 DIGEST = LargeBinary(32)
@@ -166,6 +166,7 @@ registrations = Table(
     Column("content_digest", DIGEST, nullable=False),
 )
 
+OPENED = "kind = 'opened'"
 REFUSED = "kind = 'refused'"
 CLOSED = "status <> 'open'"
 BROKEN = "problem IS NOT NULL"
@@ -193,8 +194,15 @@ entries = Table(
     CheckConstraint(
         "(kind IN ('opened', 'budget_changed', 'frozen')) = (round_id IS NULL)", name="about_a_round"
     ),
-    CheckConstraint("(kind = 'opened') = (sequence = 1)", name="opened_first"),
+    CheckConstraint("kind = 'opened' OR sequence > 1", name="opened_first"),
     CheckConstraint("length(digest) = 32 AND length(previous_digest) = 32", name="digests"),
+    Index(
+        "ix_entries_opened",
+        "cohort",
+        "sequence",
+        sqlite_where=text(OPENED),
+        postgresql_where=text(OPENED),
+    ),
     Index(
         "ix_entries_refused",
         "cohort",
@@ -223,6 +231,7 @@ entries = Table(
 ENTRY_COLUMNS = tuple(column for column in entries.c if column is not entries.c.position)
 
 COUNT_OF_KIND = {
+    "opened": "openings",
     "admitted": "admitted",
     "refused": "refused",
     "settled": "settled",
@@ -245,12 +254,12 @@ heads = Table(
     Column("epsilon_budget", Double, nullable=False),  # infinite: no budget of its life
     # Number of entries of each kind, so that they need not be counted.
     *(
-        Column(count, BigInteger, nullable=False, server_default=text("0"))
-        for count in COUNT_OF_KIND.values()
+        Column(count, BigInteger, nullable=False, server_default=text("1" if kind == "opened" else "0"))
+        for kind, count in COUNT_OF_KIND.items()
     ),
     CheckConstraint("status IN ('open', 'overspent', 'frozen')", name="status"),
     CheckConstraint("epsilon_budget > 0", name="epsilon_budget"),
-    CheckConstraint("sequence = 1 + " + " + ".join(COUNT_OF_KIND.values()), name="counted"),
+    CheckConstraint("sequence = " + " + ".join(COUNT_OF_KIND.values()), name="counted"),
     Index("ix_heads_in_order", "cohort"),  # as that of cohorts
     Index("ix_heads_closed", "cohort", sqlite_where=text(CLOSED), postgresql_where=text(CLOSED)),
 )

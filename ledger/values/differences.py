@@ -9,10 +9,11 @@ from typing import Any
 from shuffle_ledger.accounting import AccountingError, exact_text, parse_randomizer
 from shuffle_ledger.ledger.errors import Difference, OtherContent
 from shuffle_ledger.ledger.values.documents import document_of
-from shuffle_ledger.ledger.values.requests import Cohort, RoundRequest
+from shuffle_ledger.ledger.values.requests import DECLARED, Cohort, RoundRequest
 
 _SHOWN_MAX = 120  # characters of a value in a message; a longer one is cut
 # Named by the message itself, or following from the other fields.
+_STATED = ("name", "population", "epsilon_budget", "delta_budget", "policy")  # beside what is declared
 _FIXED = ("version", "round_id", "windows", "quotas")
 
 
@@ -30,6 +31,17 @@ def other_cohort(stored: Cohort, given: Cohort, *, declared: bool = True) -> Oth
     `declared`."""
     what = f"cohort {stored.name!r} exists with other parameters"
     return other_content(what, _of_cohort(stored, declared), _of_cohort(given, declared))
+
+
+def is_same(stored: Cohort, given: Cohort) -> bool:
+    """Return whether a cohort was opened with the same values, or its budget changed to the same since."""
+    return all(getattr(stored, name) == getattr(given, name) for name in (*_STATED, *DECLARED))
+
+
+def check_same(stored: Cohort, given: Cohort) -> None:
+    """Raise OtherContent for a cohort that was opened with other values."""
+    if not is_same(stored, given):
+        raise other_cohort(stored, given)
 
 
 def other_content(what: str, stored: Mapping[str, Any], given: Mapping[str, Any]) -> OtherContent:

@@ -120,7 +120,6 @@ class Replay:
     frozen: bool = False
     readable: bool = True  # every body so far could be read and applied, so `held` means something
     opened: EntryBody | None = None
-    opened_digest: bytes | None = None
     outcomes: dict[str, int] = field(default_factory=dict)
     requests: dict[str, bytes] = field(default_factory=dict)  # digest of the quoted request, and who made it
     registered: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # its number and moment, as quoted
@@ -166,8 +165,6 @@ class Replay:
                 self.readable = False
                 continue
             self._check_columns(entry, body)
-            if body.kind is EntryKind.OPENED:
-                self.opened_digest = entry.digest
             try:
                 self._check_shape(body)
                 self._check_carried(body, previous)
@@ -211,18 +208,18 @@ class Replay:
     def _check_carried(self, body: EntryBody, previous: EntryBody | None) -> None:
         if not _has_known_policy(body):
             self.blame(body.sequence, f"no version known here has numerical policy {body.numerical_policy!r}")
-        if (body.kind is EntryKind.OPENED) != (body.sequence == FIRST_SEQUENCE):
-            self.blame(
-                body.sequence, "a chain begins, and only begins, with the entry that opened the cohort"
-            )
+        if body.kind is EntryKind.OPENED:
+            self._check_opening(body)
+        elif body.sequence == FIRST_SEQUENCE:
+            self.blame(body.sequence, "a chain begins with the entry that opened the cohort")
+        if previous is not None and body.recorded_at < previous.recorded_at:
+            self.blame(body.sequence, "it was recorded before the entry before it: time goes backwards")
         if body.kind is EntryKind.OPENED:
             expected = Spending.nothing(body.delta_budget)
         elif previous is None:
             return
         else:
             expected = previous.spent
-            if body.recorded_at < previous.recorded_at:
-                self.blame(body.sequence, "it was recorded before the entry before it: time goes backwards")
             changes = body.kind is EntryKind.BUDGET_CHANGED
             before = body.details.get("epsilon_before") if changes else body.epsilon_budget
             if (before, body.delta_budget) != (previous.epsilon_budget, previous.delta_budget):
@@ -231,6 +228,17 @@ class Replay:
         carries = body.kind in _CARRIES_SPENDING or (self.frozen and body.kind in CORRECTED_OR_INCIDENT)
         if carries and body.spent != expected and not restated:
             self.blame(body.sequence, "it changes what is spent, although it admits nothing")
+
+    def _check_opening(self, body: EntryBody) -> None:
+        """Check that a cohort is opened again later, and only while nothing was decided or recorded."""
+        if self.opened is None:
+            return
+        if set(self.kinds) - {EntryKind.OPENED, EntryKind.BUDGET_CHANGED}:
+            self.blame(body.sequence, "it opens the cohort again, although something was decided or recorded")
+        if self.joint.is_part or {"period", "quota"} & set(body.details):
+            self.blame(body.sequence, "it opens a part of a cohort again")
+        if body.recorded_at <= self.opened.recorded_at:
+            self.blame(body.sequence, "it opens the cohort again, and not later than before")
 
     def _apply(self, body: EntryBody, previous: EntryBody | None) -> ReplayedEntry:
         self._truth = self._request = None

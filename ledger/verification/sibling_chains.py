@@ -65,11 +65,11 @@ def _differing(
 
 def _with_parent(store: Store, cohort: str, chains: Mapping[str, JointRounds]) -> Mapping[str, JointRounds]:
     """Return the chains, with that of the cohort whose window this is a period of."""
-    period = chains[cohort].period
-    if period is None or period.cohort in chains:
+    part = chains[cohort].period or chains[cohort].quota
+    if part is None or part.cohort in chains:
         return chains
     try:
-        parent = store.cohort(period.cohort)
+        parent = store.cohort(part.cohort)
     except NotFound:
         return chains
     return {**chains, parent.name: JointRounds(windows=parent.windows, opened_at=parent.opened_at)}

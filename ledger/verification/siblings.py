@@ -98,10 +98,14 @@ class JointRounds:
         self.windows, self.period, self.quota = found["windows"], found["period"], found["quota"]
         self.ceiling, self.local_budget = found["ceiling"], found["local_budget"]
         self.policy = body.details["policy"]
-        is_part = self.period is not None or self.quota is not None
-        self.population = 0 if is_part else body.details["population"]
+        self.population = 0 if self.is_part else body.details["population"]
         self.budget = (body.epsilon_budget, body.delta_budget)
         self.opened_at = body.recorded_at
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the chain is of a window's period, or of a team's quota."""
+        return self.period is not None or self.quota is not None
 
     @property
     def has_life(self) -> bool:
@@ -222,8 +226,13 @@ def undeclared(cohort: str, chains: Mapping[str, JointRounds]) -> Iterator[tuple
     chain = chains[cohort]
     if chain.quota is not None and chain.quota.name != cohort:
         yield FIRST_SEQUENCE, "its name is not that of the quota that it declares"
-    parent = chains.get(chain.period.cohort) if chain.period is not None else None
-    if chain.period is None or parent is None:
+    part = chain.period or chain.quota
+    parent = chains.get(part.cohort) if part is not None else None
+    if parent is None:
+        return
+    if parent.opened_at is not None and chain.opened_at is not None and chain.opened_at < parent.opened_at:
+        yield FIRST_SEQUENCE, "its cohort was opened again after it, which no cohort with parts is"
+    if chain.period is None:
         return
     for sequence, released, said in chain.attested:
         if said == is_later(released, than=parent.opened_at):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from alembic import op
 
-revision = "v1_0002"
+revision = "v1_0003"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -20,6 +20,7 @@ _MOMENT = sa.DateTime(timezone=True)
 _ROW_NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _ROOM_TO_UPDATE = {"fillfactor": "70"}  # of pages whose rows every entry changes, without touching an index
 _COUNTS = (
+    "openings",
     "admitted",
     "refused",
     "settled",
@@ -65,11 +66,10 @@ _GUARDS = (
     _Guard(
         "cohorts",
         "UPDATE",
-        "a cohort keeps what it was opened with",
-        kept=(
-            *("name", "population", "delta_budget", "policy", "opened_at", "labels", "windows", "period"),
-            *("quota", "ceiling", "local_budget", "rounds_per_user"),
-        ),
+        "a cohort keeps what it was opened with, unless it is opened again before anything is decided",
+        kept=("name", "period", "quota"),
+        refused="NEW.opened_at <= OLD.opened_at OR EXISTS (SELECT 1 FROM heads"
+        " WHERE heads.cohort = OLD.name AND heads.openings + heads.budget_changes < heads.sequence)",
     ),
     _Guard("rounds", "DELETE", "rounds are never removed"),
     _Guard(
@@ -94,7 +94,8 @@ _GUARDS = (
         "a head moves forward, stays overspent or frozen, and changes its budget by an entry that says so",
         kept=("cohort",),
         refused="NEW.sequence <= OLD.sequence"
-        " OR (NEW.epsilon_budget <> OLD.epsilon_budget AND NEW.budget_changes = OLD.budget_changes)"
+        " OR (NEW.epsilon_budget <> OLD.epsilon_budget AND NEW.budget_changes = OLD.budget_changes"
+        " AND NEW.openings = OLD.openings)"
         " OR (OLD.status = 'overspent' AND NEW.status = 'open')"
         " OR (OLD.status = 'frozen' AND NEW.status <> 'frozen')",
     ),
@@ -264,11 +265,12 @@ def _create_entries() -> None:
             "(kind IN ('opened', 'budget_changed', 'frozen')) = (round_id IS NULL)",
             name=op.f("ck_entries_about_a_round"),
         ),
-        sa.CheckConstraint("(kind = 'opened') = (sequence = 1)", name=op.f("ck_entries_opened_first")),
+        sa.CheckConstraint("kind = 'opened' OR sequence > 1", name=op.f("ck_entries_opened_first")),
         sa.CheckConstraint(
             "length(digest) = 32 AND length(previous_digest) = 32", name=op.f("ck_entries_digests")
         ),
     )
+    _create_index("ix_entries_opened", "entries", ["cohort", "sequence"], where="kind = 'opened'")
     _create_index("ix_entries_refused", "entries", ["cohort", "sequence"], where="kind = 'refused'")
     _create_index(
         "ix_entries_told", "entries", ["round_id", "sequence"], where="kind IN ('corrected', 'incident')"
@@ -286,11 +288,19 @@ def _create_heads() -> None:
         sa.Column("digest", _DIGEST, nullable=False),
         sa.Column("status", sa.String(20), nullable=False),
         sa.Column("epsilon_budget", sa.Double, nullable=False),
-        *(sa.Column(count, sa.BigInteger, nullable=False, server_default=sa.text("0")) for count in _COUNTS),
+        *(
+            sa.Column(
+                count,
+                sa.BigInteger,
+                nullable=False,
+                server_default=sa.text("1" if count == "openings" else "0"),
+            )
+            for count in _COUNTS
+        ),
         sa.PrimaryKeyConstraint("cohort", name="pk_heads"),
         sa.CheckConstraint("status IN ('open', 'overspent', 'frozen')", name=op.f("ck_heads_status")),
         sa.CheckConstraint("epsilon_budget > 0", name=op.f("ck_heads_epsilon_budget")),
-        sa.CheckConstraint("sequence = 1 + " + " + ".join(_COUNTS), name=op.f("ck_heads_counted")),
+        sa.CheckConstraint("sequence = " + " + ".join(_COUNTS), name=op.f("ck_heads_counted")),
         postgresql_with=_ROOM_TO_UPDATE,
     )
     op.create_index("ix_heads_in_order", "heads", [_in_order("cohort")])

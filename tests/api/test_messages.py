@@ -186,9 +186,9 @@ def test_other_content_names_what_differs(server: Server) -> None:
     ]
     opening = {"name": "phones", "population": 90_000, "epsilon": 1, "delta": 1e-6}
     answer = server.ask("POST", "/v1/cohorts", json=opening).json()
-    assert (
-        answer["detail"]
-        == "cohort 'phones' exists with other parameters: population: stored 100000, given 90000"
+    assert answer["detail"] == (
+        "cohort 'phones' exists with other parameters: population: stored 100000, given 90000;"
+        " rounds of it were decided or recorded, so it is not opened again"
     )
     assert answer["differences"] == [{"field": "population", "stored": 100_000, "given": 90_000}]
 

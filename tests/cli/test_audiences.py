@@ -78,8 +78,7 @@ def test_what_no_audience_can_be_is_refused_with_a_reason(
     assert three("budget", "phones", "--json").json["rounds_admitted"] == 0
 
 
-def test_labels_never_change_and_are_checked(three: Run) -> None:
-    assert three("cohort", "open", "de-phone", *BUDGET, "--label", "country=fr").code == 5
+def test_labels_are_checked(three: Run) -> None:
     assert three("cohort", "open", "x", *BUDGET, "--label", "country").code == 2
     assert three("cohort", "open", "x", *BUDGET, "--label", "a=b=c").code == 2
     assert three("cohort", "open", "x", *BUDGET, "--label", "a=b", "--label", "a=c").code == 2

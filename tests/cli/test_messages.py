@@ -14,6 +14,7 @@ from shuffle_ledger.cli.rendering.present import Bar, console_on, facts
 from tests.cli.conftest import ROUND, Run
 
 ASKED = ("--reports", "1000", "--delta", "1e-6")
+DECIDED = "rounds of it were decided or recorded, so it is not opened again"
 OPENING = ("--population", "100000", "--epsilon", "1", "--delta", "1e-6")
 
 
@@ -194,9 +195,9 @@ def test_other_content_names_what_is_stored_and_what_was_given(phones: Run, tmp_
     other = ("cohort", "open", "phones", "--population", "99000", "--epsilon", "1.5", "--delta", "1e-6")
     changed = "population: stored 100000, given 99000; epsilon: stored 1, given 1.5"
     said = f"cohort 'phones' exists with other parameters: {changed}"
-    assert _said(phones, *other, code=5) == said
+    assert _said(phones, *other, code=5) == f"{said}; {DECIDED}"
     windows = _said(phones, *other[:-4], "--epsilon", "1", "--delta", "1e-6", "--label", "a=b", code=5)
-    assert windows.endswith('labels: stored nothing, given {"a": "b"}')
+    assert windows.endswith(f'labels: stored nothing, given {{"a": "b"}}; {DECIDED}')
     cohorts, rounds = tmp_path / "cohorts.csv", tmp_path / "rounds.csv"
     cohorts.write_text("cohort,population,epsilon,delta\nphones,99000,1.5,1e-6\n")
     rounds.write_text('round_id,cohort,randomizer,reports\na,phones,"krr(k=2, epsilon0=0.5)",1001\n')
@@ -210,9 +211,12 @@ def test_another_plan_names_the_kinds_that_differ(directory: Path, run: Run) -> 
     plan, opening = directory / "plan.csv", ("cohort", "open", "x", *OPENING, "--policy", "plan", "--plan")
     plan.write_text('randomizer,reports,count\n"krr(k=2, epsilon0=0.5)",1000,2\n')
     assert run(*opening, str(plan)).code == 0
+    register = ("round", "register", "x", "--id", "a", "--randomizer", "krr(k=2, epsilon0=0.5)")
+    assert run(*register, "--reports", "1000").code == 0
     plan.write_text('randomizer,reports,count\n"krr(k=2, epsilon0=0.5)",1000,1\n')
     assert _said(run, *opening, str(plan), code=5) == (
-        "cohort 'x' exists with another plan: krr(epsilon0=0.5, k=2), 1,000 reports: stored 2, given 1"
+        "cohort 'x' exists with another plan: krr(epsilon0=0.5, k=2), 1,000 reports: stored 2, given 1;"
+        f" {DECIDED}"
     )
 
 

@@ -60,10 +60,6 @@ def test_a_share_is_fixed_by_the_opening(watches: Store, accountant: Accountant)
     by: dict[str, Any] = {"name": "parts", "actor": "tester", **opened, "windows": (window,)}
     for share in (0.25, 0.25):  # the same again changes nothing
         open_cohort(watches, approximate_share=share, **by)
-    for other in (None, 0.5):
-        with pytest.raises(Conflict, match="another share") as refused:
-            open_cohort(watches, approximate_share=other, **by)
-        assert "approximate_share: stored 0.25" in str(refused.value)
     for wrong in (0.0, -1.0, 0.95, float("nan")):
         with pytest.raises(InvalidParameter, match="approximate_share"):
             open_cohort(watches, approximate_share=wrong, **{**by, "name": "new"})

@@ -224,10 +224,15 @@ def test_a_plan_beyond_the_budget_opens_nothing(store: Store, accountant: Accoun
         store.cohort("watches")
 
 
-def test_a_plan_is_part_of_what_a_cohort_was_opened_with(watches: Store, accountant: Accountant) -> None:
+def test_a_plan_is_part_of_what_a_cohort_was_opened_with(
+    watches: Store, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    other = {krr(1.0, 10_000): 2}
+    open_planned(watches, accountant, plan=other)  # again: nothing was decided
     open_planned(watches, accountant)
+    decided(watches, accountant, make_request("r", cohort="watches", epsilon0=2.0, reports=20_000))
     with pytest.raises(Conflict):
-        open_planned(watches, accountant, plan={krr(1.0, 10_000): 2})
+        open_planned(watches, accountant, plan=other)
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "plan"])

@@ -168,7 +168,7 @@ def test_in_session_mode_all_settings_hold(
     pooler.configure("session")
     pooler.start()
     with Store.connect(pooler.url(database_url)) as store:
-        for used in (engines.writing, engines.writing_once, engines.deciding, engines.reading_once):
+        for used in (engines.writing, engines.deciding, engines.reading_once):
             with used(store.engine) as connection:
                 found = {name: connection.execute(text(f"SHOW {name}")).scalar_one() for name in SETTINGS}
             assert found == SETTINGS

@@ -45,7 +45,7 @@ def test_isolation_and_durability_are_ours(database_url: str) -> None:
     """A stricter isolation makes errors of lost races; a commit that does not wait is lost by a crash."""
     sets(database_url, "default_transaction_isolation = 'serializable'", "synchronous_commit = off")
     with Store.connect(database_url) as store:
-        for used in (engine.writing, engine.writing_once, engine.deciding):
+        for used in (engine.writing, engine.deciding):
             with used(store.engine) as connection:
                 said = [
                     connection.execute(text(f"SHOW {name}")).scalar_one()

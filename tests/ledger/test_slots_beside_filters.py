@@ -12,7 +12,7 @@ import pytest
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.decisions import set_quota, with_budgets
-from shuffle_ledger.ledger.errors import BeyondBudget, Conflict, InvalidValue
+from shuffle_ledger.ledger.errors import BeyondBudget, InvalidValue
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
 from shuffle_ledger.ledger.machine import Coordinates, Total
 from shuffle_ledger.ledger.policies.registry import rules_digest
@@ -84,10 +84,6 @@ def test_an_opening_divides_delta_and_certifies_the_slots(desk: Desk) -> None:
     shown = budget(desk.store, desk.accountant, "watches")
     assert [(one.round, one.count, one.claimed) for one in shown.slots] == [(RARE, 20, 0), (PLAIN, 2, 0)]
     desk.open()  # the same again
-    with pytest.raises(Conflict, match="another plan"):
-        desk.open(plan={RARE: 20, PLAIN: 1})
-    with pytest.raises(Conflict, match="another plan"):
-        desk.open(plan=None)
     with pytest.raises(BeyondBudget):
         desk.open("more", plan={RARE: 2_000})
     with pytest.raises(InvalidValue, match="rounds_per_user"):

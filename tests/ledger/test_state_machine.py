@@ -60,6 +60,7 @@ from shuffle_ledger.ledger.reports.budgets import budget, history
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import (
     Admitted,
+    Cohort,
     Outcome,
     Pending,
     Refused,
@@ -367,8 +368,25 @@ class Operations(RuleBasedStateMachine):
         self.note("incident", name, overspent=answer.overspent)
         return name
 
+    @rule(cohort=COHORTS, population=st.sampled_from([POPULATION, POPULATION + 1, POPULATION + 2]))
+    def open_again(self, cohort: str, population: int) -> None:
+        found, waits = self.store.cohort(cohort), [self.requests[name].cohort for name in self.pending]
+        values: dict[str, Any] = {"epsilon": BUDGET, "delta": DELTA, "policy": "adaptive", "actor": "model"}
+
+        def opened() -> Cohort:
+            return open_cohort(self.store, name=cohort, population=population, **values)
+
+        if population == found.population:
+            assert opened() == found
+        elif cohort in waits or set(self.cohorts[cohort].entries) != {("opened", None)}:
+            with pytest.raises(Conflict, match="not opened again"):
+                opened()
+        else:
+            assert opened().population == self.store.cohort(cohort).population == population
+            self.cohorts[cohort].entries.append(("opened", None))
+
     @rule()
-    def reopen(self) -> None:
+    def connect_anew(self) -> None:
         url = self.store._engine.url.render_as_string(hide_password=False)
         self.store.close()
         self.store = Store.connect(url)

@@ -337,10 +337,6 @@ def test_what_windows_do_not_allow(sqlite_desk: Desk) -> None:
         change_budget(desk.store, name, epsilon=9.0, reason="more", actor="ada")
     with pytest.raises(InvalidValue, match="without @"):
         desk.open("phones@2031")
-    with pytest.raises(Conflict, match="other parameters"):
-        desk.open("phones", dataclasses.replace(WEEK, epsilon=0.3))
-    with pytest.raises(Conflict, match="other parameters"):
-        desk.open("phones")
     desk.open("phones", WEEK)
     with pytest.raises(NotFound):
         desk.ask(cohort="nobody")

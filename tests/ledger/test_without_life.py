@@ -220,8 +220,6 @@ def test_something_must_limit_the_rounds(
 ) -> None:
     with pytest.raises(InvalidValue, match=match):
         desk.open("other", *windows, **{**NO_LIFE, **changes})
-    with pytest.raises(Conflict, match="epsilon"):
-        desk.open("watches", WEEK, epsilon=1.0, delta=1e-6)
 
 
 def test_a_quota_is_a_part_of_a_life(desk: Desk) -> None:

@@ -99,7 +99,8 @@ def _facts(cohort: CohortStatement, digits: Digits) -> Iterator[tuple[str, str]]
     yield "Privacy unit", promise.privacy_unit
     yield "Neighbouring relation", promise.neighbours
     yield from _limits(promise)
-    yield "Opened", f"{moment(promise.opened_at)} by {promise.opened_by}"
+    again = f", in place of {promise.openings - 1} earlier ones" if promise.openings > 1 else ""
+    yield "Opened", f"{moment(promise.opened_at)} by {promise.opened_by}{again}"
     yield "Status", cohort.status
     if promise.has_life:
         yield from _life(cohort, digits)
