@@ -174,6 +174,7 @@ def with_larger(body: EntryBody, *paths: tuple[str | int, ...]) -> EntryBody:
 TOGETHER: tuple[tuple[tuple[str | int, ...], ...], ...] = (
     (("certain",),),
     (("slack",),),
+    (("sliding",),),
     (("refuse", "epsilon"), ("promise", "epsilon")),
     (("sliding",), ("refuse", "gaussian"), ("promise", "gaussian")),
     *((("refuse", "divergences", place), ("promise", "divergences", place)) for place in range(3)),
