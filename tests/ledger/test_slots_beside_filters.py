@@ -12,7 +12,7 @@ import pytest
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.decisions import set_quota, with_budgets
-from shuffle_ledger.ledger.errors import BeyondBudget, InvalidValue
+from shuffle_ledger.ledger.errors import BeyondBudget, Conflict, InvalidValue
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
 from shuffle_ledger.ledger.machine import Coordinates, Total
 from shuffle_ledger.ledger.policies.registry import rules_digest
@@ -84,6 +84,10 @@ def test_an_opening_divides_delta_and_certifies_the_slots(desk: Desk) -> None:
     shown = budget(desk.store, desk.accountant, "watches")
     assert [(one.round, one.count, one.claimed) for one in shown.slots] == [(RARE, 20, 0), (PLAIN, 2, 0)]
     desk.open()  # the same again
+    with pytest.raises(Conflict, match="another plan"):
+        desk.open(plan={RARE: 20, PLAIN: 1})
+    with pytest.raises(Conflict, match="another plan"):
+        desk.open(plan=None)
     with pytest.raises(BeyondBudget):
         desk.open("more", plan={RARE: 2_000})
     with pytest.raises(InvalidValue, match="rounds_per_user"):
@@ -191,6 +195,22 @@ def test_limits_that_their_shares_of_delta_do_not_allow_are_found(
     rewrite(desk.store, 1, lambda body: with_larger(body, *paths))
     report = verify(desk.store, desk.accountant)
     assert any(one.sequence == 1 for one in report.cohorts[0].problems), report
+
+
+def test_no_entry_says_other_limits_than_follow(desk: Desk) -> None:
+    """Also where it need not say any."""
+    desk.open()
+    desk.ask(PLAIN)
+    variance = (("sliding",), ("refuse", "gaussian"), ("promise", "gaussian"))
+    larger = with_larger(desk.store.entry("watches", 1).content(), *variance).details["limits"]
+
+    def forge(body: EntryBody) -> EntryBody:
+        standing = {**body.details["standing"], "limits": larger}
+        return dataclasses.replace(body, details={**body.details, "standing": standing})
+
+    rewrite(desk.store, 2, forge)
+    problems = verify(desk.store, desk.accountant).cohorts[0].problems
+    assert any(one.sequence == 2 and "what it says of limits" in one.what for one in problems), problems
 
 
 def test_an_opening_that_bounds_slots_by_nothing_from_below_hides_no_spending(desk: Desk) -> None:
