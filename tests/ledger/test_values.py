@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from datetime import datetime
+from fractions import Fraction
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from shuffle_ledger.accounting import Accountant, given_text
 from shuffle_ledger.ledger.decisions import open_cohort, quote, register
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import Cohort, RoundRequest
+from shuffle_ledger.ledger.values.requests import Cohort, RoundRequest, epsilon_left
 
 pytestmark = pytest.mark.policies
 
@@ -43,6 +46,17 @@ def test_a_cohort_that_cannot_be_is_refused_by_field(field: str, named: str, val
             Cohort(**COHORT | {field: value})
         assert caught.value.field == named
         assert given_text(value) in str(caught.value)
+
+
+@given(st.floats(1e-300, 1e300), st.floats(0, 1))
+@example(1.0, 0.1)
+@example(5e-324, 1.0)
+def test_what_is_left_of_a_budget_is_rounded_down(budget: float, part: float) -> None:
+    spent = budget * part
+    exact = Fraction(budget) - Fraction(spent)
+    left = epsilon_left(budget, spent)
+    assert left <= exact
+    assert exact < math.nextafter(left, math.inf)
 
 
 def test_a_cohort_without_a_life_wants_windows() -> None:
@@ -163,9 +177,9 @@ def test_an_opening_takes_all_that_it_needs_and_nothing_else(phones: Store) -> N
         "missing .*'policy'": {},
         "not opened with status": {"policy": "adaptive", "status": "frozen"},
     }
-    for said, given in wrong.items():
+    for said, more in wrong.items():
         with pytest.raises(TypeError, match=said):
-            open_cohort(phones, actor="ada", **opening, **given)
+            open_cohort(phones, actor="ada", **opening, **more)
     assert [cohort.name for cohort in phones.cohorts()] == ["phones"]
 
 
