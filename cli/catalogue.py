@@ -37,6 +37,10 @@ COMMANDS: Mapping[str, tuple[str | None, str]] = {
         "cohort:budget_",
         "Change the budget of the cohort NAME, by an entry that says who did it and why.",
     ),
+    "cohort close": (
+        "cohort:close",
+        "Close the cohort NAME, which admits nothing any more; its record stays.",
+    ),
     "cohort quota": (
         "quota:quota_",
         "List the quotas that teams have in the cohort NAME, or set that of --team.",

@@ -29,7 +29,8 @@ NOTE = "f34e2e5ee120dd2e9152adb5826ac21a461c323c80cbba96fde161a0d3c39b1c"
 LINE = re.compile(rb"([1-9][0-9]*) ([0-9a-f]{64}) ([0-9a-f]{64}) (.+)")
 TEXTS = ("certain", "slack", "local", "sliding", "late", "returned")  # numbers of units, beside the lists
 PROMISING = ("life", "period")  # kinds of budgets; quotas limit, and a record without a budget only lists
-UNSEEN = ("cohort_frozen", "cohort_overspent", "collection_over", "refused_elsewhere")  # no cost is stated
+OF_CLOSED = ("cohort_frozen", "cohort_overspent", "cohort_closed")  # no cost is stated, nor of these others:
+UNSEEN = (*OF_CLOSED, "collection_over", "refused_elsewhere")
 BY_SLOTS = ("no_free_slot",)  # nor then, where there are no filters
 HOLDS = """Digests, chains and heads hold, and every charge, total, outcome and status follows.
 Signature, costs, fits of slots, limits and stated epsilons were not checked."""
@@ -92,7 +93,7 @@ class Budget:
         self.nothing |= dict.fromkeys(("is_corrected", "is_incident", "is_counted"), False)
         self.charges, self.open, self.is_overspent, self.is_frozen = {}, set(), False, False
         parts = [name for name in ("quota", "period") if name in self.details]
-        self.begins = opening["recorded_at"]
+        self.begins, self.is_closed = opening["recorded_at"], False
         require(not before or (not parts and before.begins < self.begins), "it opens a part, or not later")
         require(not parts or not opened_at or opened_at <= self.begins, "it is of a replaced opening")
         kind = (parts or ["record" if self.epsilon == {"$float": "inf"} else "life"])[0]
@@ -242,8 +243,8 @@ class Budget:
         elif kind in SHARED:
             self.restate(kind, details, name)
         else:
-            require(kind == "frozen", f"there are no entries of kind {kind}")
-            self.is_frozen = True
+            self.is_closed, self.is_frozen = True, self.is_frozen or kind != "closed"
+            require(kind in ("frozen", "closed"), f"there are no entries of kind {kind}")
         require(body["epsilon_budget"] == self.epsilon, "its budget is not the one in force")
         require(body["delta_budget"] == self.rules["delta"], "its delta is not the one of the rules")
         standing, changed = details["standing"], {} if self.limits == self.first_limits else self.limits
@@ -255,8 +256,9 @@ class Budget:
 
     def decide(self, reason, details, recorded_at, name):
         """Decides about a round; the reason is `admitted`, or that of a refusal."""
-        closed = "cohort_frozen" if self.is_frozen else "cohort_overspent" if self.is_overspent else None
-        require(reason == closed or (not closed and reason not in UNSEEN[:2]), f"it is {reason} wrongly")
+        states = (self.is_frozen, self.is_overspent, self.is_closed)
+        closed = OF_CLOSED[states.index(True)] if any(states) else None
+        require(reason == closed or (not closed and reason not in OF_CLOSED), f"it is {reason} wrongly")
         if reason == "collection_over":
             last_day = details["request"].get("collected_until") or details["request"]["collected_on"]
             require(

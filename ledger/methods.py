@@ -213,6 +213,7 @@ class Operations:
     cohort = asks(operations.SHOW_COHORT)
     budget = asks(operations.SHOW_BUDGET)
     change_budget = asks(operations.CHANGE_BUDGET)
+    close_cohort = asks(operations.CLOSE_COHORT)
     quotas = asks(operations.QUOTAS)
     set_quota = asks(operations.SET_QUOTA)
     quote = asks(operations.QUOTE)

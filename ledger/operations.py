@@ -303,6 +303,11 @@ CHANGE_BUDGET = Operation(
     cohorts.ChangeBudget, Cohort, _CHANGED,
     "Change a cohort's epsilon, by an entry that says who did it and why. Repeating it changes nothing.",
 )
+CLOSE_COHORT = Operation(
+    "cohorts_close", "POST /v1/cohorts/{cohort}/close", MANAGE, cohorts.CloseCohort, Cohort, _CHANGED,
+    """Close a cohort that is not needed any more: it, its periods and its quotas admit nothing from then on.
+Its record stays, and how rounds of before ended is still recorded. Repeating it changes nothing.""",
+)
 QUOTAS = Operation(
     "cohorts_quotas", "GET /v1/cohorts/{cohort}/quotas", READ,
     cohorts.OfCohort, tuple[QuotaReading, ...], _NAMED,

@@ -53,7 +53,7 @@ def budget(cohort: str, on: date | None, watch: float | None, as_json: bool, **w
 
 def budget_facts(statement: BudgetStatement) -> Table:
     """Returns a cohort's budget as a table for people."""
-    alarm = {"overspent": "OVERSPENT: ", "frozen": "FROZEN: "}.get(statement.status, "")
+    alarm = {"closed": "CLOSED: ", "overspent": "OVERSPENT: ", "frozen": "FROZEN: "}.get(statement.status, "")
     decided_by, _, _ = statement.decided_by.partition("; ")
     return facts(
         f"{alarm}{statement.budget}: {budget_text(statement)}",

@@ -207,6 +207,22 @@ def budget_(name: str, epsilon: float, reason: str, as_json: bool, **where: Any)
     return ExitCode.REFUSED
 
 
+@click.command()
+@click.argument("name")
+@click.option("--reason", type=TEXT, metavar="TEXT", required=True, help="Why, for the record.")
+@asking_options
+@output_options
+def close(name: str, reason: str, as_json: bool, **where: Any) -> None:
+    """Close the cohort NAME, which admits nothing any more; its record stays.
+
+    So do its periods and quotas, those to come too. How rounds of before ended, and what else was released,
+    is still recorded. A closed cohort is never opened again.
+    """
+    with open_ledger(**where) as ledger:
+        closed = ledger.close_cohort(name, reason=reason)
+    present(document_of(closed), lambda: cohort_facts(closed), as_json=as_json)
+
+
 def _changed(ledger: Ledger, name: str, *, epsilon: float, reason: str) -> Cohort:
     """Change a budget; the operation may be repeated, so the present one is read first."""
     try:

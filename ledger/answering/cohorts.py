@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from shuffle_ledger.ledger import operations
 from shuffle_ledger.ledger.answering.calls import Call, ThreadName, answers
 from shuffle_ledger.ledger.decisions.budget_changes import change_budget as decide_budget
+from shuffle_ledger.ledger.decisions.closing import close_cohort
 from shuffle_ledger.ledger.decisions.opening import check_opening, open_cohort
 from shuffle_ledger.ledger.decisions.quotas import QuotaReading, quotas_of
 from shuffle_ledger.ledger.decisions.quotas import set_quota as decide_quota
@@ -67,6 +68,11 @@ def change_budget(call: Call, asked: asking.ChangeBudget) -> Cohort:
     if found.epsilon_budget == asked.epsilon:
         return found
     return decide_budget(call.store, name, epsilon=asked.epsilon, reason=asked.reason, actor=call.actor)
+
+
+@answers(operations.CLOSE_COHORT, at="deciding")
+def close(call: Call, asked: asking.CloseCohort) -> Cohort:
+    return close_cohort(call.store, call.cohort(asked.cohort), reason=asked.reason, actor=call.actor)
 
 
 @answers(operations.QUOTAS)

@@ -12,6 +12,7 @@ from shuffle_ledger.ledger.decisions.admission import (
 from shuffle_ledger.ledger.decisions.audiences import request_of, resolve_audience
 from shuffle_ledger.ledger.decisions.batches import admit_together, prepare_together
 from shuffle_ledger.ledger.decisions.budget_changes import change_budget
+from shuffle_ledger.ledger.decisions.closing import close_cohort
 from shuffle_ledger.ledger.decisions.incidents import record_incident
 from shuffle_ledger.ledger.decisions.opening import check_new_cohort, check_opening, open_cohort, open_many
 from shuffle_ledger.ledger.decisions.outcomes import round_record
@@ -46,6 +47,7 @@ __all__ = [
     "check_new_cohort",
     "check_opening",
     "check_without_slots",
+    "close_cohort",
     "correct",
     "is_first_sample",
     "least_open",

@@ -113,5 +113,5 @@ def _check(store: Store, cohort: Cohort, *, epsilon: float, delta: float | None)
         raise InvalidValue(field="epsilon", value=epsilon, expected=expected)
     if cohort.quota is not None:
         check_quota(store.cohort(cohort.quota.cohort), epsilon)
-    if cohort.status == "frozen":
-        raise Conflict(f"cohort {cohort.name!r} is frozen: nothing about it is decided any more")
+    if cohort.status in ("closed", "frozen"):
+        raise Conflict(f"cohort {cohort.name!r} is {cohort.status}: nothing about it is decided any more")

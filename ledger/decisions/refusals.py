@@ -71,7 +71,7 @@ def budget_words(cohort: Cohort) -> str:
 def reason_unseen(status: CohortStatus, request: RoundRequest, today: date) -> RefusalReason | None:
     """Returns why a budget of some status refuses a round whatever it costs, if it does."""
     if status != "open":
-        return RefusalReason.COHORT_FROZEN if status == "frozen" else RefusalReason.COHORT_OVERSPENT
+        return RefusalReason(f"cohort_{status}")
     return RefusalReason.COLLECTION_OVER if is_over(request, today) else None
 
 
@@ -202,6 +202,8 @@ def _closed(reason: RefusalReason) -> Refusal:
                 " what is used is unknown and it admits nothing any more"
             ),
         )
+    if reason is RefusalReason.COHORT_CLOSED:
+        return Refusal(reason=reason, clause="it is closed, and admits nothing any more")
     return Refusal(
         reason=reason,
         clause=(

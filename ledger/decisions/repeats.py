@@ -29,7 +29,7 @@ from shuffle_ledger.ledger.values.requests import (
     epsilon_left,
 )
 
-_LEAST_OPEN: Final = ("frozen", "overspent", "open")
+_LEAST_OPEN: Final = ("frozen", "overspent", "closed", "open")
 
 
 def present_answer(store: Store, stored: StoredRound) -> Outcome | Pending:
@@ -60,7 +60,8 @@ def present_answer(store: Store, stored: StoredRound) -> Outcome | Pending:
 
 
 def least_open(cohorts: Sequence[Cohort]) -> Cohort:
-    """Return the cohort of a round that permits least: one that is frozen, else overspent, else any."""
+    """Return the cohort of a round that permits least: one that is frozen, else overspent, else closed,
+    else any."""
     return min(cohorts, key=lambda cohort: _LEAST_OPEN.index(cohort.status))
 
 

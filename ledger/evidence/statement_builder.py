@@ -320,7 +320,7 @@ def _cohort_statement(
         verdict=_verdict(replay, reading),
         chain_problems=tuple(_spelled(replay.problems)),
         promise=_promise(replay, opened, body),
-        status="frozen" if replay.frozen else "overspent" if replay.overspent else "open",
+        status=replay.status,
         spent=EpsilonBounds.of(spent),
         epsilon_remaining=body.epsilon_remaining,
         discretization=body.spent.discretization,

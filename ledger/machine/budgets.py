@@ -116,7 +116,8 @@ def change_budget(
 
 
 def freeze(state: State) -> Posting:
-    """Returns the posting after which a budget admits nothing: part of its history is lost."""
+    """Returns the posting after which a budget admits nothing: it was closed, or part of its history is
+    lost."""
     return replace(posted(state, PostingKind.FROZEN), is_frozen=True)
 
 

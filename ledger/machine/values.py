@@ -292,7 +292,7 @@ class State:
         sequence, digest: of the last posting; of a new period 0, and its cohort's opening.
         is_used: a round was decided or restated: the budget cannot be opened again.
         is_overspent: what was promised is broken, for ever.
-        is_frozen: nothing is admitted any more.
+        is_frozen: nothing is admitted any more: it was closed, or part of its history is lost.
     """
 
     rules: Rules

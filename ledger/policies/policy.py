@@ -282,7 +282,7 @@ class BudgetPolicy:
             total=read_once(view, "total", total, lambda: self.read_total(total)),
             is_used=view.is_used,
             is_overspent=view.cohort.status == "overspent",
-            is_frozen=view.cohort.status == "frozen",
+            is_frozen=view.cohort.status in ("closed", "frozen"),
         )
         if limits is None:
             return state

@@ -192,6 +192,15 @@ class ChangeBudget(Explained):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CloseCohort(Explained):
+    """Why the cohort is closed, for ever."""
+
+    cohort: CohortName = field(kw_only=False)
+
+    __pydantic_config__ = config(reason="the product was withdrawn")
+
+
+@dataclass(frozen=True, kw_only=True)
 class SetQuota(ChangeBudget):
     """The epsilon that a team's rounds may use from now on, and why; delta is the cohort's."""
 

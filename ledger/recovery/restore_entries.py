@@ -193,7 +193,7 @@ def _tail(store: Store, head: CheckpointHead, source: EntrySource) -> _LostEntri
             changes = tuple(_changes(held, replay.held, local, replay.local))
             opening = replay.opened or step.body
             lost.append(
-                _Lost(entry=entry, body=step.body, changes=changes, status=_status(replay), opening=opening)
+                _Lost(entry=entry, body=step.body, changes=changes, status=replay.status, opening=opening)
             )
         held, local = Counter(replay.held), Counter(replay.local)
     if replay.problems:
@@ -218,10 +218,6 @@ def _place(store: Store, cohort: str) -> tuple[int, bytes]:
     except NotFound:
         return 0, b""
     return view.head_sequence, view.head_digest
-
-
-def _status(replay: Replay) -> CohortStatus:
-    return "frozen" if replay.frozen else "overspent" if replay.overspent else "open"
 
 
 def _changes(

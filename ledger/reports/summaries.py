@@ -14,7 +14,7 @@ from shuffle_ledger.accounting import LocalRandomizer, ShuffledRound
 from shuffle_ledger.ledger.reports.forecasts import FittingRounds, RecentSchedule
 from shuffle_ledger.ledger.values.requests import CohortStatus
 
-BudgetState: TypeAlias = Literal["open", "nearly used up", "used up", "overspent", "frozen"]
+BudgetState: TypeAlias = Literal["open", "nearly used up", "used up", "closed", "overspent", "frozen"]
 
 NEARLY_USED_UP: Final = 0.9  # share of a budget
 FITS_IF: Final = "if nothing else is registered and no other cohort or quota refuses"

@@ -371,8 +371,13 @@ class Store(RoundStore):
             appends.write(connection, steps)
         for view, draft, _, entry in steps:
             if draft.status not in (None, view.cohort.status):
-                _log.error(
-                    "cohort %s is %s since entry %d", entry.cohort, str(draft.status).upper(), entry.sequence
+                level = logging.INFO if draft.status == "closed" else logging.ERROR
+                _log.log(
+                    level,
+                    "cohort %s is %s since entry %d",
+                    entry.cohort,
+                    str(draft.status).upper(),
+                    entry.sequence,
                 )
         return [step.entry for step in steps]
 

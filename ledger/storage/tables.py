@@ -187,12 +187,13 @@ entries = Table(
     UniqueConstraint("position"),
     CheckConstraint("sequence >= 1", name="sequence"),
     CheckConstraint(
-        "kind IN ('opened', 'admitted', 'refused', 'settled', 'voided', 'budget_changed', 'frozen',"
-        " 'corrected', 'incident')",
+        "kind IN ('opened', 'admitted', 'refused', 'settled', 'voided', 'budget_changed', 'closed',"
+        " 'frozen', 'corrected', 'incident')",
         name="kind",
     ),
     CheckConstraint(
-        "(kind IN ('opened', 'budget_changed', 'frozen')) = (round_id IS NULL)", name="about_a_round"
+        "(kind IN ('opened', 'budget_changed', 'closed', 'frozen')) = (round_id IS NULL)",
+        name="about_a_round",
     ),
     CheckConstraint("kind = 'opened' OR sequence > 1", name="opened_first"),
     CheckConstraint("length(digest) = 32 AND length(previous_digest) = 32", name="digests"),
@@ -237,6 +238,7 @@ COUNT_OF_KIND = {
     "settled": "settled",
     "voided": "voided",
     "budget_changed": "budget_changes",
+    "closed": "closures",
     "frozen": "freezes",
     "corrected": "corrections",
     "incident": "incidents",
@@ -257,7 +259,7 @@ heads = Table(
         Column(count, BigInteger, nullable=False, server_default=text("1" if kind == "opened" else "0"))
         for kind, count in COUNT_OF_KIND.items()
     ),
-    CheckConstraint("status IN ('open', 'overspent', 'frozen')", name="status"),
+    CheckConstraint("status IN ('open', 'closed', 'overspent', 'frozen')", name="status"),
     CheckConstraint("epsilon_budget > 0", name="epsilon_budget"),
     CheckConstraint("sequence = " + " + ".join(COUNT_OF_KIND.values()), name="counted"),
     Index("ix_heads_in_order", "cohort"),  # as that of cohorts

@@ -37,6 +37,7 @@ class EntryKind(StrEnum):
     BUDGET_CHANGED = "budget_changed"
     CORRECTED = "corrected"  # what a released round truly was
     INCIDENT = "incident"  # a release that nothing admitted
+    CLOSED = "closed"  # the cohort admits nothing any more, for it is not needed
     FROZEN = "frozen"  # what followed was lost when the database was put back: nothing is decided any more
 
 

@@ -44,7 +44,7 @@ _REQUESTS_REMEMBERED_MAX = 256  # several checks in a row read the request of on
 _REQUEST_VERSION = 1
 _REQUEST_DOMAIN = "shuffle-ledger/round-request/1"
 
-CohortStatus: TypeAlias = Literal["open", "overspent", "frozen"]
+CohortStatus: TypeAlias = Literal["open", "closed", "overspent", "frozen"]
 RoundState: TypeAlias = Literal["pending", "admitted", "refused", "settled", "voided", "incident"]
 
 
@@ -53,6 +53,7 @@ class RefusalReason(StrEnum):
 
     COHORT_FROZEN = "cohort_frozen"  # entries were lost: what the cohort has spent is unknown
     COHORT_OVERSPENT = "cohort_overspent"  # the budget did not cover what was released or promised
+    COHORT_CLOSED = "cohort_closed"  # it is not needed any more
     COLLECTION_OVER = "collection_over"  # the days that its windows were asked for had passed
     DELTA_ACCOUNT_EXHAUSTED = "delta_account_exhausted"  # filters would hold, but for an account of delta
     UNBOUNDED_LOSS = "unbounded_loss"  # no finite epsilon holds at the budget's delta

@@ -91,6 +91,7 @@ class Trail:
     policy: BudgetPolicy | None = None  # None before the opening
     state: State | None = None
     frozen: bool = False  # the spending is unknown from here on
+    closed: bool = False
     ceiling: float | None = None  # what is promised, wherever the budget is moved to; None: the budget is
     _charges: dict[str, Charge] = field(default_factory=dict)  # of rounds that may be restated
     _costs: dict[str, Cost] = field(default_factory=dict)  # that their entries stated last
@@ -110,6 +111,13 @@ class Trail:
     def filtered(self) -> bool:
         """Whether filters decide, so that the numbers are theirs and not the composition's."""
         return self.policy is not None and not self.policy.has_slots_alone
+
+    @property
+    def status(self) -> CohortStatus:
+        """Return the cohort's status after the last entry."""
+        if self.frozen:
+            return "frozen"
+        return "overspent" if self.is_overspent else "closed" if self.closed else "open"
 
     @property
     def is_overspent(self) -> bool:
@@ -158,6 +166,7 @@ class Trail:
                 says that nothing was released.
         """
         self.frozen = self.frozen or body.kind is EntryKind.FROZEN
+        self.closed = self.closed or body.kind is EntryKind.CLOSED
         self._stated = self._limits = None
         self._opens = body.kind is EntryKind.OPENED
         if body.kind is EntryKind.OPENED:
@@ -237,8 +246,9 @@ class Trail:
         elif body.kind is EntryKind.BUDGET_CHANGED:
             posting = yield from self._change(policy, before, body)
         after = before if posting is None else _after(before, posting)
-        if after.is_frozen != self.frozen:
-            after = dataclasses.replace(after, is_frozen=self.frozen)
+        ended = self.frozen or self.closed
+        if after.is_frozen != ended:
+            after = dataclasses.replace(after, is_frozen=ended)
         if posting is not None:
             self._standing = policy.standing_after(after)
         self.state = after
@@ -257,7 +267,7 @@ class Trail:
         written = (details[name] is not None for name in _COMPUTED)
         if len({"cost" in details, "charge" in details, *written}) > 1:
             yield "it states a part of what a decision computes, and not all of it"
-        unseen = _unseen(before, body, request)
+        unseen = _unseen(self.status, body, request)
         if unseen is not None and (is_admitted or "cost" in details):
             yield f"it decides by numbers, and the cohort admits nothing any more: {unseen}"
         if "cost" not in details:
@@ -485,9 +495,8 @@ def _taken(posting: Posting) -> Charge:
     return posting.charge
 
 
-def _unseen(state: State, body: EntryBody, request: RoundRequest) -> RefusalReason | None:
+def _unseen(status: CohortStatus, body: EntryBody, request: RoundRequest) -> RefusalReason | None:
     """Returns why a round is refused whatever it costs, if it is."""
-    status: CohortStatus = "frozen" if state.is_frozen else "overspent" if state.is_overspent else "open"
     found = reason_unseen(status, request, body.recorded_at.date())
     # A round may be decided before the midnight after which its entry is recorded.
     is_before = found is RefusalReason.COLLECTION_OVER and body.details.get("reason") != found

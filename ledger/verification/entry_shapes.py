@@ -53,6 +53,7 @@ _FIELDS: Final[Mapping[EntryKind, frozenset[str]]] = {
     | {"cost", "charge"},
     EntryKind.VOIDED: frozenset({"reason", "attestation", "accounted", "charge"}),
     EntryKind.BUDGET_CHANGED: frozenset({"reason", "epsilon_before"}),
+    EntryKind.CLOSED: frozenset({"reason"}),
     EntryKind.CORRECTED: frozenset(
         {"round", "reason", "accounted_before", "accounted", "privacy_loss", "overspent"}
     ),

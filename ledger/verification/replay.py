@@ -30,6 +30,7 @@ from shuffle_ledger.ledger.values.entries import (
 from shuffle_ledger.ledger.values.requests import (
     DECLARED,
     POLICY_ADAPTIVE,
+    CohortStatus,
     ReleaseTimes,
     RoundRequest,
 )
@@ -56,7 +57,7 @@ ALTERS = (EntryKind.SETTLED, EntryKind.VOIDED, EntryKind.CORRECTED, EntryKind.IN
 # A window may give this to its periods beside a budget.
 _OF_PARTS = frozenset({"local_budget"})
 _OF_LIFE = frozenset({"ceiling", "local_budget", "rounds_per_user"})
-_CARRIES_SPENDING = (EntryKind.OPENED, EntryKind.REFUSED, EntryKind.BUDGET_CHANGED)
+_CARRIES_SPENDING = (EntryKind.OPENED, EntryKind.REFUSED, EntryKind.BUDGET_CHANGED, EntryKind.CLOSED)
 
 
 class EntrySource(Protocol):
@@ -133,6 +134,11 @@ class Replay:
     trail: Trail = field(default_factory=Trail)  # of the policy
     _truth: ShuffledRound | None = None  # the round that the entry at hand says was released
     _request: RoundRequest | None = None  # what the entry at hand decides
+
+    @property
+    def status(self) -> CohortStatus:
+        """The cohort's status after the last entry."""
+        return self.trail.status
 
     def blame(self, sequence: int | None, what: str) -> None:
         """Note a problem."""
@@ -258,8 +264,8 @@ class Replay:
                 self._apply_restated(body)
             case EntryKind.BUDGET_CHANGED:
                 self._apply_budget(body)
-            case EntryKind.FROZEN:
-                self._apply_freeze(body)
+            case EntryKind.CLOSED | EntryKind.FROZEN:
+                self._apply_end(body)
         self._compare_counts(body)
         for what in self.trail.follow(body, self._truth, self._request):
             self.blame(body.sequence, what)
@@ -316,7 +322,11 @@ class Replay:
         if requested is not None and requested["rounds"] != held + 1:
             self.blame(body.sequence, "what it says was requested is not of one round more than are held")
 
-    def _apply_freeze(self, body: EntryBody) -> None:
+    def _apply_end(self, body: EntryBody) -> None:
+        if body.kind is EntryKind.CLOSED:
+            if self.status != "open" or self.joint.is_part:
+                self.blame(body.sequence, "it closes a cohort that is not open, or a part of one")
+            return
         self.frozen = self.joint.frozen = True
         if body.spent.epsilon_upper_or_none is not None:
             self.blame(body.sequence, "it freezes the cohort, and states what is spent, which nobody knows")

@@ -68,8 +68,7 @@ def _compare_head(replay: Replay, view: CohortView | LedgerError) -> None:
         declared = {name: canonical.encode(details[name]) for name in DECLARED if name in details}
         if not is_same or declared != declared_bytes(cohort):
             replay.blame(None, "the cohort's row differs from the entry that opened it")
-    status = "frozen" if replay.frozen else "overspent" if replay.overspent else "open"
-    if replay.readable and cohort.status != status:
+    if replay.readable and cohort.status != replay.status:
         replay.blame(None, f"the cohort's row says {cohort.status!r}, its entries do not")
 
 

@@ -250,7 +250,7 @@ class _ChainVerification:
             head_digest=replay.head_digest.hex(),
             numbers_checked=checker.checked,
             problems=problems,
-            status="frozen" if replay.frozen else "overspent" if replay.overspent else "open",
+            status=replay.status,
         )
 
 

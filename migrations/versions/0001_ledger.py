@@ -26,13 +26,14 @@ _COUNTS = (
     "settled",
     "voided",
     "budget_changes",
+    "closures",
     "freezes",
     "corrections",
     "incidents",
 )
 _KINDS = (
-    "kind IN ('opened', 'admitted', 'refused', 'settled', 'voided', 'budget_changed', 'frozen', 'corrected',"
-    " 'incident')"
+    "kind IN ('opened', 'admitted', 'refused', 'settled', 'voided', 'budget_changed', 'closed', 'frozen',"
+    " 'corrected', 'incident')"
 )
 
 
@@ -91,12 +92,13 @@ _GUARDS = (
     _Guard(
         "heads",
         "UPDATE",
-        "a head moves forward, stays overspent or frozen, and changes its budget by an entry that says so",
+        "a head moves forward, stays as it ended, and changes its budget by an entry that says so",
         kept=("cohort",),
         refused="NEW.sequence <= OLD.sequence"
         " OR (NEW.epsilon_budget <> OLD.epsilon_budget AND NEW.budget_changes = OLD.budget_changes"
         " AND NEW.openings = OLD.openings)"
-        " OR (OLD.status = 'overspent' AND NEW.status = 'open')"
+        " OR (OLD.status <> 'open' AND NEW.status = 'open')"
+        " OR (OLD.status = 'overspent' AND NEW.status = 'closed')"
         " OR (OLD.status = 'frozen' AND NEW.status <> 'frozen')",
     ),
     _Guard("accounted_rounds", "UPDATE", "accounted rounds are never changed"),
@@ -262,7 +264,7 @@ def _create_entries() -> None:
         sa.CheckConstraint("sequence >= 1", name=op.f("ck_entries_sequence")),
         sa.CheckConstraint(_KINDS, name=op.f("ck_entries_kind")),
         sa.CheckConstraint(
-            "(kind IN ('opened', 'budget_changed', 'frozen')) = (round_id IS NULL)",
+            "(kind IN ('opened', 'budget_changed', 'closed', 'frozen')) = (round_id IS NULL)",
             name=op.f("ck_entries_about_a_round"),
         ),
         sa.CheckConstraint("kind = 'opened' OR sequence > 1", name=op.f("ck_entries_opened_first")),
@@ -298,7 +300,9 @@ def _create_heads() -> None:
             for count in _COUNTS
         ),
         sa.PrimaryKeyConstraint("cohort", name="pk_heads"),
-        sa.CheckConstraint("status IN ('open', 'overspent', 'frozen')", name=op.f("ck_heads_status")),
+        sa.CheckConstraint(
+            "status IN ('open', 'closed', 'overspent', 'frozen')", name=op.f("ck_heads_status")
+        ),
         sa.CheckConstraint("epsilon_budget > 0", name=op.f("ck_heads_epsilon_budget")),
         sa.CheckConstraint("sequence = " + " + ".join(_COUNTS), name=op.f("ck_heads_counted")),
         postgresql_with=_ROOM_TO_UPDATE,

@@ -22,7 +22,7 @@ from shuffle_ledger.ledger.values.requests import CohortStatus
 COMPUTING = "being computed"
 ON_ITS_PAGE = "on the cohort's page"
 NO_PACE = "no regular rounds"
-_CLOSED = ("overspent", "frozen")
+_CLOSED = ("closed", "overspent", "frozen")
 
 
 @dataclass(frozen=True, kw_only=True)
