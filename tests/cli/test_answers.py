@@ -258,7 +258,7 @@ def test_a_cohort_is_opened_listed_and_shown(directory: Path, run: Run) -> None:
     assert set(opened.json) == fields
     assert opened.json["policy"] == "adaptive"
     assert run(*order).json == opened.json
-    assert run("cohort", "show", "phones", "--json").json == opened.json | {"slots": []}
+    assert run("cohort", "show", "phones", "--json").json == opened.json | {"openings": 1, "slots": []}
     (listed,) = run("cohort", "list", "--json").json
     (promise,) = listed.pop("promises")
     assert listed == opened.json
@@ -266,22 +266,19 @@ def test_a_cohort_is_opened_listed_and_shown(directory: Path, run: Run) -> None:
     assert promise["renews"] is None
 
 
-def test_a_cohort_of_other_content_is_a_conflict(phones: Run) -> None:
-    answer = phones(
-        "cohort",
-        "open",
-        "phones",
-        "--population",
-        "1",
-        "--epsilon",
-        "1",
-        "--delta",
-        "1e-6",
-        "--yes",
-        "--json",
-    )
+def test_a_cohort_is_opened_again_until_a_round_is_decided_and_closed_for_ever(phones: Run) -> None:
+    order = ("cohort", "open", "phones", "--population", "90000", "--epsilon", "1", "--delta", "1e-6")
+    assert phones(*order, "--json").json["population"] == 90_000
+    assert phones("cohort", "show", "phones", "--json").json["openings"] == 2
+    assert phones("round", "register", "phones", "--id", "first", *ROUND).code == 0
+    answer = phones(*order[:4], "80000", *order[5:], "--json")
     assert answer.code == 5
     assert answer.json["error"]["kind"] == "conflict"
+    closed = phones("cohort", "close", "phones", "--reason", "withdrawn", "--json")
+    assert (closed.code, closed.json["status"]) == (0, "closed")
+    refused = phones("round", "register", "phones", "--id", "second", *ROUND, "--json")
+    assert (refused.code, refused.json["reason"]) == (3, "cohort_closed")
+    assert phones("audit", "verify").code == 0
 
 
 def test_a_round_is_admitted_and_the_budget_says_so(phones: Run) -> None:
