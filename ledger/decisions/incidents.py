@@ -76,7 +76,7 @@ def record_incident(
             begins after today by the database's clock.
         Conflict: the identifier is of a round that was admitted, of another cohort's, or of an incident that
             was recorded with other content: correct it.
-        TryAgain, Unavailable: nothing was changed.
+        TryAgain, Unavailable: nothing was changed; TryAgain also if the cohort was opened again meanwhile.
     """
     said: dict[str, Any] = {"described": described, "released": released or ReleaseTimes(), "reason": reason}
     asked = Restatement(cause=Cause.INCIDENT, round_id=round_id, actor=actor, **said)
@@ -89,7 +89,7 @@ def record_incident(
         checked_new_name("round_id", request.round_id)
         _check_begun(store, owner.name, collected_on)
         check_sizes(request.round, owner.population)
-        entries = _first_entries(store, accountant, asked, request, dry_run=dry_run)
+        entries = _first_entries(store, accountant, asked, request, owner, dry_run=dry_run)
         if entries:
             return answer_of(store, Incident, entries, dry_run=dry_run)
         stored = store.round(request.round_id)  # taken meanwhile
@@ -117,16 +117,27 @@ def cohort_or_parent(store: Store, name: str) -> Cohort:
 
 
 def _first_entries(
-    store: Store, accountant: Accountant, asked: Restatement, request: RoundRequest, *, dry_run: bool
+    store: Store,
+    accountant: Accountant,
+    asked: Restatement,
+    request: RoundRequest,
+    owner: Cohort,
+    *,
+    dry_run: bool,
 ) -> list[LedgerEntry]:
-    """Append an incident with the rows of its identifier; returns none if that was taken meanwhile."""
+    """Append an incident with the rows of its identifier; returns none if that was taken meanwhile.
+
+    Raises TryAgain if `owner`, by which it was checked, was opened again since: with other windows, perhaps.
+    """
     placing, request = _placed(store, request)
     if not dry_run:
         open_periods(store, placing, actor=asked.actor)
+    store.check_same(store.cohorts_named([owner.name]), [owner])  # also where a period is charged alone
     new = NewRoundRequest(request=request, actor=asked.actor)  # a release may have any name
     losses = LossSource(store=store, accountant=accountant)
 
     def drafted(found: Sequence[NewRound]) -> list[EntryDraft]:
+        store.check_same([each.view.cohort for each in found], [owner])
         return [first_draft(losses, asked, each.view, new.stored(each)) for each in found]
 
     # What takes a computation is computed now, where nothing waits for it.

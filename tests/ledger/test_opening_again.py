@@ -305,3 +305,35 @@ def test_a_round_is_never_of_a_replaced_opening(
         assert isinstance(admit(store, accountant, "r"), Admitted)
     assert verify(store, accountant).ok
     assert [kind for kind in kinds(store) if kind != EntryKind.OPENED] == ["admitted"] * is_registered
+
+
+class Meanwhile(Accountant):
+    """Does something once, as soon as it is asked for anything."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        super().__init__()
+        self.happens: Callable[[], object] | None = happens
+
+    def __getattribute__(self, name: str) -> Any:
+        """Return the attribute, after what happens."""
+        known = object.__getattribute__(self, "__dict__")
+        happens, known["happens"] = known.get("happens"), None
+        if happens is not None and name != "happens":
+            happens()
+        return object.__getattribute__(self, name)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"windows": [WEEK], "epsilon": None, "delta": None}, {"population": 100}], ids=str
+)
+def test_an_incident_is_not_placed_by_a_replaced_opening(
+    store: Store, other: Store, accountant: Accountant, changes: dict[str, Any]
+) -> None:
+    opened(store)
+    told: dict[str, Any] = {"round_id": "i", "described": krr(), "reason": "a script", "actor": "eve"}
+    with pytest.raises(TryAgain, match="opened again meanwhile"):
+        record_incident(store, Meanwhile(lambda: opened(other, **changes)), "phones", **told)
+    assert kinds(store) == ["opened", "opened"]
+    with pytest.raises(InvalidValue, match=r"collected_on|reports"):
+        record_incident(store, accountant, "phones", **told)
+    assert verify(store, accountant).ok
