@@ -9,7 +9,7 @@ with which verification compares them too.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -209,6 +209,8 @@ def _tail(store: Store, head: CheckpointHead, source: EntrySource) -> _LostEntri
         raise Conflict(f"the copy does not lead to entry {head.sequence} of the checkpoint")
     if replay.opened is None:
         raise Damaged("the copy does not begin with the entry that opened the cohort")
+    with engine.reading(store.engine) as connection:
+        _check_parts(connection, lost)
     return _LostEntries(cohort=head.cohort, lost=tuple(lost))
 
 
@@ -256,8 +258,16 @@ def _append(connection: Connection, tail: _LostEntries) -> None:
         view, draft = _as_written(lost)
         step = appends.Step.of(view, draft)
         appends.write(connection, [step])
+        _check_parts(connection, [lost])  # now that nobody else opens one
         if step.entry != lost.entry:
             raise Damaged(f"entry {lost.entry.sequence} of {tail.cohort!r} would not be what it was")
+
+
+def _check_parts(connection: Connection, lost: Sequence[_Lost]) -> None:
+    """Raise Conflict if an entry opens a cohort again of which a part has the rules of the opening before."""
+    for body in (each.body for each in lost if each.body.kind is EntryKind.OPENED):
+        if (part := rows.part_of(connection, body.cohort)) is not None:
+            raise Conflict(f"{part} was opened since, by rules that entry {body.sequence} replaced")
 
 
 def _as_written(lost: _Lost) -> tuple[CohortView, EntryDraft]:

@@ -461,12 +461,18 @@ def refuse_begun(connection: Connection, names: Collection[str]) -> None:
         waiting = select(rounds.c.round_id).where(rounds.c.cohort == name, PENDING).limit(1)
         if (found := connection.execute(waiting).scalar()) is not None:
             raise Conflict(f"cohort {name!r} is not opened again while round {found!r} waits for a decision")
-        of_part = engine.in_order(cohorts.c.name, connection.dialect.name)
-        part = select(cohorts.c.name).where(of_part > f"{name}@", of_part < f"{name}A", ~IS_NO_PART)
-        if (found := connection.execute(part.limit(1)).scalar()) is not None:
+        if (found := part_of(connection, name)) is not None:
             raise Conflict(
                 f"cohort {name!r} is not opened again, for {found!r} is open, which is a part of it"
             )
+
+
+def part_of(connection: Connection, name: str) -> str | None:
+    """Return the name of a part of a cohort that has a chain, if there is one."""
+    of_part = engine.in_order(cohorts.c.name, connection.dialect.name)
+    query = select(cohorts.c.name).where(of_part > f"{name}@", of_part < f"{name}A", ~IS_NO_PART)
+    found: str | None = connection.execute(query.limit(1)).scalar()
+    return found
 
 
 @functools.lru_cache(maxsize=_DECODED_ROUNDS_MAX)

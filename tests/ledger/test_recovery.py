@@ -42,6 +42,7 @@ from shuffle_ledger.ledger.values.checkpoint import Checkpoint
 from shuffle_ledger.ledger.values.entries import EntryBody, LedgerEntry
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 from shuffle_ledger.ledger.values.signing import SigningKey
+from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.desk import decided, open_as_usual
 
@@ -404,3 +405,28 @@ def test_the_truth_of_a_round_is_told_although_one_of_its_cohorts_was_lost(
             void(restored, accountant, "two", **by)
         report = verify(restored, accountant, numbers="all")
         assert report.ok, report
+
+
+def test_an_opening_is_not_put_back_beneath_a_part_that_is_older(
+    store: Store, accountant: Accountant, make_request: MakeRequest, backup: Callable[[], str]
+) -> None:
+    """A period that was opened since has the rules of the opening that the lost one replaced."""
+
+    def opened(epsilon: float) -> None:
+        week = Window(unit="week", epsilon=epsilon, delta=1e-10)
+        open_as_usual(store, "phones", windows=[week])
+
+    opened(0.9)
+    store.engine.dispose()
+    older = backup()
+    opened(0.1)
+    key = SigningKey.generate()
+    evidence = open_bundle(make_bundle(store, ["phones"], signing_key=key).data, key.public_key_bytes)
+    assert evidence.heads is not None
+    assert evidence.heads.checkpoint is not None
+    with Store.connect(older) as restored:
+        register(restored, make_request("r"), actor="ada")
+        with pytest.raises(Conflict, match=r"phones@.* was opened since, by rules that entry 2 replaced"):
+            recover(restored, evidence.heads.checkpoint, evidence, reason="disk", actor="operator")
+        assert isinstance(admit(restored, accountant, "r"), Admitted)
+        assert verify(restored, accountant).ok
