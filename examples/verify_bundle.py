@@ -243,8 +243,10 @@ class Budget:
         elif kind in SHARED:
             self.restate(kind, details, name)
         else:
-            self.is_closed, self.is_frozen = True, self.is_frozen or kind != "closed"
             require(kind in ("frozen", "closed"), f"there are no entries of kind {kind}")
+            may_close = self.rules["kind"] in ("life", "record") and not (self.is_closed or self.is_overspent)
+            require(kind == "frozen" or may_close, "it closes a part, or what is not open")
+            self.is_closed, self.is_frozen = True, self.is_frozen or kind != "closed"
         require(body["epsilon_budget"] == self.epsilon, "its budget is not the one in force")
         require(body["delta_budget"] == self.rules["delta"], "its delta is not the one of the rules")
         standing, changed = details["standing"], {} if self.limits == self.first_limits else self.limits

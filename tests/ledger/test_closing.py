@@ -28,6 +28,7 @@ from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import EntryKind
 from shuffle_ledger.ledger.values.requests import Admitted, Refused, ReleaseTimes, RoundRequest
 from shuffle_ledger.ledger.values.signing import SigningKey
@@ -122,6 +123,26 @@ def test_a_round_that_a_closed_cohort_admits_is_found(store: Store, accountant: 
 
     found = verify_bundle(forged(data, reopen, signer=KEY), accountant).findings
     assert any(each.sequence == 4 and "reason" in each.what for each in found)
+
+
+def test_a_second_closing_is_found(store: Store, accountant: Accountant, tmp_path: Path) -> None:
+    open_cohort(store, name="phones", actor="ada", **OPENED)
+    close_cohort(store, "phones", reason="withdrawn", actor="bob")
+    register_and_admit(store, accountant, asked("b"), actor="ada")
+    first = canonical.decode(store.entry("phones", 2).body)
+
+    def close_again(sequence: int, body: dict[str, Any]) -> None:
+        if sequence == 3:
+            own = {"sequence": 3, "recorded_at": body["recorded_at"]}
+            body |= first | own
+
+    path = tmp_path / "forged.zip"
+    path.write_bytes(forged(make_bundle(store, ["phones"], signing_key=KEY).data, close_again, signer=KEY))
+    found = verify_bundle(path.read_bytes(), accountant).findings
+    assert any("it closes a cohort that is not open" in each.what for each in found)
+    command = [sys.executable, str(EXAMPLE), str(path)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "entry 3: it closes a part, or what is not open" in ran.stdout
 
 
 def test_a_part_is_closed_with_its_cohort(store: Store, accountant: Accountant) -> None:
