@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -174,14 +174,15 @@ def test_a_part_is_opened_with_its_cohort_alone(store: Store, accountant: Accoun
         opened(store, windows=[DAY])
 
 
+@pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=5))], ids=str)
 def test_a_release_between_two_openings_may_have_chosen_the_second(
-    store: Store, accountant: Accountant
+    store: Store, accountant: Accountant, tmp_path: Path, zone: timezone
 ) -> None:
-    first = opened(store)
+    opened(store)
     again = opened(store, epsilon=3.0)
-    between = ReleaseTimes(after=first.opened_at + timedelta(microseconds=1))
     assert again.opened_at is not None
-    later = ReleaseTimes(after=again.opened_at + timedelta(microseconds=1))
+    between = ReleaseTimes(after=(again.opened_at - timedelta(microseconds=1)).astimezone(zone))
+    later = ReleaseTimes(after=again.opened_at.astimezone(zone))  # it was released later than that
     found = [
         record_incident(
             store,
@@ -197,6 +198,8 @@ def test_a_release_between_two_openings_may_have_chosen_the_second(
     ]
     assert [(one.chosen_after, one.overspent) for one in found] == [(False, False), (True, True)]
     assert verify(store, accountant, numbers="all").ok
+    made = make_bundle(store, ["phones"], signing_key=KEY)
+    assert not by_the_example(made.data, tmp_path / "made.zip")
 
 
 def by_the_example(data: bytes, path: Path) -> str:
