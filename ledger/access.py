@@ -11,14 +11,14 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
 
 from shuffle_ledger.accounting import exact_text
 from shuffle_ledger.ledger import security_log
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
+from shuffle_ledger.ledger.roles import PERMISSIONS, Permission, Role
 from shuffle_ledger.ledger.security_log import SecurityEvent
 from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage import tokens as access_rows
@@ -38,49 +38,6 @@ _ID_BYTES, _SECRET_BYTES = 8, 32
 _WRITTEN = re.compile(rf"sl_([0-9a-f]{{{2 * _ID_BYTES}}})_([0-9a-f]{{{2 * _SECRET_BYTES}}})", re.ASCII)
 # A malformed token is compared as this one, so that it takes the same steps, and time, as a well-formed one.
 _NOBODY, _NOTHING = "-" * 2 * _ID_BYTES, "0" * 2 * _SECRET_BYTES
-
-
-class Role(StrEnum):
-    """What somebody is to the ledger."""
-
-    ADMIN = "admin"
-    REGISTRAR = "registrar"
-    READER = "reader"
-    AUDITOR = "auditor"
-
-
-class Permission(StrEnum):
-    """What somebody may do."""
-
-    READ = "read"  # cohorts, budgets, rounds; quotes, which leave no trace
-    REGISTER = "register"  # rounds: register, settle, void
-    MANAGE = "manage"  # open cohorts and change their budgets
-    ENTRIES = "entries"  # the chain itself, its heads, its verification
-    METRICS = "metrics"
-
-
-# Words of messages for each permission.
-_ALLOWS: Mapping[Permission, str] = {
-    Permission.READ: "read cohorts and rounds",
-    Permission.REGISTER: "register rounds",
-    Permission.MANAGE: "open cohorts or change budgets",
-    Permission.ENTRIES: "read entries",
-    Permission.METRICS: "read metrics",
-}
-
-PERMISSIONS: Mapping[Role, frozenset[Permission]] = {
-    Role.ADMIN: frozenset(Permission),
-    Role.REGISTRAR: frozenset({Permission.READ, Permission.REGISTER}),
-    Role.READER: frozenset({Permission.READ, Permission.METRICS}),
-    Role.AUDITOR: frozenset({Permission.READ, Permission.ENTRIES, Permission.METRICS}),
-}
-
-
-def refusal(role: Role, permission: Permission) -> str:
-    """Return the sentence that a role does not have a permission, and which roles do."""
-    *able, last = [other for other in reversed(Role) if permission in PERMISSIONS[other]]
-    others = ", ".join(able) + " or " if able else ""
-    return f"a token with role {role} may not {_ALLOWS[permission]}; role {others}{last} may"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads
 from shuffle_ledger.ledger.checkpoints.schedule import ScheduledCheckpoints
 from shuffle_ledger.ledger.errors import BehindCheckpoint, NotFound, TryAgain, Unavailable
 from shuffle_ledger.ledger.files import shortage
@@ -28,6 +27,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.webhooks import webhook_counts
 from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
 from shuffle_ledger.ledger.values.documents import Json, document_of
+from shuffle_ledger.ledger.values.saved_heads import SavedHeads
 from shuffle_ledger.ledger.verification.verifier import CohortVerification, verify
 
 # The first word of every alarm, those of the broker included: docs/operations.md says what to do about each.

@@ -18,6 +18,9 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar, overload
 
 from shuffle_ledger.ledger import operations
+from shuffle_ledger.ledger.answers.cohorts import ListedCohort
+from shuffle_ledger.ledger.answers.entries import Event, PublishedEntry
+from shuffle_ledger.ledger.answers.rounds import ListedRound
 from shuffle_ledger.ledger.operations import Operation, Unfinished
 from shuffle_ledger.ledger.questions.audits import (
     ListEntries,
@@ -29,17 +32,13 @@ from shuffle_ledger.ledger.questions.audits import (
 )
 from shuffle_ledger.ledger.questions.cohorts import ListCohorts
 from shuffle_ledger.ledger.questions.rounds import ListRounds, ResolveAudience
-from shuffle_ledger.ledger.reports.events import Event
-from shuffle_ledger.ledger.reports.promises import ListedCohort
-from shuffle_ledger.ledger.reports.published_entries import PublishedEntry
-from shuffle_ledger.ledger.reports.round_lists import ListedRound
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint, CheckpointHead, read_head
 from shuffle_ledger.ledger.values.requests import RoundState
 
 if TYPE_CHECKING:
-    from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads
     from shuffle_ledger.ledger.evidence.statement import Statement
     from shuffle_ledger.ledger.evidence.statement_request import StatementWanted
+    from shuffle_ledger.ledger.values.saved_heads import SavedHeads
     from shuffle_ledger.ledger.verification.verifier import Numbers, VerificationReport
 
 PAGE_ROWS = 500  # asked for at once; fewer make more requests

@@ -18,9 +18,13 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 from urllib.parse import quote as quoted
 
-from shuffle_ledger.ledger.access import Permission
-from shuffle_ledger.ledger.decisions.quotas import QuotaReading
-from shuffle_ledger.ledger.decisions.quoting import BatchQuote
+from shuffle_ledger.ledger.answers.budgets import BudgetStatement, QuotaReading
+from shuffle_ledger.ledger.answers.cohorts import ListedCohort, ShownCohort
+from shuffle_ledger.ledger.answers.entries import EventPage, PublishedPage
+from shuffle_ledger.ledger.answers.forecasts import Forecast, JointForecast
+from shuffle_ledger.ledger.answers.heads import Standing
+from shuffle_ledger.ledger.answers.quotes import BatchQuote
+from shuffle_ledger.ledger.answers.rounds import RoundPage
 from shuffle_ledger.ledger.errors import (
     BadSignature,
     BeyondBudget,
@@ -33,14 +37,7 @@ from shuffle_ledger.ledger.errors import (
 )
 from shuffle_ledger.ledger.questions import audits, calculators, cohorts, permits, rounds
 from shuffle_ledger.ledger.questions.fields import Body
-from shuffle_ledger.ledger.reports.budgets import BudgetStatement
-from shuffle_ledger.ledger.reports.events import EventPage
-from shuffle_ledger.ledger.reports.forecasts import Forecast, JointForecast
-from shuffle_ledger.ledger.reports.listing import ShownCohort
-from shuffle_ledger.ledger.reports.promises import ListedCohort
-from shuffle_ledger.ledger.reports.published_entries import PublishedPage
-from shuffle_ledger.ledger.reports.round_lists import RoundPage
-from shuffle_ledger.ledger.storage.rows import Standing
+from shuffle_ledger.ledger.roles import Permission
 from shuffle_ledger.ledger.values.documents import (
     DECISIONS,
     Json,

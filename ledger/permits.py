@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from shuffle_ledger import gate
-from shuffle_ledger.ledger.decisions.repeats import present_answer
+from shuffle_ledger.ledger.decisions.outcomes import present_answer
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, LedgerError
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage import permits as rows

@@ -11,8 +11,8 @@ from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.cli.backends.session import Session, open_session, settings_from
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.ledger.answering import Call, answer_to, silent
+from shuffle_ledger.ledger.answers import Fits
 from shuffle_ledger.ledger.decisions import (
-    Fits,
     admit,
     admit_at_once,
     admit_together,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.ledger.answers import Fits
 from shuffle_ledger.ledger.client import LedgerClient
-from shuffle_ledger.ledger.decisions import Fits, least_open, quote_repeated
 from shuffle_ledger.ledger.errors import NotFound
 from shuffle_ledger.ledger.values import (
     Cohort,
@@ -20,6 +20,8 @@ from shuffle_ledger.ledger.values import (
     Quote,
     RoundRecord,
     RoundRequest,
+    least_open,
+    quote_repeated,
 )
 
 if TYPE_CHECKING:

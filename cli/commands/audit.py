@@ -32,11 +32,11 @@ from shuffle_ledger.cli.rendering.audit_views import (
 )
 from shuffle_ledger.cli.rendering.present import document_of, present
 from shuffle_ledger.cli.rendering.progress import progress_on
-from shuffle_ledger.ledger.checkpoints import read_saved_heads, sign_standing
+from shuffle_ledger.ledger.checkpoints import sign_standing
 from shuffle_ledger.ledger.evidence import Numbers
 from shuffle_ledger.ledger.recovery import reconcile
 from shuffle_ledger.ledger.storage import Anchor
-from shuffle_ledger.ledger.values import SigningKey, read_public_key
+from shuffle_ledger.ledger.values import SigningKey, read_public_key, read_saved_heads
 
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 

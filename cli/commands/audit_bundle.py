@@ -14,7 +14,6 @@ from shuffle_ledger.cli.failures import BadValue, ExitCode
 from shuffle_ledger.cli.rendering.audit_views import alarm_lines, heads_text, signature_text, verdict
 from shuffle_ledger.cli.rendering.present import document_of, lower, present, shown, upper
 from shuffle_ledger.cli.rendering.progress import progress_on
-from shuffle_ledger.ledger.checkpoints import SavedHeads
 from shuffle_ledger.ledger.evidence import (
     CONTAINER_BYTES_MAX,
     BundleReport,
@@ -23,6 +22,7 @@ from shuffle_ledger.ledger.evidence import (
     Numbers,
     verify_bundle,
 )
+from shuffle_ledger.ledger.values import SavedHeads
 
 PRECISION = 1e-3  # finer than the ledger's own, unless that was set
 UNPINNED = (

@@ -22,8 +22,8 @@ from shuffle_ledger.cli.rendering.present import (
     upper,
     watched,
 )
-from shuffle_ledger.ledger.policies import ASSUMES
-from shuffle_ledger.ledger.reports import (
+from shuffle_ledger.ledger.answers import (
+    ASSUMES,
     FITS_IF,
     BudgetStatement,
     PromiseReading,

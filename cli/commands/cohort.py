@@ -36,9 +36,8 @@ from shuffle_ledger.cli.rendering.present import (
     tell_overspent,
     upper,
 )
+from shuffle_ledger.ledger.answers import ASSUMES, ListedCohort, SlotReading
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound, UnacceptedWarnings
-from shuffle_ledger.ledger.policies import ASSUMES, SlotReading
-from shuffle_ledger.ledger.reports import ListedCohort
 from shuffle_ledger.ledger.values import (
     POLICIES,
     POLICY_ADAPTIVE,

@@ -18,7 +18,8 @@ from shuffle_ledger.cli.failures import require
 from shuffle_ledger.cli.files.round_files import read_cohorts, read_requests
 from shuffle_ledger.cli.files.round_import import ImportSummary, plan_import, run_import
 from shuffle_ledger.cli.rendering.present import document_of
-from shuffle_ledger.ledger.reports import BudgetStatement, HistoryPoint, budget, history
+from shuffle_ledger.ledger.answers import BudgetStatement
+from shuffle_ledger.ledger.reports import HistoryPoint, budget, history
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage import initialise
 from shuffle_ledger.ledger.values import EntryKind

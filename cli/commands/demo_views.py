@@ -9,7 +9,7 @@ from rich.text import Text
 from shuffle_ledger.cli.commands.budget import budget_text
 from shuffle_ledger.cli.commands.demo_run import DemoCohort, DemoResult
 from shuffle_ledger.cli.rendering.present import Bar, lower, shown, upper
-from shuffle_ledger.ledger.reports import fits_in_words
+from shuffle_ledger.ledger.answers import fits_in_words
 
 
 def demo_tables(result: DemoResult) -> RenderableType:

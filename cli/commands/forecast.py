@@ -24,17 +24,16 @@ from shuffle_ledger.cli.options import (
     team_option,
 )
 from shuffle_ledger.cli.rendering.present import document_of, facts, lower, present, shown
-from shuffle_ledger.ledger.reports import (
-    EVERY,
-    SEARCH,
+from shuffle_ledger.ledger.answers import (
     Forecast,
-    ForecastWanted,
     JointForecast,
     KindForecast,
     LargestEpsilon0,
     WindowForecast,
     pace_in_words,
 )
+from shuffle_ledger.ledger.reports import SEARCH
+from shuffle_ledger.ledger.values import EVERY, ForecastWanted
 
 
 @click.command("forecast")

@@ -10,7 +10,7 @@ from shuffle_ledger.accounting import Accountant, largest_common_epsilon0
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.cli.files.round_files import read_composition
 from shuffle_ledger.cli.rendering.present import lower, shown, upper
-from shuffle_ledger.ledger.policies import SlotReading
+from shuffle_ledger.ledger.answers import SlotReading
 
 
 @dataclass(frozen=True, kw_only=True)

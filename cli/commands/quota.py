@@ -12,7 +12,7 @@ from shuffle_ledger.accounting import lower_text, upper_text
 from shuffle_ledger.cli.backends.database import open_ledger
 from shuffle_ledger.cli.options import REAL, TEXT, asking_options, output_options
 from shuffle_ledger.cli.rendering.present import document_of, present, shown
-from shuffle_ledger.ledger.decisions import QuotaReading
+from shuffle_ledger.ledger.answers import QuotaReading
 
 _WHOLE = 1.0  # the shares of all teams together, beyond which not all can use theirs
 

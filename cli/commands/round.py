@@ -38,7 +38,6 @@ from shuffle_ledger.cli.rendering.present import (
     present_decision,
     tell_overspent,
 )
-from shuffle_ledger.ledger.decisions import request_of
 from shuffle_ledger.ledger.errors import UnacceptedWarnings
 from shuffle_ledger.ledger.values import (
     Admitted,
@@ -53,6 +52,7 @@ from shuffle_ledger.ledger.values import (
     checked_new_name,
     decision_document,
     record_document,
+    request_of,
 )
 
 

@@ -14,7 +14,7 @@ from shuffle_ledger.cli.files.fields import REGISTRATION_FIELDS
 from shuffle_ledger.cli.files.round_tables import IMPORT_COLUMNS, csv_text, round_cells
 from shuffle_ledger.cli.options import SINCE, asking_options, output_options
 from shuffle_ledger.cli.rendering.present import coloured, document_of, present, shown
-from shuffle_ledger.ledger.reports import STATES, ListedRound
+from shuffle_ledger.ledger.answers import STATES, ListedRound
 
 _MORE_COLUMNS = (
     "state", "reason", "message", "epsilon_requested_upper", "registered_by", "registered_at", "sequence",

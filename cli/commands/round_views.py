@@ -13,7 +13,7 @@ from shuffle_ledger.accounting import ShuffledRound, exact_text
 from shuffle_ledger.cli.commands.budget import account_facts
 from shuffle_ledger.cli.files.round_import import ImportSummary
 from shuffle_ledger.cli.rendering.present import facts, lower, shown, upper
-from shuffle_ledger.ledger.decisions import Fits
+from shuffle_ledger.ledger.answers import Fits
 from shuffle_ledger.ledger.values import (
     Decision,
     Member,

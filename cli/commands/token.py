@@ -14,12 +14,12 @@ from shuffle_ledger.ledger.access import (
     LIFETIME_DAYS,
     AccessToken,
     IssuedToken,
-    Role,
     issue,
     revoke,
     rotate,
     tokens,
 )
+from shuffle_ledger.ledger.roles import Role
 from shuffle_ledger.ledger.security_log import written_to_stderr
 from shuffle_ledger.ledger.values import Json
 

@@ -21,7 +21,6 @@ from shuffle_ledger.cli.files.fields import (
 )
 from shuffle_ledger.cli.files.problems import Problems
 from shuffle_ledger.cli.files.table_files import PLAIN, Record, TableReading, read_records
-from shuffle_ledger.ledger.decisions import request_of
 from shuffle_ledger.ledger.values import (
     POLICY_ADAPTIVE,
     Cohort,
@@ -31,6 +30,7 @@ from shuffle_ledger.ledger.values import (
     checked_new_name,
     cohort_from_opening,
     named_in,
+    request_of,
 )
 
 _COLUMNS = {"round_id": TEXT, "cohort": TEXT, **REGISTRATION_FIELDS, "audience": AUDIENCE, **ROUND_FIELDS}

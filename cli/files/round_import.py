@@ -23,13 +23,7 @@ from shuffle_ledger.cli.failures import BadLine, BadValue, NeedsYes
 from shuffle_ledger.cli.files.problems import Problems
 from shuffle_ledger.cli.files.round_files import CohortLine, RequestLine
 from shuffle_ledger.cli.rendering.progress import progress_on
-from shuffle_ledger.ledger.decisions import (
-    check_collection,
-    check_new_cohort,
-    least_open,
-    refuse_other_content,
-    refuse_uncollectable,
-)
+from shuffle_ledger.ledger.decisions import check_collection, check_new_cohort
 from shuffle_ledger.ledger.errors import NotCollectable, NotFound, TryAgain, UnacceptedWarnings, Unavailable
 from shuffle_ledger.ledger.values import (
     POLICY_PLAN,
@@ -40,8 +34,11 @@ from shuffle_ledger.ledger.values import (
     Refused,
     RoundRequest,
     checked_reports,
+    least_open,
     opening_warnings,
     other_cohort,
+    refuse_other_content,
+    refuse_uncollectable,
 )
 
 TOGETHER_MAX = 32  # rounds in one commit

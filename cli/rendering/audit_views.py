@@ -9,9 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from shuffle_ledger.cli.rendering.present import facts, shown
-from shuffle_ledger.ledger.checkpoints import Signature
 from shuffle_ledger.ledger.recovery import Reconciled
-from shuffle_ledger.ledger.values import Checkpoint
+from shuffle_ledger.ledger.values import Checkpoint, Signature
 from shuffle_ledger.ledger.verification import Comparison, VerificationReport
 
 _SIGNED = {

@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 
 from shuffle_ledger.accounting import exact_text
 from shuffle_ledger.cli.rendering.present import upper
-from shuffle_ledger.ledger.reports import BudgetStatement, HistoryPoint, by_use_case, days_of, last_of_days
+from shuffle_ledger.ledger.answers import BudgetStatement
+from shuffle_ledger.ledger.reports import HistoryPoint, by_use_case, days_of, last_of_days
 from shuffle_ledger.ledger.values import EntryKind
 
 INK, SPENT, LIMIT, REFUSED, FAINT = "#2b2b2b", "#1f5f8b", "#8a8a8a", "#c0392b", "#d9d9d9"

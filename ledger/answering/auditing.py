@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from shuffle_ledger.ledger import operations
 from shuffle_ledger.ledger.answering.calls import Call, answers
+from shuffle_ledger.ledger.answers.entries import PAGE_MAX, EventPage, PublishedPage
+from shuffle_ledger.ledger.answers.heads import Standing
 from shuffle_ledger.ledger.questions import audits as asking
 from shuffle_ledger.ledger.reports.budgets import heads, heads_page
-from shuffle_ledger.ledger.reports.events import EventPage, events_after
-from shuffle_ledger.ledger.reports.listing import PAGE_MAX, entries_after
-from shuffle_ledger.ledger.reports.published_entries import PublishedPage, page_of
+from shuffle_ledger.ledger.reports.events import events_after
+from shuffle_ledger.ledger.reports.listing import entries_after
+from shuffle_ledger.ledger.reports.published_entries import page_of
 from shuffle_ledger.ledger.storage.anchor import standing_after
-from shuffle_ledger.ledger.storage.rows import Standing
 
 if TYPE_CHECKING:
     from shuffle_ledger.ledger.evidence.statement import Statement

@@ -6,19 +6,22 @@ from datetime import UTC, datetime
 
 from shuffle_ledger.ledger import operations
 from shuffle_ledger.ledger.answering.calls import Call, ThreadName, answers
+from shuffle_ledger.ledger.answers.budgets import BudgetStatement, QuotaReading
+from shuffle_ledger.ledger.answers.cohorts import ListedCohort, ShownCohort
+from shuffle_ledger.ledger.answers.forecasts import Forecast
+from shuffle_ledger.ledger.answers.quotes import BatchQuote
 from shuffle_ledger.ledger.decisions.budget_changes import change_budget as decide_budget
 from shuffle_ledger.ledger.decisions.closing import close_cohort
 from shuffle_ledger.ledger.decisions.opening import check_opening, open_cohort
-from shuffle_ledger.ledger.decisions.quotas import QuotaReading, quotas_of
+from shuffle_ledger.ledger.decisions.quotas import quotas_of
 from shuffle_ledger.ledger.decisions.quotas import set_quota as decide_quota
-from shuffle_ledger.ledger.decisions.quoting import BatchQuote, quote_batch
+from shuffle_ledger.ledger.decisions.quoting import quote_batch
 from shuffle_ledger.ledger.errors import NotAllowed
 from shuffle_ledger.ledger.questions import cohorts as asking
-from shuffle_ledger.ledger.reports.budgets import BudgetStatement, budget
-from shuffle_ledger.ledger.reports.forecasts import Forecast
+from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.reports.forecasts import forecast as forecast_of
-from shuffle_ledger.ledger.reports.listing import ShownCohort, shown_cohort
-from shuffle_ledger.ledger.reports.promises import ListedCohort, listed_cohorts
+from shuffle_ledger.ledger.reports.listing import shown_cohort
+from shuffle_ledger.ledger.reports.promises import listed_cohorts
 from shuffle_ledger.ledger.values.quotas import checked_team
 from shuffle_ledger.ledger.values.requests import Cohort, RoundRequest, cohort_from_opening
 from shuffle_ledger.ledger.values.texts import checked_text

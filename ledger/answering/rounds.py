@@ -7,12 +7,14 @@ from datetime import UTC, datetime
 
 from shuffle_ledger.ledger import operations
 from shuffle_ledger.ledger.answering.calls import Call, answers
+from shuffle_ledger.ledger.answers.forecasts import JointForecast
+from shuffle_ledger.ledger.answers.rounds import RoundPage
 from shuffle_ledger.ledger.decisions import incidents, restatements
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.quoting import price
 from shuffle_ledger.ledger.questions import rounds as asking
-from shuffle_ledger.ledger.reports.forecasts import JointForecast, joint_forecast
-from shuffle_ledger.ledger.reports.round_lists import RoundFilter, RoundPage, list_rounds, without_audience
+from shuffle_ledger.ledger.reports.forecasts import joint_forecast
+from shuffle_ledger.ledger.reports.round_lists import RoundFilter, list_rounds, without_audience
 from shuffle_ledger.ledger.values.requests import Corrected, Incident, Quote, RoundRecord, Settled, Voided
 
 

@@ -17,8 +17,9 @@ from fastapi import Depends, Request
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger import telemetry
-from shuffle_ledger.ledger.access import AccessToken, Permission, refusal
+from shuffle_ledger.ledger.access import AccessToken
 from shuffle_ledger.ledger.answering.calls import Call, seen_name, sees_round
+from shuffle_ledger.ledger.answers.quotes import Fits
 from shuffle_ledger.ledger.api.accountant_thread import AccountantThread
 from shuffle_ledger.ledger.api.auth.middleware import Door
 from shuffle_ledger.ledger.api.auth.sessions import Sessions
@@ -30,12 +31,13 @@ from shuffle_ledger.ledger.api.overview import Overview
 from shuffle_ledger.ledger.api.pages.spending import Continuation
 from shuffle_ledger.ledger.api.recent import RecentBudgets
 from shuffle_ledger.ledger.decisions.admission import register
-from shuffle_ledger.ledger.decisions.quoting import Fits, what_fits
-from shuffle_ledger.ledger.decisions.repeats import present_answer
+from shuffle_ledger.ledger.decisions.outcomes import present_answer
+from shuffle_ledger.ledger.decisions.quoting import what_fits
 from shuffle_ledger.ledger.errors import Conflict, LedgerError, NotAllowed
 from shuffle_ledger.ledger.evidence.statement import Statement
 from shuffle_ledger.ledger.health import Health
 from shuffle_ledger.ledger.reports.profile import ProfilePoint
+from shuffle_ledger.ledger.roles import Permission, refusal
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.documents import Json

@@ -14,9 +14,9 @@ from pydantic import TypeAdapter
 
 from shuffle_ledger.accounting import ErrorBudget, FrequencyError, ShuffledRound
 from shuffle_ledger.ledger import operations
+from shuffle_ledger.ledger.answers.quotes import Fits
 from shuffle_ledger.ledger.api.problems import MEDIA_TYPE, PROBLEMS, kind_of
 from shuffle_ledger.ledger.api.routes import PREFER_LENGTH_MAX
-from shuffle_ledger.ledger.decisions.quoting import Fits
 from shuffle_ledger.ledger.errors import Difference, UnacceptedWarning
 from shuffle_ledger.ledger.health import Health
 from shuffle_ledger.ledger.operations import OPERATIONS, Operation, Unfinished

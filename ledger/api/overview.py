@@ -12,17 +12,13 @@ from typing import Final, TypeVar
 
 from shuffle_ledger.accounting import Accountant, AccountingError
 from shuffle_ledger.ledger import loss_cache
+from shuffle_ledger.ledger.answers.budgets import FittingRounds
+from shuffle_ledger.ledger.answers.forecasts import RecentSchedule
 from shuffle_ledger.ledger.errors import LedgerError
 from shuffle_ledger.ledger.policies.registry import LossSource
 from shuffle_ledger.ledger.reports.chain_outlines import ChainOutline, chain_outlines
 from shuffle_ledger.ledger.reports.forecasts import KINDS_MAX as FITTING_MAX
-from shuffle_ledger.ledger.reports.forecasts import (
-    FittingRounds,
-    RecentSchedule,
-    by_frequency,
-    schedule_forecast,
-    what_fits,
-)
+from shuffle_ledger.ledger.reports.forecasts import by_frequency, schedule_forecast, what_fits
 from shuffle_ledger.ledger.reports.listing import CohortHead
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store

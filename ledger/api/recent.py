@@ -11,8 +11,9 @@ from collections import OrderedDict
 from typing import TypeAlias
 
 from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.answers.budgets import BudgetStatement
 from shuffle_ledger.ledger.decisions.windows import views_booked, views_on
-from shuffle_ledger.ledger.reports.budgets import BudgetStatement, budget
+from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.storage.store import Store
 
 REMEMBERED_MAX = 4096

@@ -20,13 +20,14 @@ from fastapi.responses import JSONResponse, Response
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger import operations
 from shuffle_ledger.ledger.answering.calls import Call, answer_to
+from shuffle_ledger.ledger.answers.budgets import BudgetStatement
 from shuffle_ledger.ledger.api.dependencies import Service, in_thread, refuse_foreign
 from shuffle_ledger.ledger.api.long_answers import WAIT_SECONDS
 from shuffle_ledger.ledger.api.metrics import CONTENT_TYPE
 from shuffle_ledger.ledger.api.problems import REFUSED, TOO_LARGE, problem
 from shuffle_ledger.ledger.decisions.incidents import cohort_or_parent
+from shuffle_ledger.ledger.decisions.outcomes import present_answer
 from shuffle_ledger.ledger.decisions.quoting import check_without_slots, is_first_sample
-from shuffle_ledger.ledger.decisions.repeats import present_answer
 from shuffle_ledger.ledger.errors import Conflict, LedgerError, NotFound, TryAgain
 from shuffle_ledger.ledger.evidence.statement_builder import Progress
 from shuffle_ledger.ledger.health import health, health_document, retry
@@ -34,7 +35,7 @@ from shuffle_ledger.ledger.operations import Operation, Unfinished
 from shuffle_ledger.ledger.questions.audits import VerifyChains, VerifyCohort
 from shuffle_ledger.ledger.questions.cohorts import ShowBudget
 from shuffle_ledger.ledger.questions.rounds import OfRound, RecordIncident, RegisterRound
-from shuffle_ledger.ledger.reports.budgets import BudgetStatement, budget
+from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.values.documents import Json, document_of, json_parts
 from shuffle_ledger.ledger.values.requests import Admitted, Incident, Outcome, Pending, RoundRequest
 

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from typing import Any
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY
-from shuffle_ledger.ledger.storage.rows import Standing
+from shuffle_ledger.ledger.answers.heads import Standing
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import signing
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint, CheckpointHead

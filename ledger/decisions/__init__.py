@@ -9,16 +9,15 @@ from shuffle_ledger.ledger.decisions.admission import (
     register,
     register_and_admit,
 )
-from shuffle_ledger.ledger.decisions.audiences import request_of, resolve_audience
+from shuffle_ledger.ledger.decisions.audiences import resolve_audience
 from shuffle_ledger.ledger.decisions.batches import admit_together, prepare_together
 from shuffle_ledger.ledger.decisions.budget_changes import change_budget
 from shuffle_ledger.ledger.decisions.closing import close_cohort
 from shuffle_ledger.ledger.decisions.incidents import record_incident
 from shuffle_ledger.ledger.decisions.opening import check_new_cohort, check_opening, open_cohort, open_many
-from shuffle_ledger.ledger.decisions.outcomes import round_record
-from shuffle_ledger.ledger.decisions.quotas import QuotaReading, quotas_of, set_quota, with_budgets
+from shuffle_ledger.ledger.decisions.outcomes import present_answer, round_record
+from shuffle_ledger.ledger.decisions.quotas import quotas_of, set_quota, with_budgets
 from shuffle_ledger.ledger.decisions.quoting import (
-    Fits,
     check_without_slots,
     is_first_sample,
     price,
@@ -26,19 +25,10 @@ from shuffle_ledger.ledger.decisions.quoting import (
     quote_next,
     what_fits,
 )
-from shuffle_ledger.ledger.decisions.repeats import (
-    least_open,
-    present_answer,
-    quote_repeated,
-    refuse_other_content,
-    refuse_uncollectable,
-)
 from shuffle_ledger.ledger.decisions.restatements import correct, settle, void
 from shuffle_ledger.ledger.decisions.windows import check_collection, views_of
 
 __all__ = [
-    "Fits",
-    "QuotaReading",
     "admit",
     "admit_at_once",
     "admit_together",
@@ -50,7 +40,6 @@ __all__ = [
     "close_cohort",
     "correct",
     "is_first_sample",
-    "least_open",
     "open_cohort",
     "open_many",
     "prepare_together",
@@ -59,13 +48,9 @@ __all__ = [
     "quotas_of",
     "quote",
     "quote_next",
-    "quote_repeated",
     "record_incident",
-    "refuse_other_content",
-    "refuse_uncollectable",
     "register",
     "register_and_admit",
-    "request_of",
     "resolve_audience",
     "round_record",
     "set_quota",

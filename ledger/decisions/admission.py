@@ -11,9 +11,8 @@ from collections.abc import Sequence
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.decisions import decide, optimistic_append
-from shuffle_ledger.ledger.decisions.outcomes import joint_outcome
+from shuffle_ledger.ledger.decisions.outcomes import joint_outcome, present_answer
 from shuffle_ledger.ledger.decisions.quotas import with_budgets
-from shuffle_ledger.ledger.decisions.repeats import present_answer
 from shuffle_ledger.ledger.decisions.steps import (
     Drafted,
     NeedsComputation,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
 
-from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.errors import NotFound
 from shuffle_ledger.ledger.storage.rows import StoredRound
 from shuffle_ledger.ledger.storage.store import Store
@@ -60,26 +58,3 @@ def _there_at_registration(cohorts: Sequence[Cohort], stored: StoredRound) -> li
         for cohort in cohorts
         if cohort.name in own or cohort.opened_at is None or cohort.opened_at <= stored.registered_at
     ]
-
-
-def request_of(
-    audience: Sequence[str],
-    described: ShuffledRound,
-    *,
-    round_id: str,
-    **more: Any,
-) -> RoundRequest:
-    """Return the request of a round of some cohorts.
-
-    Args:
-        audience: their names; a single one makes the request that names this cohort alone.
-        described: the round. A sample of each cohort by itself counts as one of the largest rate.
-        round_id: its identifier.
-        more: further fields of `RoundRequest`.
-
-    Raises:
-        InvalidValue, InvalidParameter: the parts contradict each other.
-    """
-    names = checked_audience(audience)
-    several = names if len(names) > 1 else ()
-    return RoundRequest(round_id=round_id, cohort=names[0], audience=several, round=described, **more)

@@ -1,6 +1,6 @@
 """Rebuilds decisions and closings from entries, word for word.
 
-A decision says what was decided, not whether it still stands: that is `decisions.repeats`.
+A decision says what was decided; `present_answer` returns it only while it stands.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from shuffle_ledger.ledger.errors import Damaged
 from shuffle_ledger.ledger.storage.rows import StoredRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, LedgerEntry
+from shuffle_ledger.ledger.values.repeats import least_open, refuse_uncollectable
 from shuffle_ledger.ledger.values.requests import (
     Admitted,
     Corrected,
     Incident,
     Member,
     Outcome,
+    Pending,
     RefusalReason,
     Refused,
     RefusedBy,
@@ -285,3 +287,30 @@ def collected_on(body: EntryBody) -> date | None:
     """Returns the date on which the round of an admitted or refused entry was collected, if it was given."""
     text = body.details.get("request", {}).get("collected_on")
     return date.fromisoformat(text) if text else None
+
+
+def present_answer(store: Store, stored: StoredRound) -> Outcome | Pending:
+    """Return the decision about a round while it stands, Pending while there is none.
+
+    Args:
+        stored: the round's row, read after the request came.
+
+    **Guarantee**: Admitted is returned only of a round that was neither voided nor settled when its row was
+    read, and whose cohorts were all open after that.
+
+    Raises:
+        NotCollectable: an admission of the round permits no release any more, or the round is an incident.
+    """
+    outcome = outcome_of(store, stored)
+    if outcome is None and stored.outcome_sequence is not None:
+        refuse_uncollectable(stored.round_id, "incident", stored.cohort, "open")
+    if outcome is None:
+        return Pending(round_id=stored.round_id, cohort=stored.cohort)
+    if isinstance(outcome, Admitted):
+        closing = closing_of(store, stored)
+        state: RoundState = "admitted"
+        if closing is not None:
+            state = "voided" if isinstance(closing, Voided) else "settled"
+        cohort = least_open(store.cohorts_named(cohorts_of(stored)))
+        refuse_uncollectable(stored.round_id, state, cohort.name, cohort.status)
+    return with_members(store, stored, outcome)

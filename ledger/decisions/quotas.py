@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from dataclasses import dataclass
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, share_of_budget
+from shuffle_ledger.ledger.answers.budgets import QuotaReading
 from shuffle_ledger.ledger.decisions.budget_changes import change_budget, check_quota
 from shuffle_ledger.ledger.decisions.windows import with_windows
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
@@ -28,19 +28,6 @@ from shuffle_ledger.ledger.values.requests import (
     epsilon_left,
 )
 from shuffle_ledger.ledger.values.texts import checked_text
-
-
-@dataclass(frozen=True, kw_only=True)
-class QuotaReading:
-    """A team's quota in a cohort, and what of it is used."""
-
-    team: str
-    budget: str  # the name of its chain: what `budget`, `forecast` and `round list` are asked about
-    epsilon: float
-    epsilon_used_upper: float  # what the team's rounds alone cost, at the cohort's delta
-    epsilon_remaining: float
-    rounds: int  # of the team, that are charged
-    share: float  # about how much of the cohort's budget it is; shares add up, epsilons do not
 
 
 def with_budgets(store: Store, request: RoundRequest, *, is_new: bool = False) -> RoundRequest:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from shuffle_ledger.accounting import Accountant, AccountingError, ShuffledRound
+from shuffle_ledger.ledger.answers.quotes import BATCH_MAX, BatchQuote, Fits
 from shuffle_ledger.ledger.decisions import decide
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.quotas import with_budgets
-from shuffle_ledger.ledger.decisions.repeats import least_open, quote_repeated
 from shuffle_ledger.ledger.decisions.windows import COLLECTION_FIELDS, views_of
 from shuffle_ledger.ledger.errors import (
     InvalidValue,
@@ -24,42 +23,19 @@ from shuffle_ledger.ledger.policies.registry import LossSource
 from shuffle_ledger.ledger.policies.room import help_of_slots, room_of
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.repeats import least_open, quote_repeated
 from shuffle_ledger.ledger.values.requests import Quote, RefusedBy, RoundRequest, SlotsHelp, epsilon_left
 
-BATCH_MAX = 200
 ROUNDS_MAX = 200  # more are not counted
 _EPSILON0_MIN, _EPSILON0_MAX = 1e-3, 30.0
 _EPSILON0_STEPS = 10
 _DIGITS = 3  # of the epsilon0 that fits
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fits:
-    """What would fit now in place of a round. Each value was itself certified to fit."""
-
-    rounds: int  # number of such rounds; 200 means that or more
-    epsilon0: (
-        float | None
-    )  # one such round with this epsilon0; None: no single epsilon0 decides, or none fits
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchQuote:
-    """The answers that the rounds would get if they were registered now, in this order."""
-
-    cohort: str
-    rounds_admitted: int
-    rounds_refused: int
-    epsilon_spent_upper: float  # of the cohort's own budget, now
-    epsilon_remaining: float  # of it, after all of them
-    quotes: tuple[Quote, ...]
-    fits: Fits | None  # in place of the first round; None unless asked
-
-
 def quote(store: Store, accountant: Accountant, request: RoundRequest) -> Quote:
     """Return what the answer to a registration would be now. Leaves no trace.
 
-    If the identifier is registered, that is the answer to a repetition; see `decisions.repeats`.
+    If the identifier is registered, that is the answer to a repetition; see `values.repeats`.
 
     Raises:
         NotFound: no such cohort.

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, saved_heads
 from shuffle_ledger.ledger.errors import BadSignature, Damaged, InvalidValue
 from shuffle_ledger.ledger.evidence import archive, bundle
 from shuffle_ledger.ledger.evidence.findings import Findings
 from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
 from shuffle_ledger.ledger.values.entries import LedgerEntry
+from shuffle_ledger.ledger.values.saved_heads import SavedHeads, saved_heads
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,6 @@ from datetime import datetime
 from importlib.metadata import version
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, exact_text
-from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads
 from shuffle_ledger.ledger.evidence.bundle import HEADS
 from shuffle_ledger.ledger.evidence.bundle_reader import Chain, Evidence, heads_by_cohort, open_bundle
 from shuffle_ledger.ledger.evidence.findings import BundleReport, CohortFound, Findings, Numbers
@@ -17,6 +16,7 @@ from shuffle_ledger.ledger.evidence.receipts_found import receipts_found
 from shuffle_ledger.ledger.evidence.recomputation import Recomputation
 from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
 from shuffle_ledger.ledger.values.entries import EntryKind
+from shuffle_ledger.ledger.values.saved_heads import SavedHeads
 from shuffle_ledger.ledger.verification.replay import Replay, recorded_later
 from shuffle_ledger.ledger.verification.siblings import JointRounds, disagreements, undeclared
 

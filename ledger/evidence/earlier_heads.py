@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from shuffle_ledger.ledger.checkpoints.saved_heads import saved_heads
+from shuffle_ledger.ledger.answers.heads import Head
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.evidence.statement import STATEMENT_FORMAT
-from shuffle_ledger.ledger.reports.budgets import Head
 from shuffle_ledger.ledger.values.checkpoint import read_head
+from shuffle_ledger.ledger.values.saved_heads import saved_heads
 
 
 def read_earlier_heads(path: Path) -> list[tuple[str, Head]]:

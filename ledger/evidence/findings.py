@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from shuffle_ledger.ledger.checkpoints.saved_heads import Signature
+from shuffle_ledger.ledger.values.saved_heads import Signature
 
 FINDINGS_MAX = 200  # the first ones matter
 

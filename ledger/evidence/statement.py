@@ -9,10 +9,10 @@ from datetime import UTC, date, datetime
 from typing import Any, Literal, TypeAlias
 
 from shuffle_ledger.accounting import AccountsReading, FilterReading, ShuffledRound
+from shuffle_ledger.ledger.answers.budgets import FittingRounds
+from shuffle_ledger.ledger.answers.heads import Head
 from shuffle_ledger.ledger.evidence.conditions import Condition
 from shuffle_ledger.ledger.receipts import StatedRelease
-from shuffle_ledger.ledger.reports.budgets import Head
-from shuffle_ledger.ledger.reports.forecasts import FittingRounds
 from shuffle_ledger.ledger.values.entries import EntryKind, Spending
 from shuffle_ledger.ledger.values.requests import CohortStatus, RefusalReason
 from shuffle_ledger.ledger.values.windows import Period, Window

@@ -13,6 +13,9 @@ from typing import TypeAlias
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
 from shuffle_ledger.ledger import loss_cache
+from shuffle_ledger.ledger.answers.budgets import FittingRounds
+from shuffle_ledger.ledger.answers.heads import Head
+from shuffle_ledger.ledger.answers.summaries import ASSUMES, assumes
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
 from shuffle_ledger.ledger.evidence.chain_reader import ChainReading
 from shuffle_ledger.ledger.evidence.conditions import (
@@ -42,10 +45,10 @@ from shuffle_ledger.ledger.evidence.statement import (
     Verdict,
     state_of_promise,
 )
-from shuffle_ledger.ledger.policies.registry import ASSUMES, LossSource, assumes
+from shuffle_ledger.ledger.policies.registry import LossSource
 from shuffle_ledger.ledger.receipts import stated_releases
-from shuffle_ledger.ledger.reports.budgets import Head, unknown_readings
-from shuffle_ledger.ledger.reports.forecasts import FittingRounds, by_frequency, what_fits
+from shuffle_ledger.ledger.reports.budgets import unknown_readings
+from shuffle_ledger.ledger.reports.forecasts import by_frequency, what_fits
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryBody, EntryKind, LedgerEntry

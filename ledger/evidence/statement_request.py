@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.answers.heads import Head
 from shuffle_ledger.ledger.errors import DoesNotExtend, NotFound
 from shuffle_ledger.ledger.evidence.statement import Statement
 from shuffle_ledger.ledger.evidence.statement_builder import AsOf, Progress, make_statement
-from shuffle_ledger.ledger.reports.budgets import Head
 from shuffle_ledger.ledger.storage.store import Store
 
 

@@ -2,10 +2,3 @@
 
 Imports `loss_cache`, `storage` and what lies below them.
 """
-
-from shuffle_ledger.ledger.policies.registry import ASSUMES, SlotReading
-
-__all__ = [
-    "ASSUMES",
-    "SlotReading",
-]

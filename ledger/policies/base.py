@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from shuffle_ledger.accounting import (
     Accountant,
@@ -28,37 +28,12 @@ from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import Spending
-from shuffle_ledger.ledger.values.requests import (
-    POLICY_ADAPTIVE,
-    POLICY_PLAN,
-)
 
 _SLOTS_REMEMBERED_MAX = 8192
 _RULES_DOMAIN = "shuffle-ledger/policy-rules/1"
 
 # The report is the user's value: no round reveals more.
 IN_CLEAR = ShuffledRound(randomizer=parse_randomizer("table([[1, 0], [0, 1]])"), reports=1)
-
-# Conditions under which each policy keeps its promise, one short sentence each.
-ASSUMES: Final[Mapping[str, tuple[str, ...]]] = {
-    POLICY_PLAN: (
-        "Each round takes a free slot of the plan. Earlier results may guide later rounds.",
-        "The plan was fixed before the first round.",
-        "The number of reports was fixed before release.",
-        "A round that turned out worse than its slot took a slot of the kind that the plan names.",
-    ),
-    POLICY_ADAPTIVE: (
-        "Each round is admitted before its release. Earlier results may guide later rounds.",
-        "The number of reports was fixed before release.",
-        "A later correction of that number did not depend on results seen meanwhile.",
-        "A budget without a ceiling is never changed because of what the data showed.",
-    ),
-}
-
-
-def assumes(policy: str) -> str:
-    """Returns the conditions of a policy as one paragraph, as answers in JSON carry them; raises KeyError."""
-    return " ".join(ASSUMES[policy])
 
 
 slot_of = functools.lru_cache(maxsize=_SLOTS_REMEMBERED_MAX)(slot_for)
@@ -74,15 +49,6 @@ class Effect:
     posting: Posting
     changes: Mapping[ShuffledRound, int] = field(default_factory=dict)  # added to what is held
     accounted: ShuffledRound | None = None  # of what was released: what is held; None: what was asked about
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlotReading:
-    """One kind of rounds in a plan."""
-
-    round: ShuffledRound
-    count: int
-    claimed: int  # by rounds admitted and not voided
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,8 @@ from shuffle_ledger.accounting import (
     upper_text,
 )
 from shuffle_ledger.ledger import machine
+from shuffle_ledger.ledger.answers.budgets import SlotReading
+from shuffle_ledger.ledger.answers.summaries import assumes
 from shuffle_ledger.ledger.errors import Conflict, Damaged, LedgerError
 from shuffle_ledger.ledger.machine import (
     DELTA_UNIT,
@@ -50,9 +52,7 @@ from shuffle_ledger.ledger.machine import (
 from shuffle_ledger.ledger.policies.base import (
     Effect,
     LossSource,
-    SlotReading,
     accounted_again,
-    assumes,
     changed,
     read_once,
     rules_digest,

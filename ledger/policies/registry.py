@@ -14,16 +14,7 @@ from shuffle_ledger.accounting import (
     checked_share,
 )
 from shuffle_ledger.ledger.errors import BeyondBudget, Damaged
-from shuffle_ledger.ledger.policies.base import (
-    ASSUMES,
-    Effect,
-    LossSource,
-    SlotReading,
-    accounted_again,
-    assumes,
-    rules_digest,
-    standing_of,
-)
+from shuffle_ledger.ledger.policies.base import Effect, LossSource, accounted_again, rules_digest, standing_of
 from shuffle_ledger.ledger.policies.policy import BudgetPolicy, slots_share
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
@@ -31,14 +22,11 @@ from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.requests import Cohort
 
 __all__ = [
-    "ASSUMES",
     "BudgetPolicy",
     "Effect",
     "LossSource",
-    "SlotReading",
     "accounted_again",
     "approximate_share_of",
-    "assumes",
     "policy_for",
     "policy_from",
     "policy_of",

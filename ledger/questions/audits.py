@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AwareDatetime, BeforeValidator, Field
 
-from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, document_of_heads, saved_heads
+from shuffle_ledger.ledger.answers.entries import CURSOR_PATTERN, PAGE_MAX
+from shuffle_ledger.ledger.answers.heads import Head
 from shuffle_ledger.ledger.questions.fields import (
     Body,
     CohortName,
@@ -21,12 +22,10 @@ from shuffle_ledger.ledger.questions.fields import (
     config,
     one_of_two,
 )
-from shuffle_ledger.ledger.reports.budgets import Head
-from shuffle_ledger.ledger.reports.events import CURSOR_PATTERN
-from shuffle_ledger.ledger.reports.listing import PAGE_MAX
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint, check_signature, read_checkpoint
 from shuffle_ledger.ledger.values.days import MOMENT_EXPECTED, check_day_of
 from shuffle_ledger.ledger.values.entries import EntryKind
+from shuffle_ledger.ledger.values.saved_heads import SavedHeads, document_of_heads, saved_heads
 from shuffle_ledger.ledger.values.texts import checked_text
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self, Unpack, cast
 from pydantic import BeforeValidator, Field
 
 from shuffle_ledger.accounting import LARGEST_APPROXIMATE_SHARE, ShuffledRound
-from shuffle_ledger.ledger.decisions.quoting import BATCH_MAX
+from shuffle_ledger.ledger.answers.quotes import BATCH_MAX
 from shuffle_ledger.ledger.questions.fields import (
     Body,
     CohortName,
@@ -27,7 +27,6 @@ from shuffle_ledger.ledger.questions.fields import (
     whole,
 )
 from shuffle_ledger.ledger.questions.kinds import PlannedRound, RoundParameters, counted
-from shuffle_ledger.ledger.reports.forecasts import FIT_MAX, ForecastWanted
 from shuffle_ledger.ledger.values.requests import (
     POLICIES,
     POLICY_ADAPTIVE,
@@ -36,6 +35,7 @@ from shuffle_ledger.ledger.values.requests import (
     checked_epsilon,
     cohort_from_opening,
 )
+from shuffle_ledger.ledger.values.schedules import FIT_MAX, ForecastWanted
 from shuffle_ledger.ledger.values.windows import BUCKETS, SLIDING_MAX, UNITS, WINDOWS_MAX, Window
 
 PLAN_MAX = 1000  # kinds

@@ -27,10 +27,9 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from shuffle_ledger.accounting import MAXIMUM_ROUNDS, InvalidParameter, parse_randomizer
+from shuffle_ledger.ledger.answers.entries import CURSOR_PATTERN, PAGE_MAX
 from shuffle_ledger.ledger.gone_names import replacement
 from shuffle_ledger.ledger.questions.randomizers import RANDOMIZER_SCHEMA, is_described_in_full
-from shuffle_ledger.ledger.reports.events import CURSOR_PATTERN
-from shuffle_ledger.ledger.reports.listing import PAGE_MAX
 from shuffle_ledger.ledger.values.audiences import AUDIENCE_MAX, LABELS_MAX
 from shuffle_ledger.ledger.values.days import DAY_EXPECTED, MOMENT_EXPECTED, NotADay, day_from, moment_from
 from shuffle_ledger.ledger.values.quotas import TEAM_LENGTH_MAX

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Self, get_type_hints
 from pydantic import Field
 
 from shuffle_ledger.accounting import ShuffledRound
-from shuffle_ledger.ledger.decisions.audiences import request_of
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.questions.cohorts import Future, _asked
 from shuffle_ledger.ledger.questions.fields import (
@@ -30,13 +29,14 @@ from shuffle_ledger.ledger.questions.fields import (
     config,
 )
 from shuffle_ledger.ledger.questions.kinds import ROUND_FIELDS, RoundParameters
-from shuffle_ledger.ledger.reports.forecasts import ForecastWanted
 from shuffle_ledger.ledger.values.audiences import checked_audience
 from shuffle_ledger.ledger.values.requests import (
     ReleaseTimes,
     RoundRequest,
     RoundState,
+    request_of,
 )
+from shuffle_ledger.ledger.values.schedules import ForecastWanted
 from shuffle_ledger.ledger.values.texts import checked_text
 
 _KRR: dict[str, Any] = {"randomizer": "krr(k=96, epsilon0=2)", "reports": 30000}

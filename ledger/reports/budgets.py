@@ -10,105 +10,32 @@ from typing import Any
 
 from shuffle_ledger.accounting import (
     Accountant,
-    AccountsReading,
     FilterReading,
     ShuffledRound,
-    exact_text,
-    lower_text,
-    upper_text,
 )
-from shuffle_ledger.ledger.checkpoints.saved_heads import HEADS_FORMAT
+from shuffle_ledger.ledger.answers.budgets import (
+    BudgetStatement,
+    PromiseReading,
+    WindowReading,
+)
+from shuffle_ledger.ledger.answers.heads import Head, StoredHead
 from shuffle_ledger.ledger.decisions.outcomes import collected_on
 from shuffle_ledger.ledger.decisions.windows import views_booked, views_on
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies import registry
-from shuffle_ledger.ledger.policies.registry import LossSource, SlotReading
-from shuffle_ledger.ledger.reports.forecasts import FittingRounds, by_frequency, what_fits
-from shuffle_ledger.ledger.reports.promises import PromiseReading, promise_reading
-from shuffle_ledger.ledger.storage.rows import CohortView, StoredHead, StoredHolding
+from shuffle_ledger.ledger.policies.registry import LossSource
+from shuffle_ledger.ledger.reports.forecasts import by_frequency, what_fits
+from shuffle_ledger.ledger.reports.promises import promise_reading
+from shuffle_ledger.ledger.storage.rows import CohortView, StoredHolding
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
 from shuffle_ledger.ledger.values.local_budget import local_bounds
-from shuffle_ledger.ledger.values.requests import Cohort, CohortStatus
+from shuffle_ledger.ledger.values.requests import Cohort
+from shuffle_ledger.ledger.values.saved_heads import HEADS_FORMAT
 from shuffle_ledger.ledger.values.texts import checked_text
-from shuffle_ledger.ledger.values.windows import Period, Window
 
 HEADS_AT_ONCE = 1000  # that are read at a time to find those that a reader may know of
-
-
-@dataclass(frozen=True, kw_only=True)
-class Head:
-    """The last entry of a cohort's chain. If it is kept elsewhere, a shortened chain is detected."""
-
-    sequence: int
-    digest: str  # hexadecimal
-
-
-@dataclass(frozen=True, kw_only=True)
-class WindowReading:
-    """A window of a cohort today: of a sliding one, the period that has least left."""
-
-    window: Window
-    period: Period
-    status: CohortStatus
-    epsilon_spent_upper: float  # certified at the window's delta
-    epsilon_remaining: float
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class BudgetStatement:
-    """A cohort's budgets and what is spent of them, as the last entries of their chains state.
-
-    The numbers beside `promises` are those of the promise that has the least left, `budget`.
-    """
-
-    cohort: str
-    population: int
-    policy: str
-    status: CohortStatus
-    budget: str  # the name of the chain whose numbers follow
-    epsilon_budget: float
-    delta_budget: float
-    epsilon_spent_upper: float  # certified at delta_budget; infinite when no finite bound holds
-    epsilon_spent_lower: float
-    epsilon_remaining: float
-    epsilon_error_discretization: float  # how much of the interval's width each cause explains
-    epsilon_error_truncation: float
-    epsilon_error_round_off: float
-    method: str
-    decided_by: str  # what the policy decides by, and what it assumes
-    slots: tuple[SlotReading, ...]  # of policy plan: what was declared, and what of it is taken
-    epsilon_promised_upper: float | None  # of policy plan: what all of it costs
-    filters: tuple[FilterReading, ...]  # of policy adaptive; rounds go on while one is within the budget
-    delta_accounts: AccountsReading | None  # what approximate rounds used of delta; None: no accounts of it
-    # The exact composition of what is held: valid only for rounds fixed in advance.
-    composition_epsilon_upper: float
-    composition_epsilon_lower: float
-    promises: tuple[PromiseReading, ...] = ()  # all that a round collected on `on` is charged to
-    on: date | None = None  # the day of collection that `promises` and `windows` are of, in UTC
-    booked: tuple[PromiseReading, ...] = ()  # of later periods that rounds are charged to already
-    windows: tuple[WindowReading, ...] = ()  # budgets that begin anew, which must hold too
-    fits: tuple[FittingRounds, ...] = ()  # what may still be admitted, of the most frequent kinds so far
-    numerical_policy: str  # under which the last entry's numbers were computed
-    local_epsilon_upper: float  # what a user may lose if the shuffler is compromised
-    local_delta_upper: float
-    local_budget: float | None = None  # the limit on local_epsilon_upper, if the cohort has one
-    rounds_admitted: int  # ever; settled and voided ones included
-    rounds_refused: int
-    rounds_settled: int
-    rounds_voided: int
-    rounds_pending: int
-    opened_at: datetime
-    head: Head
-
-    def __repr__(self) -> str:
-        """Returns the spending, rounded up, and the rest of the budget, rounded down, in few digits."""
-        return (
-            f"<BudgetStatement of {self.cohort!r}, {self.status}: spent at most"
-            f" {upper_text(self.epsilon_spent_upper)} of {exact_text(self.epsilon_budget)} at delta"
-            f" {exact_text(self.delta_budget)}, left at least {lower_text(self.epsilon_remaining)}>"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

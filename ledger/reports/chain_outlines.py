@@ -12,11 +12,11 @@ from sqlalchemy import ColumnElement, and_, case, func, literal, literal_column,
 from shuffle_ledger.accounting import LocalRandomizer, ShuffledRound
 from shuffle_ledger.ledger.decisions.outcomes import collected_on
 from shuffle_ledger.ledger.reports.collection_days import days_of, last_of_days
-from shuffle_ledger.ledger.reports.schedules import Every, Schedule
 from shuffle_ledger.ledger.storage import engine, rows
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import ENTRY_COLUMNS, REFUSED, entries, heads, rounds
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
+from shuffle_ledger.ledger.values.schedules import Every, Schedule
 
 CURVE_POINTS = 16  # entries of a chain, evenly spaced, that its curve is drawn through
 TAIL_ENTRIES = 24  # last entries of a chain, which tell what is in use and how often

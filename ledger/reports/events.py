@@ -4,38 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Connection, false, func, or_, select
 
+from shuffle_ledger.ledger.answers.entries import CURSOR_PATTERN, PAGE_MAX, Event, EventPage
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, TryAgain
-from shuffle_ledger.ledger.reports.listing import PAGE_MAX
-from shuffle_ledger.ledger.reports.published_entries import PublishedEntry, published
+from shuffle_ledger.ledger.reports.published_entries import published
 from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import ENTRY_COLUMNS, entries
 from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry
 
-CURSOR_PATTERN = r"^[1-9][0-9]{0,18}-[0-9a-f]{16}$"
 SCANNED_MAX = 10_000  # entries that one page may pass over: bounds its time where few of them are asked for
 _DIGEST_LENGTH = 16  # hexadecimal digits of the entry's digest within a cursor
 _POSITION_MAX = 2**63 - 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Event(PublishedEntry):
-    """An entry in the feed."""
-
-    cursor: str  # the feed goes on behind it
-
-
-@dataclass(frozen=True, kw_only=True)
-class EventPage:
-    """Consecutive events of the feed that were asked for."""
-
-    events: tuple[Event, ...]
-    after: str | None  # the cursor to go on after; None: the ledger has no entry yet
-    more: bool  # there may be more now; false: this was the end of the feed
 
 
 def events_after(

@@ -12,13 +12,22 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from typing import Any, Final
 
 from shuffle_ledger.accounting import Accountant, InvalidParameter, ShuffledRound
 from shuffle_ledger.ledger import machine
-from shuffle_ledger.ledger.decisions.audiences import request_of
+from shuffle_ledger.ledger.answers.budgets import FittingRounds
+from shuffle_ledger.ledger.answers.forecasts import (
+    Forecast,
+    JointForecast,
+    KindForecast,
+    LargestEpsilon0,
+    RecentSchedule,
+    ScheduleForecast,
+    WindowForecast,
+)
 from shuffle_ledger.ledger.decisions.decide import check_request
 from shuffle_ledger.ledger.decisions.descriptions import check_sizes
 from shuffle_ledger.ledger.decisions.quotas import with_budgets
@@ -29,16 +38,20 @@ from shuffle_ledger.ledger.policies.registry import LossSource, policy_of
 from shuffle_ledger.ledger.policies.room import SEARCH, Room, dearest, help_of_slots, is_over, room_of
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
 from shuffle_ledger.ledger.reports.chain_outlines import chain_outlines
-from shuffle_ledger.ledger.reports.schedules import EVERY, Every, Schedule, ScheduleDays
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
-from shuffle_ledger.ledger.values.requests import CohortStatus, SlotsHelp
+from shuffle_ledger.ledger.values.requests import request_of
+from shuffle_ledger.ledger.values.schedules import (
+    FIT_MAX,
+    ForecastWanted,
+    Schedule,
+    ScheduleDays,
+)
 from shuffle_ledger.ledger.values.texts import checked_text
 from shuffle_ledger.ledger.values.windows import Period, Window, periods_of
 
 KINDS_MAX: Final = 8  # kinds that one answer names
-FIT_MAX: Final = 1_000  # rounds for which an epsilon0 is searched for: an answer takes seconds
 PERIODS_MAX: Final = 10_000  # of a schedule of several kinds; more are not counted
 SCHEDULED_MAX: Final = 1_000  # days of a schedule on which windows are looked at
 SEARCHED_MAX: Final = 50  # budgets for which an epsilon0 is searched for, each by itself: a second of each
@@ -57,153 +70,6 @@ PROMISE_OF_ALL: Final = (
 )
 DAYS_OF_WINDOWS: Final = " Each round is collected on its day of the schedule or, without a schedule, today."
 _WIDTH: Final = 2e-3  # of the epsilon0 that fits, relative
-
-
-@dataclass(frozen=True, kw_only=True)
-class ForecastWanted:
-    """A question about the future of a cohort."""
-
-    round: ShuffledRound | None = None  # None: each kind that the cohort has had, or that its plan has
-    fit: int | None = None  # ask for the largest epsilon0 with which this number of rounds still fits
-    every: Every | None = None  # one round in each of these periods
-    until: date | None = None  # the last day of the schedule
-    first_on: date | None = None  # the day of its first round; None: today, UTC
-
-    def __post_init__(self) -> None:
-        """Raises InvalidValue for questions that contradict each other."""
-        if self.fit is not None and self.round is None:
-            expected = "a round described beside it, by its randomizer and reports"
-            raise InvalidValue(field="fit", value=self.fit, expected=expected)
-        whole = isinstance(self.fit, int) and not isinstance(self.fit, bool)
-        if self.fit is not None and not (whole and 1 <= self.fit <= FIT_MAX):
-            raise InvalidValue(field="fit", value=self.fit, expected=f"a whole number from 1 to {FIT_MAX}")
-        if self.every not in (None, *EVERY):
-            raise InvalidValue(field="every", value=self.every, expected="one of: " + ", ".join(EVERY))
-        for name, day in (("until", self.until), ("first_on", self.first_on)):
-            if day is not None and self.every is None:
-                expected = "`every` beside it: " + ", ".join(EVERY)
-                raise InvalidValue(field=name, value=day.isoformat(), expected=expected)
-
-    def days(self, today: date) -> ScheduleDays:
-        """Returns the days of the schedule; `today` is its first one, if it names none."""
-        return ScheduleDays(every=self.every, first=self.first_on or today, until=self.until)
-
-    def described(self) -> ShuffledRound:
-        """Returns the round; raises InvalidValue if none is described."""
-        if self.round is None:
-            expected = "a round described, by randomizer and reports"
-            raise InvalidValue(field="round", value=None, expected=expected)
-        return self.round
-
-
-@dataclass(frozen=True, kw_only=True)
-class LargestEpsilon0:
-    """How much local privacy rounds may give up so that a number of them fits."""
-
-    rounds: int
-    epsilon0: float | None  # with which `rounds` rounds were found to fit; None: none was found
-
-
-@dataclass(frozen=True, kw_only=True)
-class FittingRounds:
-    """How many more rounds of one kind fit, if nothing else is registered and no other budget refuses them.
-
-    The other cohorts of a round, and the quota of its team, decide too.
-    """
-
-    round: ShuffledRound  # as the ledger accounts it
-    rounds_at_least: int  # all of these are admitted; perhaps more are
-
-
-@dataclass(frozen=True, kw_only=True)
-class WindowForecast:
-    """How many rounds of one kind a window admits by itself."""
-
-    window: Window
-    rounds_today: int  # more, if they are collected today, UTC
-    rounds_in_empty: int  # in a period in which nothing else is collected
-
-
-@dataclass(frozen=True, kw_only=True)
-class KindForecast:
-    """How many more rounds of one kind fit, each kind by itself."""
-
-    round: ShuffledRound  # as asked; of kinds in use as the ledger accounts it
-    rounds_at_least: int  # this number is admitted, one after the other
-    next_is_refused: bool  # one more certainly is; False: it may fit too
-    limited_by: str  # a word for the limit that ends it
-    limit: str  # the same as a sentence
-    ends_on: date | None  # the day of the last round of the schedule; None: no round, no schedule, or no end
-    rounds_until: int | None  # that the schedule has until the last day asked for
-    reaches_until: bool | None  # all of them fit
-    # For as many as `fit`, else as the schedule has. None: not asked; or a schedule of a cohort with windows.
-    largest: LargestEpsilon0 | None
-    windows: tuple[WindowForecast, ...] = ()  # how many each window admits by itself
-    slots_would_help: SlotsHelp | None = None  # of a new cohort: with slots it would admit far more
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScheduleForecast:
-    """How long one round of every kind in use fits in each period, all kinds together."""
-
-    periods_at_least: int
-    ends_on: date | None
-    periods_until: int | None
-    reaches_until: bool | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecentSchedule:
-    """How long a cohort can go on at its present pace, from today: one round of each kind in every period."""
-
-    every: Every
-    kinds: tuple[ShuffledRound, ...]  # the last round of each use case and randomizer, as accounted
-    periods_at_least: int
-    ends_on: date | None  # the day of the last rounds; None: no period fits, or no end is known
-
-
-@dataclass(frozen=True, kw_only=True)
-class Forecast:
-    """The rounds that a cohort would still admit. It promises and reserves nothing."""
-
-    cohort: str
-    policy: str
-    status: CohortStatus
-    epsilon_budget: float
-    delta_budget: float
-    epsilon_spent_upper: float
-    rounds_pending: int  # registered and undecided: they are not counted here, and may be admitted
-    every: Every | None
-    first_on: date | None
-    until: date | None
-    kinds: tuple[KindForecast, ...]
-    together: ScheduleForecast | None  # None: no schedule, or fewer than two kinds
-    of_late: RecentSchedule | None = None  # None: no schedule is recognized, or a round was described
-    promise: str  # what the numbers say, and that nothing is reserved
-
-
-@dataclass(frozen=True, kw_only=True)
-class JointForecast:
-    """The rounds of some cohorts that all of their budgets would still admit. It reserves nothing."""
-
-    audience: tuple[str, ...]  # the cohorts
-    team: str | None  # whose rounds they are: its quotas are among the budgets
-    round: ShuffledRound  # as asked
-    rounds_at_least: int  # this number is admitted by every budget, one after the other
-    next_is_refused: bool  # one more certainly is; False: it may fit too
-    limited_by: str  # the cohort or quota that ends it, the first of several
-    limit: str  # how, as a sentence
-    every: Every | None
-    first_on: date | None
-    until: date | None
-    ends_on: date | None  # the day of the last round of the schedule; None: no round, no schedule, or no end
-    rounds_until: int | None  # that the schedule has until the last day asked for
-    reaches_until: bool | None  # all of them fit
-    # An epsilon0 at which this number of rounds was found to fit. None: not asked; a schedule of a cohort
-    # with windows; or of more budgets than one is searched for.
-    largest: LargestEpsilon0 | None
-    budgets: tuple[Forecast, ...]  # of each cohort, and of each quota of the team, by itself
-    promise: str  # what the numbers say, and that nothing is reserved
 
 
 # The rule.

@@ -9,19 +9,19 @@ from datetime import UTC, date, datetime
 
 from sqlalchemy import and_, func, not_, select, text
 
+from shuffle_ledger.ledger.answers.cohorts import ShownCohort
+from shuffle_ledger.ledger.answers.entries import PAGE_MAX
 from shuffle_ledger.ledger.decisions.outcomes import collected_on
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
 from shuffle_ledger.ledger.policies import registry
-from shuffle_ledger.ledger.policies.registry import SlotReading
 from shuffle_ledger.ledger.storage import engine, rows
 from shuffle_ledger.ledger.storage.rows import IS_NO_PART
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import ENTRY_COLUMNS, REFUSED, cohorts, entries, heads
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryBody, EntryKind, LedgerEntry
-from shuffle_ledger.ledger.values.requests import POLICY_PLAN, Cohort, CohortStatus
+from shuffle_ledger.ledger.values.requests import POLICY_PLAN, CohortStatus
 
-PAGE_MAX = 1000
 REFUSALS_READ_MAX = 5000
 USES_AT_ONCE = 500  # chains whose last entries one statement reads
 _LAST = and_(entries.c.cohort == heads.c.cohort, entries.c.sequence == heads.c.sequence)
@@ -33,14 +33,6 @@ class EntryPage:
 
     entries: tuple[LedgerEntry, ...]
     after: int | None  # the sequence to go on after; None: this was the end
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShownCohort(Cohort):
-    """A cohort with how often it was opened, and what is free of its plan if it has one."""
-
-    openings: int = 1  # one more for each time that it was opened again; the last one is in force
-    slots: tuple[SlotReading, ...] = ()  # of policy plan: what was declared, and what of it is taken
 
 
 @dataclass(frozen=True, kw_only=True)

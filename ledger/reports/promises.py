@@ -4,44 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from datetime import date, timedelta
 
+from shuffle_ledger.ledger.answers.budgets import PromiseReading
+from shuffle_ledger.ledger.answers.cohorts import ListedCohort
 from shuffle_ledger.ledger.reports.listing import CohortUse, cohort_uses
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Cohort, CohortStatus, epsilon_left
 from shuffle_ledger.ledger.values.windows import Period, Window
 
 COHORTS_AT_ONCE = 500  # that one statement reads
-
-
-@dataclass(frozen=True, kw_only=True)
-class PromiseReading:
-    """One budget that promises something to a cohort's users, what is used of it, and when it renews."""
-
-    budget: str  # the name of its chain
-    period: str  # "life", or the label of the period: 2027, 2026-W48
-    kind: str  # "life", or that of the window: year, 7 days
-    first: date | None  # the days of the period, in UTC; None: of the whole life
-    last: date | None
-    renews: date | None  # the first day that is charged to this budget no more; None: it never renews
-    status: CohortStatus
-    epsilon_budget: float
-    delta_budget: float
-    epsilon_spent_upper: float  # certified at delta_budget; infinite when no finite bound holds
-    epsilon_remaining: float
-
-    @property
-    def used_share(self) -> float:
-        """Upper bound on the spent share of the budget; infinite where it admits nothing any more."""
-        return self.epsilon_spent_upper / self.epsilon_budget if self.status == "open" else math.inf
-
-
-@dataclass(frozen=True, kw_only=True)
-class ListedCohort(Cohort):
-    """A cohort, and what is used and left of its promises."""
-
-    promises: tuple[PromiseReading, ...] = ()  # that a round collected today is charged to
 
 
 def listed_cohorts(store: Store, cohorts: Collection[Cohort], day: date) -> list[ListedCohort]:

@@ -2,34 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
+from shuffle_ledger.ledger.answers.entries import PublishedEntry, PublishedPage
 from shuffle_ledger.ledger.reports.listing import EntryPage
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import LedgerEntry
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublishedEntry:
-    """One entry of a chain. `digest` is SHA-256 as `docs/http.md` says, over `canonical` and its place."""
-
-    cohort: str
-    sequence: int
-    kind: str
-    round_id: str | None
-    previous_digest: str  # hexadecimal
-    digest: str  # hexadecimal
-    canonical: str  # the body's canonical bytes, which are UTF-8
-    body: Mapping[str, object]  # the same, to read
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublishedPage:
-    """Consecutive entries of one chain."""
-
-    entries: tuple[PublishedEntry, ...]
-    after: int | None  # go on after this sequence; None: this was the end
 
 
 def page_of(page: EntryPage) -> PublishedPage:

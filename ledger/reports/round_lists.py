@@ -6,8 +6,8 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date, datetime
-from typing import Any, get_args
+from datetime import datetime
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
@@ -23,7 +23,7 @@ from sqlalchemy import (
     union_all,
 )
 
-from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.ledger.answers.rounds import STATES, ListedRound, RoundPage
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue, NotFound
 from shuffle_ledger.ledger.storage import engine, rows
 from shuffle_ledger.ledger.storage.store import Store
@@ -34,7 +34,6 @@ from shuffle_ledger.ledger.values.texts import checked_text
 
 ROUNDS_PAGE_MAX = 1000
 SCANNED_MAX = 5_000  # rounds that one page may pass over: bounds its time where few of them are asked for
-STATES: tuple[RoundState, ...] = get_args(RoundState)
 _UNSEEN = "Refused by budgets of the round's audience, of which other cohorts than yours may be part."
 
 _INCIDENT = f"'{EntryKind.INCIDENT}'"  # as the index says it
@@ -67,35 +66,6 @@ class RoundFilter:
         if self.since is not None and self.since.utcoffset() is None:
             expected = "a time with its zone, as 2025-01-06T12:00:00Z"
             raise InvalidValue(field="since", value=self.since.isoformat(), expected=expected)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ListedRound:
-    """A registered round as lists show it: its request, its present state, and why it was refused."""
-
-    round_id: str
-    cohort: str
-    state: RoundState
-    round: ShuffledRound  # as declared
-    collected_on: date | None
-    use_case: str | None
-    registered_by: str
-    registered_at: datetime
-    sequence: int | None  # of the entry that decided it; None while it is pending
-    decided_at: datetime | None
-    reason: RefusalReason | None  # of a refusal
-    message: str | None  # of a refusal
-    epsilon_requested_upper: float | None  # of a refusal: the total with it; None: no finite bound
-    collected_until: date | None = None  # the last day, if there are several
-    audience: tuple[str, ...] = ()  # all cohorts of the round, if there are several
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundPage:
-    """Rounds in the order of registration. There may be more where there are fewer than were asked for."""
-
-    rounds: tuple[ListedRound, ...]
-    after: str | None  # the identifier to go on after; None: this was the end
 
 
 def list_rounds(

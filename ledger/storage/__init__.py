@@ -4,14 +4,13 @@ Imports `values` and what lies below it.
 """
 
 from shuffle_ledger.ledger.storage.anchor import Anchor, standing_after
-from shuffle_ledger.ledger.storage.rows import CohortView, Standing
+from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.schema import initialise
 from shuffle_ledger.ledger.storage.store import Store
 
 __all__ = [
     "Anchor",
     "CohortView",
-    "Standing",
     "Store",
     "initialise",
     "standing_after",

@@ -33,8 +33,8 @@ from shuffle_ledger.ledger.values.checkpoint import (
 from shuffle_ledger.ledger.values.signing import read_public_key
 
 if TYPE_CHECKING:
+    from shuffle_ledger.ledger.answers.heads import Standing, StoredHead
     from shuffle_ledger.ledger.settings import Settings
-    from shuffle_ledger.ledger.storage.rows import Standing, StoredHead
     from shuffle_ledger.ledger.storage.store import Store
 
 NAMED_MAX = 5  # cohorts that an error names

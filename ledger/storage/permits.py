@@ -70,7 +70,7 @@ def permits_of(engine: Engine, round_ids: Collection[str]) -> dict[str, StoredPe
 def revoked_events(engine: Engine) -> tuple[datetime, list[str]]:
     """Return the database's clock, and the events of permits whose rounds permit no release any more.
 
-    That is the rule of `decisions.repeats`, in one statement: closed, or of a cohort that is not open.
+    That is the rule of `values.repeats`, in one statement: closed, or of a cohort that is not open.
     """
     over = or_(rounds.c.closing_sequence.is_not(None), heads.c.status != "open")
     query = select(permits.c.event).distinct().order_by(permits.c.event).limit(REVOKED_MAX + 1)

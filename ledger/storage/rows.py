@@ -24,6 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.ledger.answers.heads import StoredHead
 from shuffle_ledger.ledger.errors import Conflict, Damaged, LedgerError, NoCohort, NotFound
 from shuffle_ledger.ledger.storage import engine, tables
 from shuffle_ledger.ledger.storage.tables import (
@@ -123,24 +124,6 @@ class NewRound:
 
     view: CohortView
     registration: int  # its number, should it be
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredHead:
-    """One row of the heads."""
-
-    cohort: str
-    sequence: int
-    digest: bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Standing:
-    """Which ledger this is, and where all its chains end, at one moment of the database's clock."""
-
-    ledger_id: str
-    at: datetime
-    heads: tuple[StoredHead, ...]  # in the order of the cohorts' names
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, and_, select, text, update
 
+from shuffle_ledger.ledger.answers.heads import Standing, StoredHead
 from shuffle_ledger.ledger.errors import (
     Conflict,
     Damaged,
@@ -33,8 +34,6 @@ from shuffle_ledger.ledger.storage.rows import (
     CohortView,
     EntryDraft,
     NewRound,
-    Standing,
-    StoredHead,
     StoredHolding,
     StoredLoss,
     StoredRound,

@@ -34,6 +34,12 @@ from shuffle_ledger.ledger.values.documents import (
 )
 from shuffle_ledger.ledger.values.entries import EntryKind
 from shuffle_ledger.ledger.values.quotas import Quota
+from shuffle_ledger.ledger.values.repeats import (
+    least_open,
+    quote_repeated,
+    refuse_other_content,
+    refuse_uncollectable,
+)
 from shuffle_ledger.ledger.values.requests import (
     POLICIES,
     POLICY_ADAPTIVE,
@@ -60,7 +66,10 @@ from shuffle_ledger.ledger.values.requests import (
     checked_new_name,
     checked_reports,
     cohort_from_opening,
+    request_of,
 )
+from shuffle_ledger.ledger.values.saved_heads import SavedHeads, Signature, read_saved_heads
+from shuffle_ledger.ledger.values.schedules import EVERY, ForecastWanted
 from shuffle_ledger.ledger.values.signing import SigningKey, read_public_key
 from shuffle_ledger.ledger.values.strict_json import NotStrictJson, read_json
 from shuffle_ledger.ledger.values.unusual_cohorts import opening_warnings
@@ -68,6 +77,7 @@ from shuffle_ledger.ledger.values.windows import ROLLING_EXPECTED, Period, Windo
 
 __all__ = [
     "DAY_EXPECTED",
+    "EVERY",
     "MOMENT_EXPECTED",
     "POLICIES",
     "POLICY_ADAPTIVE",
@@ -79,6 +89,7 @@ __all__ = [
     "Corrected",
     "Decision",
     "EntryKind",
+    "ForecastWanted",
     "Incident",
     "Json",
     "Member",
@@ -97,7 +108,9 @@ __all__ = [
     "RoundRecord",
     "RoundRequest",
     "RoundState",
+    "SavedHeads",
     "Settled",
+    "Signature",
     "SigningKey",
     "SlotsHelp",
     "Voided",
@@ -117,13 +130,19 @@ __all__ = [
     "decision_document",
     "document_of",
     "few_honest",
+    "least_open",
     "moment_from",
     "named_in",
     "number",
     "opening_warnings",
     "other_cohort",
+    "quote_repeated",
     "read_json",
     "read_public_key",
+    "read_saved_heads",
     "record_document",
+    "refuse_other_content",
+    "refuse_uncollectable",
+    "request_of",
     "rolling_of",
 ]

@@ -734,3 +734,26 @@ def _real(field: str, value: Any, below: float) -> float:
 def request_digest(content: bytes) -> bytes:
     """Return the digest under which a request's canonical bytes are stored."""
     return canonical.framed_digest(_REQUEST_DOMAIN, content)
+
+
+def request_of(
+    audience: Sequence[str],
+    described: ShuffledRound,
+    *,
+    round_id: str,
+    **more: Any,
+) -> RoundRequest:
+    """Return the request of a round of some cohorts.
+
+    Args:
+        audience: their names; a single one makes the request that names this cohort alone.
+        described: the round. A sample of each cohort by itself counts as one of the largest rate.
+        round_id: its identifier.
+        more: further fields of `RoundRequest`.
+
+    Raises:
+        InvalidValue, InvalidParameter: the parts contradict each other.
+    """
+    names = checked_audience(audience)
+    several = names if len(names) > 1 else ()
+    return RoundRequest(round_id=round_id, cohort=names[0], audience=several, round=described, **more)

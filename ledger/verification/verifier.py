@@ -12,12 +12,12 @@ from typing import Literal, TypeAlias
 from shuffle_ledger.accounting import Accountant, AccountingError, ShuffledRound, exact_text
 from shuffle_ledger.accounting.verification import Coverage
 from shuffle_ledger.ledger import loss_cache
-from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, Signature
 from shuffle_ledger.ledger.errors import Damaged, LedgerError, NotFound, TryAgain, Unavailable
 from shuffle_ledger.ledger.policies.registry import LossSource
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryKind, Spending
 from shuffle_ledger.ledger.values.requests import CohortStatus
+from shuffle_ledger.ledger.values.saved_heads import SavedHeads, Signature
 from shuffle_ledger.ledger.values.texts import checked_text
 from shuffle_ledger.ledger.verification.feed_order import moved_ahead
 from shuffle_ledger.ledger.verification.replay import (
@@ -95,7 +95,7 @@ def verify(
 
     **Guarantee**: a change to any byte of any entry, an entry removed, added or moved, is named, unless the
     rest of the chain was rewritten to fit; of a round of several cohorts, unless the chains of all of them
-    were. Heads kept elsewhere (`against`, see `checkpoints.saved_heads`)
+    were. Heads kept elsewhere (`against`, see `values.saved_heads`)
     name that too, and a database that was put back to an earlier state. A verification of all cohorts also
     names decisions and incidents that were moved far ahead in the feed, see `feed_order`.
 

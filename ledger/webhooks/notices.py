@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from shuffle_ledger.ledger.reports.events import Event
+from shuffle_ledger.ledger.answers.entries import Event
 from shuffle_ledger.ledger.reports.listing import latest_entries
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical

@@ -20,11 +20,12 @@ from fastapi import FastAPI
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.access import issue
+from shuffle_ledger.ledger.answers.cohorts import ListedCohort
 from shuffle_ledger.ledger.api.app import create_app
 from shuffle_ledger.ledger.api.connections import ConnectionLimits, config_for
 from shuffle_ledger.ledger.api.dependencies import Dispatch
 from shuffle_ledger.ledger.decisions import open_cohort
-from shuffle_ledger.ledger.reports.promises import ListedCohort, listed_cohorts
+from shuffle_ledger.ledger.reports.promises import listed_cohorts
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Outcome, Pending

@@ -20,9 +20,6 @@ from sqlalchemy.exc import DBAPIError
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.cli.main import main
 from shuffle_ledger.ledger.access import (
-    PERMISSIONS,
-    Permission,
-    Role,
     authenticate,
     end_session,
     issue,
@@ -32,13 +29,14 @@ from shuffle_ledger.ledger.access import (
     tokens,
 )
 from shuffle_ledger.ledger.api.auth.middleware import OPEN_PATHS
-from shuffle_ledger.ledger.decisions import incidents, record_incident, register_and_admit, request_of
+from shuffle_ledger.ledger.decisions import incidents, record_incident, register_and_admit
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.health import verify_oldest
+from shuffle_ledger.ledger.roles import PERMISSIONS, Permission, Role
 from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import access_tokens
-from shuffle_ledger.ledger.values.requests import Incident, Refused
+from shuffle_ledger.ledger.values.requests import Incident, Refused, request_of
 from tests.api.conftest import ROUND, Server
 from tests.api.test_pages import _login
 from tests.ledger.desk import rewrite

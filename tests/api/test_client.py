@@ -34,10 +34,11 @@ from shuffle_ledger.ledger.errors import (
     UnsafeSession,
 )
 from shuffle_ledger.ledger.reports.budgets import budget
-from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast, joint_forecast
+from shuffle_ledger.ledger.reports.forecasts import forecast, joint_forecast
 from shuffle_ledger.ledger.reports.listing import shown_cohort
 from shuffle_ledger.ledger.reports.round_lists import RoundFilter, list_rounds
 from shuffle_ledger.ledger.values.requests import Admitted, Pending, Refused, ReleaseTimes, RoundRequest
+from shuffle_ledger.ledger.values.schedules import ForecastWanted
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.api.conftest import Server, listed
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from shuffle_ledger.ledger.access import Role
 from shuffle_ledger.ledger.api.auth.middleware import OPEN_PATHS
 from shuffle_ledger.ledger.api.reference import description, reference
+from shuffle_ledger.ledger.roles import Role
 from tests.api.conftest import Server
 
 ROOT = Path(__file__).parents[2]

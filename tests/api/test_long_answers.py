@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.answers.heads import Head
 from shuffle_ledger.ledger.api import long_answers
 from shuffle_ledger.ledger.api.accountant_thread import AccountantThread
 from shuffle_ledger.ledger.api.long_answers import LongAnswers
@@ -20,7 +21,6 @@ from shuffle_ledger.ledger.errors import DoesNotExtend, NotFound
 from shuffle_ledger.ledger.evidence import StatementWanted
 from shuffle_ledger.ledger.evidence.statement_request import StatementWanted as Wanted
 from shuffle_ledger.ledger.operations import Unfinished
-from shuffle_ledger.ledger.reports.budgets import Head
 from shuffle_ledger.ledger.verification import verifier
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.api.conftest import Server

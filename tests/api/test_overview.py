@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import Engine, delete, event
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound
+from shuffle_ledger.ledger.answers.summaries import day_in_words
 from shuffle_ledger.ledger.api.overview import COMPUTED_AT_ONCE, Overview
 from shuffle_ledger.ledger.api.pages import routes
 from shuffle_ledger.ledger.api.pages.charts import lower, plain, upper
@@ -28,7 +29,6 @@ from shuffle_ledger.ledger.reports.chain_outlines import (
 )
 from shuffle_ledger.ledger.reports.collection_days import last_of_days
 from shuffle_ledger.ledger.reports.listing import EntryFilter, cohort_heads, matching_entries
-from shuffle_ledger.ledger.reports.summaries import day_in_words
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import privacy_losses

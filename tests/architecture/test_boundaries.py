@@ -61,6 +61,7 @@ PLANTED = {
     ),
     "ledger/errors.py": ("import shuffle_ledger.workers.dispatch", "import rich"),
     "ledger/machine/filters.py": ("import os", "import numpy", "import shuffle_ledger.ledger.values"),
+    "ledger/answers/budgets.py": ("import shuffle_ledger.ledger.storage.rows",),
     "ledger/storage/tables.py": ("import shuffle_ledger.ledger.decisions.admission",),
     "ledger/client/client.py": ("import fastapi", "import prometheus_client"),
     "ledger/telemetry/hooks.py": ("import opentelemetry",),

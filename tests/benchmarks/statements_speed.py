@@ -17,13 +17,14 @@ from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomize
 from shuffle_ledger.cli.rendering.statements.html import html
 from shuffle_ledger.cli.rendering.statements.pdf import pdf
 from shuffle_ledger.ledger import decisions
+from shuffle_ledger.ledger.answers.heads import StoredHead
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.evidence.findings import Numbers
 from shuffle_ledger.ledger.evidence.statement import Statement
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
 from shuffle_ledger.ledger.storage import schema
-from shuffle_ledger.ledger.storage.rows import CohortView, StoredHead
+from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import LedgerEntry
 from shuffle_ledger.ledger.values.requests import RoundRequest

@@ -133,6 +133,15 @@ def test_a_list_of_cohorts_waits_for_no_library_that_computes_signs_or_retries(
     assert not {f"scipy.{name}" for name in computing} & done.modules
 
 
+def test_a_client_imports_no_database_and_nothing_that_decides() -> None:
+    code = "import sys, shuffle_ledger.ledger.client; print(*sys.modules)"
+    run = [sys.executable, "-c", code]
+    modules = set(subprocess.run(run, check=True, capture_output=True, text=True).stdout.split())
+    assert not {"sqlalchemy", "pydantic_settings", "scipy.special"} & modules
+    for name in ("decisions", "policies", "reports", "storage"):
+        assert f"shuffle_ledger.ledger.{name}" not in modules
+
+
 def test_a_process_that_computes_losses_imports_nothing_of_the_ledger() -> None:
     code = "import sys, shuffle_ledger.cli.backends.loss_process; print(*sys.modules)"
     run = [sys.executable, "-c", code]

@@ -9,7 +9,7 @@ import pytest
 
 from shuffle_ledger.accounting import Certificate, ErrorBudget
 from shuffle_ledger.cli.commands.budget import budget_facts
-from shuffle_ledger.ledger.reports import BudgetStatement
+from shuffle_ledger.ledger.answers.budgets import BudgetStatement
 from tests.cli.conftest import ROUND, Run
 
 CERTIFICATE = Certificate(

@@ -26,7 +26,6 @@ from shuffle_ledger.accounting import (
 )
 from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
-from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, saved_heads
 from shuffle_ledger.ledger.decisions import admit, register, settle, void
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue, NotFound
 from shuffle_ledger.ledger.evidence import archive as container
@@ -43,6 +42,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical, entries
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint, CheckpointHead
 from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.values.saved_heads import SavedHeads, saved_heads
 from shuffle_ledger.ledger.values.signing import SigningKey
 from tests.conftest import sqlite_url
 from tests.ledger.desk import open_as_usual

@@ -28,10 +28,11 @@ from shuffle_ledger.ledger.evidence.statement_builder import make_statement
 from shuffle_ledger.ledger.machine import Limits
 from shuffle_ledger.ledger.policies.numbers import read, spelled
 from shuffle_ledger.ledger.reports.budgets import budget
-from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast
+from shuffle_ledger.ledger.reports.forecasts import forecast
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryBody
 from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
+from shuffle_ledger.ledger.values.schedules import ForecastWanted
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.desk import AnyDesk, rewrite, state_in
 

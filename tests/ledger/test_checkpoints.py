@@ -20,7 +20,6 @@ from sqlalchemy.exc import DBAPIError
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
-from shuffle_ledger.ledger.checkpoints.saved_heads import SavedHeads, saved_heads
 from shuffle_ledger.ledger.decisions import admit, register
 from shuffle_ledger.ledger.errors import BadSignature, InvalidValue
 from shuffle_ledger.ledger.reports.budgets import heads
@@ -28,6 +27,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint, check_signature, read_checkpoint
 from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.values.saved_heads import SavedHeads, saved_heads
 from shuffle_ledger.ledger.values.signing import SigningKey, read_public_key
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.desk import open_as_usual

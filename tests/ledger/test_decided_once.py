@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
-from shuffle_ledger.ledger.decisions import admit, register, request_of, void
+from shuffle_ledger.ledger.decisions import admit, register, void
 from shuffle_ledger.ledger.errors import NotCollectable
 from shuffle_ledger.ledger.storage import rows
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import Admitted
+from shuffle_ledger.ledger.values.requests import Admitted, request_of
 from shuffle_ledger.ledger.verification import verify
 from tests.ledger.desk import open_as_usual
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
-from shuffle_ledger.ledger.decisions import correct, record_incident, request_of, settle, void
+from shuffle_ledger.ledger.decisions import correct, record_incident, settle, void
 from shuffle_ledger.ledger.errors import Conflict, NotFound
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import Admitted, Incident, ReleaseTimes
+from shuffle_ledger.ledger.values.requests import Admitted, Incident, ReleaseTimes, request_of
 from shuffle_ledger.ledger.values.windows import Window
 from tests.ledger.desk import AnyDesk
 

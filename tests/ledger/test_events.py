@@ -16,10 +16,11 @@ import pytest
 from sqlalchemy import Connection, event
 
 from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.answers.entries import Event, EventPage
 from shuffle_ledger.ledger.decisions import register_and_admit
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, Unavailable
 from shuffle_ledger.ledger.reports import events
-from shuffle_ledger.ledger.reports.events import Event, events_after
+from shuffle_ledger.ledger.reports.events import events_after
 from shuffle_ledger.ledger.storage import positions, prepared
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
@@ -86,7 +87,7 @@ def slow_opening(store: Store, name: str, *, fails: bool = False) -> Iterator[No
 def test_pages_of_any_size_are_the_same_feed(
     store: Store, accountant: Accountant, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert events_after(store) == events.EventPage(events=(), after=None, more=False)
+    assert events_after(store) == EventPage(events=(), after=None, more=False)
     expected = []
     for name in NAMES:
         open_as_usual(store, name)

@@ -16,14 +16,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound
+from shuffle_ledger.ledger.answers.forecasts import Forecast
 from shuffle_ledger.ledger.decisions import open_cohort, price, register, register_and_admit, settle
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.policies.registry import LossSource
-from shuffle_ledger.ledger.reports import Forecast, ForecastWanted, forecast
-from shuffle_ledger.ledger.reports.forecasts import FIT_MAX, PROMISE, fitting, schedule_spending
-from shuffle_ledger.ledger.reports.schedules import Every, ScheduleDays
+from shuffle_ledger.ledger.reports import forecast
+from shuffle_ledger.ledger.reports.forecasts import PROMISE, fitting, schedule_spending
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
+from shuffle_ledger.ledger.values.schedules import FIT_MAX, Every, ForecastWanted, ScheduleDays
 from shuffle_ledger.ledger.values.windows import Window
 
 pytestmark = pytest.mark.policies

@@ -11,7 +11,6 @@ from sqlalchemy import text
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.checkpoints.making import sign_standing
-from shuffle_ledger.ledger.checkpoints.saved_heads import saved_heads
 from shuffle_ledger.ledger.decisions import record_incident
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
@@ -19,6 +18,7 @@ from shuffle_ledger.ledger.reports.events import events_after
 from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.values.saved_heads import saved_heads
 from shuffle_ledger.ledger.values.signing import SigningKey
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.desk import disarmed

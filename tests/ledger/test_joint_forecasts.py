@@ -8,17 +8,13 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.ledger.answers.forecasts import JointForecast
 from shuffle_ledger.ledger.decisions import set_quota
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
-from shuffle_ledger.ledger.reports import (
-    ForecastWanted,
-    JointForecast,
-    forecast,
-    forecasts,
-    joint_forecast,
-)
+from shuffle_ledger.ledger.reports import forecast, forecasts, joint_forecast
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
+from shuffle_ledger.ledger.values.schedules import ForecastWanted
 from shuffle_ledger.ledger.values.windows import Window
 from tests.ledger.desk import AnyDesk
 

@@ -8,10 +8,11 @@ from itertools import pairwise
 
 import pytest
 
+from shuffle_ledger.ledger.answers.budgets import BudgetStatement
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.evidence.statement import StatedPromise
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
-from shuffle_ledger.ledger.reports.budgets import BudgetStatement, budget
+from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Refused
 from tests.ledger.desk import rewrite
 from tests.ledger.test_windows import DAY, WEEK, Desk, a_monday, sqlite_desk, today

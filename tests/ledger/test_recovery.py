@@ -23,7 +23,6 @@ from shuffle_ledger.ledger.decisions import (
     open_cohort,
     record_incident,
     register,
-    request_of,
     round_record,
     settle,
     void,
@@ -40,7 +39,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import metadata
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint
 from shuffle_ledger.ledger.values.entries import EntryBody, LedgerEntry
-from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
+from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest, request_of
 from shuffle_ledger.ledger.values.signing import SigningKey
 from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify

@@ -22,7 +22,6 @@ from shuffle_ledger.accounting import (
 from shuffle_ledger.ledger.decisions import (
     quote,
 )
-from shuffle_ledger.ledger.decisions.audiences import request_of
 from shuffle_ledger.ledger.decisions.descriptions import described_otherwise, local_kind, with_reports
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.evidence.conditions import (
@@ -43,6 +42,7 @@ from shuffle_ledger.ledger.values.requests import (
     Outcome,
     Refused,
     RoundRequest,
+    request_of,
 )
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.desk import AnyDesk, total_in

@@ -39,7 +39,7 @@ from shuffle_ledger.ledger.health import health
 from shuffle_ledger.ledger.recovery.reconciliation import reconcile
 from shuffle_ledger.ledger.reports.budgets import budget, history
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
-from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast, joint_forecast
+from shuffle_ledger.ledger.reports.forecasts import forecast, joint_forecast
 from shuffle_ledger.ledger.reports.profile import profile_of
 from shuffle_ledger.ledger.storage import anchor as anchor_module
 from shuffle_ledger.ledger.storage.anchor import Anchor
@@ -47,6 +47,7 @@ from shuffle_ledger.ledger.storage.schema import initialise
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint
 from shuffle_ledger.ledger.values.requests import Admitted, RefusalReason, Refused, ReleaseTimes, RoundRequest
+from shuffle_ledger.ledger.values.schedules import ForecastWanted
 from shuffle_ledger.ledger.values.signing import SigningKey
 from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify

@@ -13,7 +13,6 @@ from shuffle_ledger.ledger.decisions import (
     record_incident,
     register,
     register_and_admit,
-    request_of,
     round_record,
     settle,
     void,
@@ -21,7 +20,7 @@ from shuffle_ledger.ledger.decisions import (
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.reports import RoundFilter, list_rounds, round_lists
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import ReleaseTimes, RoundRequest
+from shuffle_ledger.ledger.values.requests import ReleaseTimes, RoundRequest, request_of
 from tests.ledger.desk import open_as_usual
 
 MakeRequest = Callable[..., RoundRequest]

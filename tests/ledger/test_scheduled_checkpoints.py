@@ -17,7 +17,6 @@ from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger import files
 from shuffle_ledger.ledger.checkpoints import schedule
 from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
-from shuffle_ledger.ledger.checkpoints.saved_heads import read_saved_heads
 from shuffle_ledger.ledger.checkpoints.schedule import LATEST, ScheduledCheckpoints
 from shuffle_ledger.ledger.errors import BadSignature, BehindCheckpoint, Damaged, InvalidValue
 from shuffle_ledger.ledger.health import health
@@ -26,6 +25,7 @@ from shuffle_ledger.ledger.storage.anchor import Anchor
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint, read_checkpoint
 from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.values.saved_heads import read_saved_heads
 from shuffle_ledger.ledger.values.signing import SigningKey
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.desk import decided, open_as_usual

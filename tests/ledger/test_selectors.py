@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
-from shuffle_ledger.ledger.decisions import register_and_admit, request_of, resolve_audience
+from shuffle_ledger.ledger.decisions import register_and_admit, resolve_audience
 from shuffle_ledger.ledger.errors import NotFound, OtherContent
 from shuffle_ledger.ledger.storage import engine, rows
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import Admitted, Cohort, Outcome
+from shuffle_ledger.ledger.values.requests import Admitted, Cohort, Outcome, request_of
 from tests.ledger.desk import open_as_usual, trust_any_clock
 
 AWKWARD = ('"', "\\", "é", "%_", ':"', '":"x', "a", "b", "\N{SNOWMAN}'")

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
-from shuffle_ledger.ledger.decisions import correct, request_of, restatements, settle
+from shuffle_ledger.ledger.decisions import correct, restatements, settle
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.requests import request_of
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.desk import AnyDesk
 

@@ -7,9 +7,10 @@ from datetime import date
 import pytest
 
 from shuffle_ledger.accounting import ShuffledRound
-from shuffle_ledger.ledger.policies import ASSUMES
-from shuffle_ledger.ledger.reports.forecasts import FittingRounds, RecentSchedule
-from shuffle_ledger.ledger.reports.summaries import (
+from shuffle_ledger.ledger.answers.budgets import FittingRounds
+from shuffle_ledger.ledger.answers.forecasts import RecentSchedule
+from shuffle_ledger.ledger.answers.summaries import (
+    ASSUMES,
     fits_in_words,
     pace_detail,
     pace_in_words,

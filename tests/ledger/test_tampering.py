@@ -17,7 +17,6 @@ from sqlalchemy.exc import DBAPIError
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound, parse_randomizer, slot_for
 from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
-from shuffle_ledger.ledger.checkpoints.saved_heads import HEADS_FORMAT, read_saved_heads, saved_heads
 from shuffle_ledger.ledger.decisions import admit, register, settle, void
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
 from shuffle_ledger.ledger.reports.budgets import heads
@@ -26,6 +25,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical, entries
 from shuffle_ledger.ledger.values.entries import EntryBody, LedgerEntry, Spending
 from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
+from shuffle_ledger.ledger.values.saved_heads import HEADS_FORMAT, read_saved_heads, saved_heads
 from shuffle_ledger.ledger.values.signing import SigningKey
 from shuffle_ledger.ledger.verification.replay import Replay
 from shuffle_ledger.ledger.verification.verifier import verify

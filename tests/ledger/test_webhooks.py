@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import text, update
 
 from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.ledger.answers.entries import EventPage
 from shuffle_ledger.ledger.decisions import (
     change_budget,
     freezing,
@@ -22,7 +23,7 @@ from shuffle_ledger.ledger.decisions import (
 )
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound, TryAgain
 from shuffle_ledger.ledger.health import health
-from shuffle_ledger.ledger.reports.events import EventPage, events_after
+from shuffle_ledger.ledger.reports.events import events_after
 from shuffle_ledger.ledger.storage import positions, tables
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.webhooks import ATTEMPTS_MAX

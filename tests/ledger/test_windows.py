@@ -17,6 +17,7 @@ from shuffle_ledger.accounting import (
     ShuffledRound,
     parse_randomizer,
 )
+from shuffle_ledger.ledger.answers.quotes import Fits
 from shuffle_ledger.ledger.decisions import (
     admission,
     admit,
@@ -30,7 +31,7 @@ from shuffle_ledger.ledger.decisions import (
     register_and_admit,
 )
 from shuffle_ledger.ledger.decisions import windows as windows_module
-from shuffle_ledger.ledger.decisions.quoting import Fits, quote_batch, what_fits
+from shuffle_ledger.ledger.decisions.quoting import quote_batch, what_fits
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable, NotFound
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
@@ -38,7 +39,7 @@ from shuffle_ledger.ledger.evidence.statement_builder import make_statement
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
-from shuffle_ledger.ledger.reports.forecasts import ForecastWanted, forecast, joint_forecast
+from shuffle_ledger.ledger.reports.forecasts import forecast, joint_forecast
 from shuffle_ledger.ledger.storage.rows import CohortView, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
@@ -51,6 +52,7 @@ from shuffle_ledger.ledger.values.requests import (
     Refused,
     RoundRequest,
 )
+from shuffle_ledger.ledger.values.schedules import ForecastWanted
 from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.desk import AnyDesk, rewrite, trust_any_clock

@@ -24,7 +24,8 @@ from shuffle_ledger.accounting import Accountant, FilterCharge, FilterSet, Shuff
 from shuffle_ledger.cli.failures import ExitCode
 from shuffle_ledger.cli.main import main
 from shuffle_ledger.ledger import request_ids
-from shuffle_ledger.ledger.decisions import admit, present_answer
+from shuffle_ledger.ledger.decisions import admit
+from shuffle_ledger.ledger.decisions.outcomes import present_answer
 from shuffle_ledger.ledger.errors import AnswerLost, Unavailable
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX

@@ -32,6 +32,7 @@ from shuffle_ledger.cli.rendering.statements.numbers import (
     share_upper,
 )
 from shuffle_ledger.cli.rendering.statements.terms import TERMS
+from shuffle_ledger.ledger.answers import ASSUMES
 from shuffle_ledger.ledger.evidence import (
     CohortPromise,
     CohortStatement,
@@ -39,7 +40,6 @@ from shuffle_ledger.ledger.evidence import (
     StatedPromise,
     Statement,
 )
-from shuffle_ledger.ledger.policies import ASSUMES
 
 FINDINGS_SHOWN = 10  # of each sort, on the first page
 _STATES: dict[PromiseState, str] = {

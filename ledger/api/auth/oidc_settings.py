@@ -11,14 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from shuffle_ledger.ledger.access import (
-    SCOPE_MAX,
-    SUBJECT_PREFIX,
-    SUBJECT_PREFIX_HASHED,
-    AccessToken,
-    Role,
-)
+from shuffle_ledger.ledger.access import SCOPE_MAX, SUBJECT_PREFIX, SUBJECT_PREFIX_HASHED, AccessToken
 from shuffle_ledger.ledger.errors import InvalidValue
+from shuffle_ledger.ledger.roles import Role
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.values.quotas import checked_team
 from shuffle_ledger.ledger.values.texts import NAME_LENGTH_MAX, checked_text

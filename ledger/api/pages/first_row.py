@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shuffle_ledger.ledger.api.pages.charts import plain, upper
-from shuffle_ledger.ledger.reports.budgets import BudgetStatement
-from shuffle_ledger.ledger.reports.forecasts import FittingRounds, RecentSchedule
-from shuffle_ledger.ledger.reports.promises import PromiseReading
-from shuffle_ledger.ledger.reports.summaries import (
+from shuffle_ledger.ledger.answers.budgets import BudgetStatement, FittingRounds, PromiseReading
+from shuffle_ledger.ledger.answers.forecasts import RecentSchedule
+from shuffle_ledger.ledger.answers.summaries import (
     BudgetState,
     fits_in_words,
     pace_detail,
@@ -17,6 +15,7 @@ from shuffle_ledger.ledger.reports.summaries import (
     state_in_words,
     used_percent,
 )
+from shuffle_ledger.ledger.api.pages.charts import plain, upper
 from shuffle_ledger.ledger.values.requests import CohortStatus
 
 COMPUTING = "being computed"

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from shuffle_ledger.accounting import Accountant, InvalidParameter
-from shuffle_ledger.ledger.access import AccessToken, Permission
+from shuffle_ledger.ledger.access import AccessToken
 from shuffle_ledger.ledger.api.dependencies import (
     Asked,
     Reader,
@@ -28,6 +28,7 @@ from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.restatements import RESTATABLE, correct, settle, void
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable, NotFound
 from shuffle_ledger.ledger.machine import Cause
+from shuffle_ledger.ledger.roles import Permission
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Corrected, Settled, Voided
 

@@ -21,7 +21,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from shuffle_ledger.accounting import Accountant, InvalidParameter, ShuffledRound
 from shuffle_ledger.ledger import security_log
-from shuffle_ledger.ledger.access import AccessToken, Permission
+from shuffle_ledger.ledger.access import AccessToken
+from shuffle_ledger.ledger.answers.budgets import PromiseReading
+from shuffle_ledger.ledger.answers.summaries import ASSUMES
 from shuffle_ledger.ledger.api.accountant_thread import AccountantThread
 from shuffle_ledger.ledger.api.auth.middleware import address_of, session_cookie
 from shuffle_ledger.ledger.api.auth.sessions import COOKIE, SESSION_SECONDS
@@ -51,7 +53,7 @@ from shuffle_ledger.ledger.decisions.quoting import quote_batch, what_fits
 from shuffle_ledger.ledger.errors import InvalidValue, NotAllowed
 from shuffle_ledger.ledger.evidence.conditions import OF_SEVERAL_REPORTS
 from shuffle_ledger.ledger.health import VERIFIED_ALARM_SECONDS
-from shuffle_ledger.ledger.policies.registry import ASSUMES, LossSource
+from shuffle_ledger.ledger.policies.registry import LossSource
 from shuffle_ledger.ledger.reports.budgets import history, history_point
 from shuffle_ledger.ledger.reports.chain_outlines import REFUSALS_COUNTED_MAX, refused_since
 from shuffle_ledger.ledger.reports.forecasts import kind_forecast, recent_schedule, schedule_spending
@@ -64,8 +66,9 @@ from shuffle_ledger.ledger.reports.listing import (
     matching_entries,
 )
 from shuffle_ledger.ledger.reports.profile import ProfilePoint, profile_of
-from shuffle_ledger.ledger.reports.promises import PromiseReading, promises_of
+from shuffle_ledger.ledger.reports.promises import promises_of
 from shuffle_ledger.ledger.reports.spent_by_day import spent_by_day
+from shuffle_ledger.ledger.roles import Permission
 from shuffle_ledger.ledger.security_log import SecurityEvent
 from shuffle_ledger.ledger.storage.rows import CohortView, StoredVerification
 from shuffle_ledger.ledger.storage.store import Store

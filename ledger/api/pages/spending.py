@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Final
 
+from shuffle_ledger.ledger.answers.forecasts import RecentSchedule
+from shuffle_ledger.ledger.answers.summaries import day_in_words
 from shuffle_ledger.ledger.api.pages.charts import Chart, plain, stepped_chart, time_place, upper
 from shuffle_ledger.ledger.reports.budgets import HistoryPoint
 from shuffle_ledger.ledger.reports.collection_days import by_use_case, days_of
-from shuffle_ledger.ledger.reports.forecasts import RecentSchedule
-from shuffle_ledger.ledger.reports.summaries import day_in_words
 from shuffle_ledger.ledger.values.entries import EntryKind
 
 USE_CASES_MAX: Final = 12  # strips; the rounds of all other use cases share one more

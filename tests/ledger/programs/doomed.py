@@ -23,13 +23,12 @@ from shuffle_ledger.ledger.decisions import (
     admit_together,
     open_cohort,
     register,
-    request_of,
     settle,
     void,
 )
 from shuffle_ledger.ledger.errors import NotCollectable
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.values.requests import RoundRequest, request_of
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.statements import keep_compiled
 

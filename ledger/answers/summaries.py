@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from fractions import Fraction
 from typing import Final, Literal, TypeAlias
 
 from shuffle_ledger.accounting import LocalRandomizer, ShuffledRound
-from shuffle_ledger.ledger.reports.forecasts import FittingRounds, RecentSchedule
-from shuffle_ledger.ledger.values.requests import CohortStatus
+from shuffle_ledger.ledger.answers.budgets import FittingRounds
+from shuffle_ledger.ledger.answers.forecasts import RecentSchedule
+from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, POLICY_PLAN, CohortStatus
 
 BudgetState: TypeAlias = Literal["open", "nearly used up", "used up", "closed", "overspent", "frozen"]
 
@@ -20,6 +21,21 @@ NEARLY_USED_UP: Final = 0.9  # share of a budget
 FITS_IF: Final = "if nothing else is registered and no other cohort or quota refuses"
 _NAME_MAX: Final = 60  # characters of a randomizer's name
 _EPSILON0 = re.compile(r"(, )?epsilon0=[^,()]+(?(1)|(, )?)")
+# Conditions under which each policy keeps its promise, one short sentence each.
+ASSUMES: Final[Mapping[str, tuple[str, ...]]] = {
+    POLICY_PLAN: (
+        "Each round takes a free slot of the plan. Earlier results may guide later rounds.",
+        "The plan was fixed before the first round.",
+        "The number of reports was fixed before release.",
+        "A round that turned out worse than its slot took a slot of the kind that the plan names.",
+    ),
+    POLICY_ADAPTIVE: (
+        "Each round is admitted before its release. Earlier results may guide later rounds.",
+        "The number of reports was fixed before release.",
+        "A later correction of that number did not depend on results seen meanwhile.",
+        "A budget without a ceiling is never changed because of what the data showed.",
+    ),
+}
 
 
 def state_in_words(
@@ -100,6 +116,11 @@ def day_in_words(day: date) -> str:
 def kind_in_words(kind: ShuffledRound) -> str:
     """Returns a kind of rounds: `krr(epsilon0=2, k=96), 292,241 reports`."""
     return f"{kind.randomizer.describe()}, {kind.reports:,} reports"
+
+
+def assumes(policy: str) -> str:
+    """Returns the conditions of a policy as one paragraph, as answers in JSON carry them; raises KeyError."""
+    return " ".join(ASSUMES[policy])
 
 
 def _names(randomizers: Iterable[LocalRandomizer]) -> dict[LocalRandomizer, str]:

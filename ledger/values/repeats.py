@@ -10,53 +10,20 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Final
 
-from shuffle_ledger.ledger.decisions.outcomes import closing_of, cohorts_of, outcome_of, with_members
 from shuffle_ledger.ledger.errors import NotCollectable
-from shuffle_ledger.ledger.storage.rows import StoredRound
-from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.differences import other_round
 from shuffle_ledger.ledger.values.requests import (
     Admitted,
     Cohort,
     CohortStatus,
-    Outcome,
-    Pending,
     Quote,
     RoundRecord,
     RoundRequest,
     RoundState,
-    Voided,
     epsilon_left,
 )
 
 _LEAST_OPEN: Final = ("frozen", "overspent", "closed", "open")
-
-
-def present_answer(store: Store, stored: StoredRound) -> Outcome | Pending:
-    """Return the decision about a round while it stands, Pending while there is none.
-
-    Args:
-        stored: the round's row, read after the request came.
-
-    **Guarantee**: Admitted is returned only of a round that was neither voided nor settled when its row was
-    read, and whose cohorts were all open after that.
-
-    Raises:
-        NotCollectable: an admission of the round permits no release any more, or the round is an incident.
-    """
-    outcome = outcome_of(store, stored)
-    if outcome is None and stored.outcome_sequence is not None:
-        refuse_uncollectable(stored.round_id, "incident", stored.cohort, "open")
-    if outcome is None:
-        return Pending(round_id=stored.round_id, cohort=stored.cohort)
-    if isinstance(outcome, Admitted):
-        closing = closing_of(store, stored)
-        state: RoundState = "admitted"
-        if closing is not None:
-            state = "voided" if isinstance(closing, Voided) else "settled"
-        cohort = least_open(store.cohorts_named(cohorts_of(stored)))
-        refuse_uncollectable(stored.round_id, state, cohort.name, cohort.status)
-    return with_members(store, stored, outcome)
 
 
 def least_open(cohorts: Sequence[Cohort]) -> Cohort:

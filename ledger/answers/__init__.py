@@ -1,0 +1,46 @@
+"""What the ledger answers: budgets, cohorts, rounds, forecasts, entries, and the words for them.
+
+Imports `values` only: a program that asks a server loads no engine.
+"""
+
+from shuffle_ledger.ledger.answers.budgets import BudgetStatement, PromiseReading, QuotaReading, SlotReading
+from shuffle_ledger.ledger.answers.cohorts import ListedCohort
+from shuffle_ledger.ledger.answers.forecasts import (
+    Forecast,
+    JointForecast,
+    KindForecast,
+    LargestEpsilon0,
+    WindowForecast,
+)
+from shuffle_ledger.ledger.answers.quotes import Fits
+from shuffle_ledger.ledger.answers.rounds import STATES, ListedRound
+from shuffle_ledger.ledger.answers.summaries import (
+    ASSUMES,
+    FITS_IF,
+    fits_in_words,
+    pace_in_words,
+    state_in_words,
+    used_percent,
+)
+
+__all__ = [
+    "ASSUMES",
+    "FITS_IF",
+    "STATES",
+    "BudgetStatement",
+    "Fits",
+    "Forecast",
+    "JointForecast",
+    "KindForecast",
+    "LargestEpsilon0",
+    "ListedCohort",
+    "ListedRound",
+    "PromiseReading",
+    "QuotaReading",
+    "SlotReading",
+    "WindowForecast",
+    "fits_in_words",
+    "pace_in_words",
+    "state_in_words",
+    "used_percent",
+]

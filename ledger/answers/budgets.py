@@ -1,0 +1,140 @@
+"""What is left of budgets: of a cohort, of its periods and plans, and of teams."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import date, datetime
+
+from shuffle_ledger.accounting import (
+    AccountsReading,
+    FilterReading,
+    ShuffledRound,
+    exact_text,
+    lower_text,
+    upper_text,
+)
+from shuffle_ledger.ledger.answers.heads import Head
+from shuffle_ledger.ledger.values.requests import CohortStatus
+from shuffle_ledger.ledger.values.windows import Period, Window
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromiseReading:
+    """One budget that promises something to a cohort's users, what is used of it, and when it renews."""
+
+    budget: str  # the name of its chain
+    period: str  # "life", or the label of the period: 2027, 2026-W48
+    kind: str  # "life", or that of the window: year, 7 days
+    first: date | None  # the days of the period, in UTC; None: of the whole life
+    last: date | None
+    renews: date | None  # the first day that is charged to this budget no more; None: it never renews
+    status: CohortStatus
+    epsilon_budget: float
+    delta_budget: float
+    epsilon_spent_upper: float  # certified at delta_budget; infinite when no finite bound holds
+    epsilon_remaining: float
+
+    @property
+    def used_share(self) -> float:
+        """Upper bound on the spent share of the budget; infinite where it admits nothing any more."""
+        return self.epsilon_spent_upper / self.epsilon_budget if self.status == "open" else math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotReading:
+    """One kind of rounds in a plan."""
+
+    round: ShuffledRound
+    count: int
+    claimed: int  # by rounds admitted and not voided
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittingRounds:
+    """How many more rounds of one kind fit, if nothing else is registered and no other budget refuses them.
+
+    The other cohorts of a round, and the quota of its team, decide too.
+    """
+
+    round: ShuffledRound  # as the ledger accounts it
+    rounds_at_least: int  # all of these are admitted; perhaps more are
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowReading:
+    """A window of a cohort today: of a sliding one, the period that has least left."""
+
+    window: Window
+    period: Period
+    status: CohortStatus
+    epsilon_spent_upper: float  # certified at the window's delta
+    epsilon_remaining: float
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BudgetStatement:
+    """A cohort's budgets and what is spent of them, as the last entries of their chains state.
+
+    The numbers beside `promises` are those of the promise that has the least left, `budget`.
+    """
+
+    cohort: str
+    population: int
+    policy: str
+    status: CohortStatus
+    budget: str  # the name of the chain whose numbers follow
+    epsilon_budget: float
+    delta_budget: float
+    epsilon_spent_upper: float  # certified at delta_budget; infinite when no finite bound holds
+    epsilon_spent_lower: float
+    epsilon_remaining: float
+    epsilon_error_discretization: float  # how much of the interval's width each cause explains
+    epsilon_error_truncation: float
+    epsilon_error_round_off: float
+    method: str
+    decided_by: str  # what the policy decides by, and what it assumes
+    slots: tuple[SlotReading, ...]  # of policy plan: what was declared, and what of it is taken
+    epsilon_promised_upper: float | None  # of policy plan: what all of it costs
+    filters: tuple[FilterReading, ...]  # of policy adaptive; rounds go on while one is within the budget
+    delta_accounts: AccountsReading | None  # what approximate rounds used of delta; None: no accounts of it
+    # The exact composition of what is held: valid only for rounds fixed in advance.
+    composition_epsilon_upper: float
+    composition_epsilon_lower: float
+    promises: tuple[PromiseReading, ...] = ()  # all that a round collected on `on` is charged to
+    on: date | None = None  # the day of collection that `promises` and `windows` are of, in UTC
+    booked: tuple[PromiseReading, ...] = ()  # of later periods that rounds are charged to already
+    windows: tuple[WindowReading, ...] = ()  # budgets that begin anew, which must hold too
+    fits: tuple[FittingRounds, ...] = ()  # what may still be admitted, of the most frequent kinds so far
+    numerical_policy: str  # under which the last entry's numbers were computed
+    local_epsilon_upper: float  # what a user may lose if the shuffler is compromised
+    local_delta_upper: float
+    local_budget: float | None = None  # the limit on local_epsilon_upper, if the cohort has one
+    rounds_admitted: int  # ever; settled and voided ones included
+    rounds_refused: int
+    rounds_settled: int
+    rounds_voided: int
+    rounds_pending: int
+    opened_at: datetime
+    head: Head
+
+    def __repr__(self) -> str:
+        """Returns the spending, rounded up, and the rest of the budget, rounded down, in few digits."""
+        return (
+            f"<BudgetStatement of {self.cohort!r}, {self.status}: spent at most"
+            f" {upper_text(self.epsilon_spent_upper)} of {exact_text(self.epsilon_budget)} at delta"
+            f" {exact_text(self.delta_budget)}, left at least {lower_text(self.epsilon_remaining)}>"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuotaReading:
+    """A team's quota in a cohort, and what of it is used."""
+
+    team: str
+    budget: str  # the name of its chain: what `budget`, `forecast` and `round list` are asked about
+    epsilon: float
+    epsilon_used_upper: float  # what the team's rounds alone cost, at the cohort's delta
+    epsilon_remaining: float
+    rounds: int  # of the team, that are charged
+    share: float  # about how much of the cohort's budget it is; shares add up, epsilons do not
