@@ -146,6 +146,7 @@ EXTRAS: Mapping[str, str] = {
     "prometheus_client": "server",
     "psycopg": "postgresql",
     "redis": "worker",
+    "standardwebhooks": "worker",
     "starlette": "server",
     "uvicorn": "server",
 }

@@ -136,7 +136,7 @@ def deliver_(database_url: str | None, actor: str | None, as_json: bool) -> int:
     """
     settings = settings_from(database_url=database_url, actor=actor)
     key = _key_of(settings)
-    require("httpx")
+    require("standardwebhooks")  # the extra that brings HTTPX, too
     with open_session(settings) as session:
         done = deliver(session.store, key)
     present(document_of(done), lambda: _said(done), as_json=as_json)

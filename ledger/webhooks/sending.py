@@ -3,24 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
-import hmac
-import time
+from datetime import UTC, datetime
 
 TIMEOUT_SECONDS = 15  # for one attempt, from the connection to the answer's headers
 CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
-
-
-def signed_headers(secret: bytes, *, webhook_id: str, body: bytes, at: int) -> dict[str, str]:
-    """Return the headers of a message: its identifier, the time (Unix time), and the signature of both."""
-    content = f"{webhook_id}.{at}.".encode() + body
-    signature = base64.b64encode(hmac.new(secret, content, hashlib.sha256).digest()).decode("ascii")
-    return {
-        "webhook-id": webhook_id,
-        "webhook-timestamp": str(at),
-        "webhook-signature": f"v1,{signature}",
-    }
 
 
 def send(url: str, secret: bytes, *, webhook_id: str, body: bytes) -> str | None:
@@ -28,10 +14,15 @@ def send(url: str, secret: bytes, *, webhook_id: str, body: bytes) -> str | None
 
     Redirects are not followed: the secret and the content are meant for this address.
     """
+    from standardwebhooks import Webhook  # noqa: PLC0415 - an extra
+
+    now = datetime.now(UTC)
     headers = {
         "Content-Type": CONTENT_TYPE,
         "User-Agent": "shuffle-ledger",
-        **signed_headers(secret, webhook_id=webhook_id, body=body, at=int(time.time())),
+        "webhook-id": webhook_id,
+        "webhook-timestamp": str(int(now.timestamp())),
+        "webhook-signature": Webhook(secret).sign(webhook_id, now, body.decode()),
     }
     return asyncio.run(_sent(url, headers, body))
 
