@@ -262,7 +262,7 @@ def test_only_bounds_around_the_least_reading_are_confirmed(
     gaussian, *others = filters.readings(spent, totals)
     least = min((gaussian, *others), key=lambda one: one.epsilon_upper)
     upper, lower = gaussian.epsilon_upper, gaussian.epsilon_lower
-    if math.isfinite(upper) and min(one.epsilon_lower for one in others) > upper:
+    if lower > 0 and math.isfinite(upper) and min(one.epsilon_lower for one in others) > upper:
         assert filters.confirms(spent, totals, lower, upper)
     # Never an upper end at which nothing holds, nor a lower end above the least reading.
     assert not filters.confirms(spent, totals, 0.0, least.epsilon_lower * (1 - 2**-20))

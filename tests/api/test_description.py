@@ -101,6 +101,7 @@ def test_the_examples_work_as_printed(server: Server) -> None:
         "CorrectRound",
         "RecordIncident",
         "ChangeBudget",
+        "CloseCohort",
         "SetQuota",
         *CALCULATORS.values(),
         "VerifyChains",

@@ -213,11 +213,17 @@ def test_an_answer_that_is_lost_is_said_to_be_unknown(
         if armed[0] and "INTO rounds" in str(told[2]):
             armed[0] = False
             if keeps:
-                cuts.loses_answer_to = port_of(told[1])  # not that of what was left over, decided meanwhile
+                committing.append(port_of(told[1]))  # not that of what was left over, decided meanwhile
             else:
                 cuts.cut()
 
+    def lose(_connection: object) -> None:
+        if committing:
+            cuts.loses_answer_to = committing.pop()
+
+    committing: list[int] = []
     event.listen(store.engine, "before_cursor_execute", cut)
+    event.listen(store.engine, "commit", lose)
     # Of a kind that is not known, so that its row has a commit of its own.
     answer = server.register("lost", reports=1200)
     assert not armed[0]

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from shuffle_ledger.accounting import ShuffledRound, parse_randomizer
 from shuffle_ledger.cli.main import main
 from shuffle_ledger.ledger.client import LedgerClient
-from shuffle_ledger.ledger.errors import OtherContent, UnacceptedWarnings
+from shuffle_ledger.ledger.errors import UnacceptedWarnings
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from tests.api.conftest import Server
 
@@ -32,8 +32,8 @@ def test_a_server_lists_every_warning_until_they_are_accepted(server: Server) ->
     assert server.ask("GET", "/v1/cohorts/x").status_code == 404
     assert server.ask("POST", "/v1/cohorts", json={**body, "accept_warnings": True}).status_code == 201
     assert server.ask("POST", "/v1/cohorts", json=body).status_code == 201  # it exists
-    other = server.ask("POST", "/v1/cohorts", json={**body, "epsilon": 11})
-    assert other.json()["type"].endswith(":conflict")
+    other = server.ask("POST", "/v1/cohorts", json={**body, "epsilon": 11})  # it would be opened again
+    assert other.json()["type"].endswith(":unaccepted_warnings")
     assert server.ask("POST", "/v1/cohorts", json={**body, "accept_warnings": "yes"}).status_code == 422
 
 
@@ -45,8 +45,10 @@ def test_the_client_raises_the_warnings_and_takes_an_argument(server: Server) ->
         assert "10.5, is above 10" in str(caught.value)
         opened = client.open_cohort(**UNUSUAL, policy="adaptive", accept_warnings=True)
         assert client.open_cohort(**UNUSUAL, policy="adaptive") == opened
-        with pytest.raises(OtherContent):
-            client.open_cohort(**{**UNUSUAL, "epsilon": 11.0}, policy="adaptive")
+        other = {**UNUSUAL, "epsilon": 11.0, "policy": "adaptive"}
+        with pytest.raises(UnacceptedWarnings):
+            client.open_cohort(**other)
+        assert client.open_cohort(**other, accept_warnings=True).epsilon_budget == 11.0
 
 
 def test_the_command_line_says_yes_to_a_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ WINDOWS = [
 WHY = {"reason": "agreed"}
 # Answered by other tests: it takes a broker to answer before a decision, and a statement in the background.
 ELSEWHERE = {
-    *("auditing_kept_statement", "auditing_kept_verification", "operations_show_metrics"),
+    "operations_show_metrics",
     # tests/api/test_permits.py: this server signs no permits
     *("permits_issue", "permits_settle_by_receipt", "permits_keys", "permits_revoked"),
 }
@@ -77,6 +77,7 @@ def _decide_everything(server: Server) -> None:
     raised = {"epsilon": 2.0, **WHY}
     assert server.ask("PUT", "/v1/cohorts/phones/budget", json=raised).status_code == 200
     assert server.ask("PUT", "/v1/cohorts/study/budget", json=raised).status_code == 200
+    assert server.ask("POST", "/v1/cohorts/study/close", json=WHY).status_code == 200
 
 
 def _read_everything(server: Server) -> None:

@@ -52,8 +52,9 @@ def test_an_unusual_cohort_needs_yes(
     assert run("cohort", "list", "--json").json == []
     assert run(*_open(**changes), "--yes").code == 0
     assert run(*_open(**changes)).code == 0  # it exists, and asks nothing
-    other = run(*_open(**{**changes, "epsilon": "12"}))
-    assert other.code == 5  # a conflict, not a question
+    other = _open(**{**changes, "epsilon": "12"})  # it would be opened again
+    assert MEANT in run(*other).stderr
+    assert run(*other, "--yes", "--json").json["epsilon_budget"] == 12
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.decisions import (
     admit,
     change_budget,
+    close_cohort,
     freezing,
     register,
     set_quota,
@@ -139,6 +140,9 @@ class Desk(AnyDesk):
         self.tell("f1", REGULAR, "few")
         self.correct("f2", reports=40_000)
         self.settle("f3", 45_000)
+        close_cohort(self.store, "few", reason="so", actor="bob")
+        self.ask("f5", REGULAR, "few")
+        self.correct("f3", reports=44_000)
 
     def live_with_slots(self) -> None:
         """Claim slots of a plan alone, and of a plan beside filters."""
@@ -594,7 +598,7 @@ def test_the_machine_and_the_example_decide_drawn_histories_alike(example: Modul
         bodies = json.loads(canonical.encode(drawn.bodies))  # with floats as in a bundle
         assert list(example.decided_again(bodies, "2026", None)) == [], seed
         kinds.update(body["kind"] for body in bodies)
-    assert set(kinds) == {str(kind) for kind in EntryKind} - {"frozen"}
+    assert set(kinds) == {str(kind) for kind in EntryKind} - {"closed", "frozen"}
     assert min(kinds.values()) >= 200
 
 
@@ -609,7 +613,7 @@ def test_at_every_limit_the_machine_and_the_example_agree(example: ModuleType) -
             return max(0, most + draw.randint(-1, 1))
 
         rules, limits, level = state.rules, state.limits, state.limits.refuse
-        budget = example.Budget(json.loads(canonical.encode(drawn.bodies[0])), "2026")
+        budget = example.Budget(json.loads(canonical.encode(drawn.bodies[0])), "2026", None)
         limit = limits.sliding
         assert limit is not None
         for _ in range(30):

@@ -16,6 +16,7 @@ from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomize
 from shuffle_ledger.ledger.decisions import (
     admit,
     change_budget,
+    close_cohort,
     correct,
     freezing,
     open_cohort,
@@ -122,6 +123,7 @@ def lived(request: pytest.FixtureRequest, store: Store, accountant: Accountant) 
     )
     void(store, accountant, "d", reason="a bug", actor="tester")
     change_budget(store, "phones", epsilon=1.5, reason="as agreed", actor="owner")
+    close_cohort(store, "phones", reason="not needed", actor="owner")
     view = store.view("phones")
     head = CheckpointHead(cohort="phones", sequence=99, digest_hex=ZEROS)
     said = {"reason": "the disk broke", "checkpoint": ZEROS, "nothing_later": None}

@@ -84,6 +84,7 @@ def test_an_opening_divides_delta_and_certifies_the_slots(desk: Desk) -> None:
     shown = budget(desk.store, desk.accountant, "watches")
     assert [(one.round, one.count, one.claimed) for one in shown.slots] == [(RARE, 20, 0), (PLAIN, 2, 0)]
     desk.open()  # the same again
+    desk.ask(PLAIN)  # now it is not opened again with another plan
     with pytest.raises(Conflict, match="another plan"):
         desk.open(plan={RARE: 20, PLAIN: 1})
     with pytest.raises(Conflict, match="another plan"):
@@ -210,7 +211,7 @@ def test_no_entry_says_other_limits_than_follow(desk: Desk) -> None:
 
     rewrite(desk.store, 2, forge)
     problems = verify(desk.store, desk.accountant).cohorts[0].problems
-    assert any(one.sequence == 2 and "what it says of limits" in one.what for one in problems), problems
+    assert any(one.sequence == 2 and "standing.limits" in one.what for one in problems), problems
 
 
 def test_an_opening_that_bounds_slots_by_nothing_from_below_hides_no_spending(desk: Desk) -> None:

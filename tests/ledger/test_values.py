@@ -183,7 +183,10 @@ def test_an_opening_takes_all_that_it_needs_and_nothing_else(phones: Store) -> N
     assert [cohort.name for cohort in phones.cohorts()] == ["phones"]
 
 
-def test_opening_again_answers_the_same_or_conflicts(phones: Store) -> None:
+def test_opening_again_while_a_round_waits_answers_the_same_or_conflicts(
+    phones: Store, make_request: MakeRequest
+) -> None:
+    register(phones, make_request(), actor="tester")
     same = {"name": "phones", "population": 1_000_000, "epsilon": 1, "delta": 1e-9, "policy": "adaptive"}
     again = open_cohort(phones, **same, actor="somebody else")  # type: ignore[arg-type]
     assert again == phones.cohort("phones")

@@ -285,7 +285,7 @@ def test_a_refusal_that_says_wrongly_that_the_days_have_passed_is_found(
     monkeypatch.setattr(refusals, "is_over", lambda _request, _today: True)
     assert isinstance(desk.ask(), Refused)
     monkeypatch.undo()
-    _is_found(desk, "phones", "its reason is collection_over, and its cohort is open")
+    _is_found(desk, "phones", "its reason, collection_over, is not the one")
 
 
 def _shift(monkeypatch: pytest.MonkeyPatch, store: Store, by: timedelta) -> None:
