@@ -308,7 +308,7 @@ def database_options(why: str) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
         def with_database(database_url: str | None, **options: Any) -> Any:
-            from shuffle_ledger.cli.backends.session import settings_from  # noqa: PLC0415 - calculators need no database's library
+            from shuffle_ledger.cli.backends.settings import settings_from  # noqa: PLC0415 - calculators need no database's library
 
             settings = settings_from()
             named = database_url is not None or "database_url" in settings.model_fields_set

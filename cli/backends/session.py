@@ -1,29 +1,15 @@
-"""Opens what ledger commands work with: settings (options win over the environment), store, accountant."""
+"""Opens what commands on a database work with: settings, store, accountant."""
 
 from __future__ import annotations
 
-import os
-import re
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
-from pydantic import ValidationError
-from pydantic_settings import SettingsError
 
 from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.cli.failures import BadValue
-from shuffle_ledger.cli.usage import meant
 from shuffle_ledger.ledger.errors import NoCohort
-from shuffle_ledger.ledger.gone_names import replacement
-from shuffle_ledger.ledger.settings import SETTINGS_FILE, Settings
+from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage import Store
-
-SECRETS = frozenset({"token", "session_key", "webhook_key"})  # settings whose values no message shows
-_PASSWORD = re.compile(r"([^/@:]*):[^/]*@")  # in an address, also in one that cannot be parsed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,67 +19,6 @@ class Session:
     settings: Settings
     store: Store
     accountant: Accountant
-
-
-def settings_from(
-    *,
-    database_url: str | None = None,
-    broker_url: str | None = None,
-    actor: str | None = None,
-    server: str | None = None,
-    team: str | None = None,
-) -> Settings:
-    """Returns the settings of the environment, and else of the settings file, with options in their place.
-
-    Raises:
-        BadValue: a setting or its name cannot be one, or the file is not TOML.
-    """
-    given: dict[str, Any] = {
-        "database_url": database_url,
-        "broker_url": broker_url,
-        "actor": actor,
-        "server": server,
-        "team": team,
-    }
-    for name in os.environ:
-        instead = replacement(name)
-        if instead is not None:
-            raise BadValue(name, None, instead, f"setting {name} is gone: {instead}")
-    try:
-        return Settings(**{name: value for name, value in given.items() if value is not None})
-    except ValidationError as problem:
-        raise _bad_setting(problem.errors()[0]) from problem
-    except SettingsError as problem:  # a text that is no JSON, where a setting has parts
-        field = "SHUFFLE_LEDGER_" + "".join(re.findall(r'field "(\w+)"', str(problem))).upper()
-        raise BadValue(field, os.environ.get(field), 'a JSON object, such as {"phones": 3}') from problem
-    except ValueError as problem:  # of the file itself
-        raise BadValue(SETTINGS_FILE, None, "TOML in UTF-8", f"{SETTINGS_FILE}: {problem}") from problem
-
-
-def _bad_setting(error: Mapping[str, Any]) -> BadValue:
-    """Returns the error of a setting, without the passwords that it may have."""
-    name = str(error["loc"][0]) if error["loc"] else ""
-    field, value = "SHUFFLE_LEDGER_" + "_".join(map(str, error["loc"])).upper(), error.get("input")
-    if error["type"] == "extra_forbidden":  # only the file can have a name that is none
-        hint = replacement(field) or f"there is no such setting{meant(name, Settings.model_fields)}"
-        return BadValue(name, None, "the name of a setting", f"{SETTINGS_FILE}, {name}: {hint}")
-    if field not in os.environ and name in _keys_of_file():
-        field = f"{SETTINGS_FILE}, {name}"
-    if value == "":
-        message = f"{field} is empty: give it a value, or unset it"
-        return BadValue(field, value, "a value; unset it instead of leaving it empty", message)
-    if name in SECRETS:
-        value = "(hidden)"
-    elif isinstance(value, str):
-        value = _PASSWORD.sub(r"\1:***@", value)
-    said = re.sub(r"^(Value error, |(Input|String) should (be )?)", "", str(error["msg"]))
-    return BadValue(field, value, f"a setting that fits ({said})")
-
-
-def _keys_of_file() -> set[str]:
-    """Returns the names in the settings file, which can be read."""
-    place = Path(SETTINGS_FILE)
-    return set(tomllib.loads(place.read_text("utf-8"))) if place.is_file() else set()
 
 
 @contextmanager

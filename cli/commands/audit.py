@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from shuffle_ledger.cli.backends.database import open_ledger
-from shuffle_ledger.cli.backends.session import open_session, settings_from
+from shuffle_ledger.cli.backends.opening import open_ledger
+from shuffle_ledger.cli.backends.session import open_session
+from shuffle_ledger.cli.backends.settings import settings_from
 from shuffle_ledger.cli.commands.audit_bundle import bundle_in, verify_file
 from shuffle_ledger.cli.failures import BadValue, ExitCode
 from shuffle_ledger.cli.files.output_files import write_whole

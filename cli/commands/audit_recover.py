@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from shuffle_ledger.cli.backends.session import open_session, settings_from
+from shuffle_ledger.cli.backends.session import open_session
+from shuffle_ledger.cli.backends.settings import settings_from
 from shuffle_ledger.cli.failures import ExitCode
 from shuffle_ledger.cli.options import FILE, TEXT, database_options, output_options
 from shuffle_ledger.cli.rendering.present import document_of, facts, present

@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 import click
 
-from shuffle_ledger.cli.backends.database import open_ledger
-from shuffle_ledger.cli.backends.session import settings_from
+from shuffle_ledger.cli.backends.opening import open_ledger
+from shuffle_ledger.cli.backends.settings import settings_from
 from shuffle_ledger.cli.failures import ExitCode, require
 from shuffle_ledger.cli.files.fields import Misread, calendar_date, whole_number
 from shuffle_ledger.cli.files.output_files import checked_place, write_bytes_whole

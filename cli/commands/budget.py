@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 
 from shuffle_ledger.accounting import AccountsReading
-from shuffle_ledger.cli.backends.database import open_ledger
+from shuffle_ledger.cli.backends.opening import open_ledger
 from shuffle_ledger.cli.commands.plan_slots import slot_facts
 from shuffle_ledger.cli.options import DATE, asking_options, check_watch, output_options, watch_option
 from shuffle_ledger.cli.rendering.present import (

@@ -108,7 +108,8 @@ def _within(
 ) -> Calibration:
     """Returns the calibration of rounds within what a cohort of the ledger has left."""
     # Calculators need no database's library.
-    from shuffle_ledger.cli.backends.session import open_session, settings_from  # noqa: PLC0415 - only with --cohort
+    from shuffle_ledger.cli.backends.session import open_session  # noqa: PLC0415 - only with --cohort
+    from shuffle_ledger.cli.backends.settings import settings_from  # noqa: PLC0415 - only with --cohort
     from shuffle_ledger.ledger.reports import calibrate_for  # noqa: PLC0415 - only with --cohort
 
     settings = settings_from(database_url=database_url, actor=actor)

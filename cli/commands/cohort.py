@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 from rich.table import Table
 
-from shuffle_ledger.cli.backends.database import Ledger, open_ledger
+from shuffle_ledger.cli.backends.opening import open_ledger
 from shuffle_ledger.cli.commands.budget import promise_name
 from shuffle_ledger.cli.commands.budget_groups import GroupedBudgets
 from shuffle_ledger.cli.commands.plan_slots import plan_facts, quote_plan, slot_facts
@@ -45,6 +45,9 @@ from shuffle_ledger.ledger.values import (
     Cohort,
     Window,
 )
+
+if TYPE_CHECKING:
+    from shuffle_ledger.cli.backends.database import Ledger
 
 
 @click.command("open", cls=GroupedBudgets)

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shuffle_ledger.accounting import ShuffledRound
-from shuffle_ledger.cli.backends.database import open_ledger
-from shuffle_ledger.cli.backends.session import settings_from
+from shuffle_ledger.cli.backends.opening import open_ledger
+from shuffle_ledger.cli.backends.settings import settings_from
 from shuffle_ledger.cli.options import (
     DATE,
     WHOLE,

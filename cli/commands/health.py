@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from rich.table import Table
 
-from shuffle_ledger.cli.backends.database import open_ledger
+from shuffle_ledger.cli.backends.opening import open_ledger
 from shuffle_ledger.cli.failures import ExitCode
 from shuffle_ledger.cli.options import (
     broker_option,

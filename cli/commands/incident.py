@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from shuffle_ledger.accounting import ShuffledRound
-from shuffle_ledger.cli.backends.database import open_ledger
+from shuffle_ledger.cli.backends.opening import open_ledger
 from shuffle_ledger.cli.commands.round import code_of_charge
 from shuffle_ledger.cli.commands.round_views import decision_facts
 from shuffle_ledger.cli.files.fields import round_from_fields

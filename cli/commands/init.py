@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from shuffle_ledger.cli.backends.session import settings_from
+from shuffle_ledger.cli.backends.settings import settings_from
 from shuffle_ledger.cli.options import database_options, output_options
 from shuffle_ledger.cli.rendering.present import present
 from shuffle_ledger.ledger.storage import initialise

@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 
 from shuffle_ledger.accounting import lower_text, upper_text
-from shuffle_ledger.cli.backends.database import open_ledger
+from shuffle_ledger.cli.backends.opening import open_ledger
 from shuffle_ledger.cli.options import REAL, TEXT, asking_options, output_options
 from shuffle_ledger.cli.rendering.present import document_of, present, shown
 from shuffle_ledger.ledger.answers import QuotaReading

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import date
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from shuffle_ledger.accounting import ShuffledRound
-from shuffle_ledger.cli.backends.database import Ledger, open_ledger
+from shuffle_ledger.cli.backends.opening import open_ledger
 from shuffle_ledger.cli.commands.permit import NEW_FILE, RELEASER, write_permit
 from shuffle_ledger.cli.commands.round_views import decision_facts, quote_facts, record_facts
 from shuffle_ledger.cli.failures import BadValue, ExitCode, NeedsSlots
@@ -54,6 +54,9 @@ from shuffle_ledger.ledger.values import (
     record_document,
     request_of,
 )
+
+if TYPE_CHECKING:
+    from shuffle_ledger.cli.backends.database import Ledger
 
 
 @click.command("quote")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from shuffle_ledger.cli.backends.database import open_ledger
+from shuffle_ledger.cli.backends.opening import open_ledger
 from shuffle_ledger.cli.commands.round_views import import_facts
 from shuffle_ledger.cli.failures import BadValue, ExitCode
 from shuffle_ledger.cli.files.output_files import checked_place, write_whole

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from shuffle_ledger.cli.backends.database import open_ledger
+from shuffle_ledger.cli.backends.opening import open_ledger
 from shuffle_ledger.cli.files.fields import REGISTRATION_FIELDS
 from shuffle_ledger.cli.files.round_tables import IMPORT_COLUMNS, csv_text, round_cells
 from shuffle_ledger.cli.options import SINCE, asking_options, output_options

@@ -10,7 +10,8 @@ import click
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.cli.backends.database import health_of
-from shuffle_ledger.cli.backends.session import Session, open_session, settings_from
+from shuffle_ledger.cli.backends.session import Session, open_session
+from shuffle_ledger.cli.backends.settings import settings_from
 from shuffle_ledger.cli.commands.audit_statement import statement_files_here
 from shuffle_ledger.cli.failures import BadValue, require
 from shuffle_ledger.cli.options import broker_option, database_options, output_options

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 from rich.table import Table
 
-from shuffle_ledger.cli.backends.session import open_session, settings_from
+from shuffle_ledger.cli.backends.session import open_session
+from shuffle_ledger.cli.backends.settings import settings_from
 from shuffle_ledger.cli.failures import BadValue, ExitCode, require
 from shuffle_ledger.cli.options import REAL, database_options, output_options
 from shuffle_ledger.cli.rendering.present import document_of, facts, present

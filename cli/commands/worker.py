@@ -8,7 +8,8 @@ from typing import NoReturn
 
 import click
 
-from shuffle_ledger.cli.backends.session import open_session, settings_from
+from shuffle_ledger.cli.backends.session import open_session
+from shuffle_ledger.cli.backends.settings import settings_from
 from shuffle_ledger.cli.failures import BadValue, require
 from shuffle_ledger.cli.options import broker_option, database_options, output_options
 from shuffle_ledger.cli.rendering.started import present_start

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from shuffle_ledger.cli.backends.database import Ledger
 from shuffle_ledger.cli.failures import BadLine, BadValue, NeedsYes
 from shuffle_ledger.cli.files.problems import Problems
 from shuffle_ledger.cli.files.round_files import CohortLine, RequestLine
@@ -40,6 +40,9 @@ from shuffle_ledger.ledger.values import (
     refuse_other_content,
     refuse_uncollectable,
 )
+
+if TYPE_CHECKING:
+    from shuffle_ledger.cli.backends.database import Ledger
 
 TOGETHER_MAX = 32  # rounds in one commit
 TOGETHER_SECONDS = 1.0  # fewer rounds follow a commit that took longer: an import that dies loses little

@@ -7,9 +7,11 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import click
@@ -120,6 +122,20 @@ def test_a_budget_imports_what_it_needs(phones: Run, directory: Path) -> None:
         assert f"scipy.{name}" not in done.modules
     for name in ("evidence", "verification", "health", "client", "api"):
         assert f"shuffle_ledger.ledger.{name}" not in done.modules
+
+
+@pytest.mark.parametrize("command", [["budget", "phones"], ["cohort", "list"]], ids="-".join)
+def test_a_command_that_asks_a_server_imports_no_engine(tmp_path: Path, command: list[str]) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:  # answers 404
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        asked = {"SHUFFLE_LEDGER_SERVER": address, "SHUFFLE_LEDGER_TOKEN": "sl_1_secret"}
+        done = _program(tmp_path, command, environment=asked)
+        server.shutdown()
+    assert "httpx" in done.libraries
+    assert not {"sqlalchemy", "alembic"} & done.libraries
+    assert not {"shuffle_ledger.ledger.storage", "shuffle_ledger.ledger.decisions"} & done.modules
+    assert not {f"scipy.{name}" for name in ("fft", "linalg", "optimize", "special")} & done.modules
 
 
 def test_a_list_of_cohorts_waits_for_no_library_that_computes_signs_or_retries(

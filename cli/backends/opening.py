@@ -1,0 +1,54 @@
+"""Opens the ledger that a command works on, and imports what that takes: a database, or a server's client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from shuffle_ledger.cli.backends.settings import settings_from
+from shuffle_ledger.cli.failures import BadValue
+
+if TYPE_CHECKING:
+    from shuffle_ledger.cli.backends.database import Ledger
+
+
+@contextmanager
+def open_ledger(
+    *,
+    server: str | None = None,
+    database_url: str | None = None,
+    broker_url: str | None = None,
+    actor: str | None = None,
+    team: str | None = None,
+    anchored: bool = True,
+) -> Iterator[Ledger]:
+    """Open the ledger that options and settings name, and close it again. Options win over the environment.
+
+    Unless `anchored`, a database is not compared with the checkpoint that the settings name.
+
+    Raises:
+        BadValue: options for a database together with a server, or no token for it.
+    """
+    options = {"database_url": database_url, "broker_url": broker_url, "actor": actor, "team": team}
+    settings = settings_from(server=server, **options)
+    if server is None and (database_url is not None or settings.server is None):
+        if not anchored:
+            settings = settings.model_copy(update={"checkpoint": None})
+        from shuffle_ledger.cli.backends.database import DatabaseLedger  # noqa: PLC0415 - SQLAlchemy, which only databases need
+        from shuffle_ledger.cli.backends.session import open_session  # noqa: PLC0415 - as above
+
+        with open_session(settings) as session:
+            yield DatabaseLedger(session=session)
+        return
+    for field, value in options.items():
+        if value is not None:
+            raise BadValue(field, value, "it left out with a server, which has its own")
+    from shuffle_ledger.cli.backends.served import ServedLedger  # noqa: PLC0415 - an HTTP client, which only servers need
+
+    token = settings.token.get_secret_value() if settings.token else ""
+    if not token:
+        raise BadValue("SHUFFLE_LEDGER_TOKEN", token, "a token for the server, such as sl_ID_SECRET")
+    wait_seconds = settings.decision_timeout_seconds
+    with ServedLedger(settings.server or "", token, wait_seconds=wait_seconds) as served:
+        yield served
