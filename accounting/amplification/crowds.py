@@ -133,7 +133,7 @@ class CrowdProfile(MechanismProfile):
 
     Guarantee: upper and lower bounds on `sum over k of P(k) phi(k)`, which is at least the divergence of any
         neighbouring datasets that differ in that user. The number of honest reports is not used.
-    Source: the theorem at the top of this module.
+    Source: the theorem at the top of this module; docs/theory/amplification.md, A10.
     """
 
     def __init__(self, base: MechanismProfile, hiding: Hiding) -> None:

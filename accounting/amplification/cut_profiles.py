@@ -42,6 +42,7 @@ class CutProfile(MechanismProfile):
             on many scales there are many sums of few elements. Larger: fewer orders, so wider bounds.
 
     Guarantee: as of `MechanismProfile`. The upper bound does not fall below the mass beyond the last cut.
+    Source: docs/theory/randomizers.md, R13.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class Decomposition:
     `E[(G_1 + ... + G_n)_+] / n` with i.i.d. `G = (a_j - e^eps b_j) / c_j` with probability `c_j`, else 0,
     provided `a`, `b` and `c` come from a decomposition as above.
     Source: Su, Cheng, Wang, "Decomposition-Based Optimal Bounds for Privacy Amplification via Shuffling",
-    Theorems 4, 12.
+    Theorems 4, 12; docs/theory/amplification.md, A1.
 
     Raises:
         InvalidParameter: shapes differ, a mass is negative or not finite, or a sum is wrong.
@@ -142,7 +142,7 @@ def product(first: Decomposition, second: Decomposition) -> Decomposition:
 
     `difference` is computed without cancellation of two large terms; if its two halves differ by round-off
     only, it is 0.
-    Source: Su, Cheng, Wang, Theorem 9.
+    Source: Su, Cheng, Wang, Theorem 9; docs/theory/randomizers.md, R6.
 
     Raises:
         InvalidParameter: there would be too many components, or too improbable ones.
@@ -164,7 +164,7 @@ def mixture(weights: Sequence[float], parts: Sequence[Decomposition]) -> Decompo
     """Returns the decomposition of a user who runs part i with probability `weights[i]`, visibly in the
     report: all parts' components together.
 
-    Source: Su, Cheng, Wang, Theorem 11.
+    Source: Su, Cheng, Wang, Theorem 11; docs/theory/randomizers.md, R6.
 
     Raises:
         InvalidParameter: there would be too many components, or too improbable ones.
@@ -182,7 +182,10 @@ def mixture(weights: Sequence[float], parts: Sequence[Decomposition]) -> Decompo
 
 def with_silence(part: Decomposition, participation: float) -> Decomposition:
     """Returns the decomposition of a user who reports with probability `participation`, by a secret coin, and
-    is silent otherwise."""
+    is silent otherwise.
+
+    Source: docs/theory/rounds-and-samples.md, S3.
+    """
     silence = 1.0 - participation
     if silence == 0.0:
         return part

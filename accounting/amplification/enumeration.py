@@ -91,7 +91,8 @@ def enumerate_outcomes(decomposition: Decomposition, reports: int, *, limit: int
     """Returns every outcome of the blanket pair of `reports` users, or None if more than `limit` outcomes
     would have to be listed, or if their masses would be too imprecise.
 
-    Source: Su, Cheng, Wang, Theorems 12 and 13, before the expectation is taken.
+    Source: Su, Cheng, Wang, Theorems 12 and 13, before the expectation is taken;
+        docs/theory/amplification.md, A6.
     """
     if not is_countable(decomposition, reports, limit=limit):
         return None

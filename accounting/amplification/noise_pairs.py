@@ -122,6 +122,8 @@ def shifted_binomial(trials: int, p: float, *, up: bool) -> Pair:
     """Returns the pair `1 + Bin(trials, p)` against `Bin(trials, p)`, or the other way round if not `up`.
 
     The ratio at count k is `k (1-p) / ((trials - k + 1) p)`.
+
+    Source: docs/theory/randomizers.md, R16.
     """
     law = binomial_masses(trials, p)
     last = law.first + len(law.values) - 1
@@ -151,6 +153,8 @@ def shifted_poisson(mean: Fraction, *, up: bool) -> Pair:
     """Returns the pair `1 + Pois(mean)` against `Pois(mean)`, or the other way round if not `up`.
 
     The ratio at count k is `k / mean`.
+
+    Source: docs/theory/randomizers.md, R17.
     """
     law = poisson_masses(float(mean))
     k = np.arange(law.first, law.first + len(law.values), dtype=np.float64)
@@ -221,6 +225,7 @@ def coarsened(pair: Pair, losses: int, *, up: bool) -> Pair:
     Guarantee: its divergences are at least the pair's if `up`, else at most. Up, every outcome is split
     between its two neighbours on a grid of ratios, which keeps its masses under P and Q. Down, the outcomes
     of a cell become one, a post-processing.
+    Source: docs/theory/randomizers.md, R16.
     """
     possible = pair.x > -1
     ratios = np.log1p(pair.x[possible])

@@ -80,7 +80,10 @@ def moved(
 
 
 def rounded_orders(bounds: Callable[[FloatArray], ProfileBounds], excess: FloatArray) -> ProfileBounds:
-    """Returns what `moved` does, for orders that are off by a few roundings."""
+    """Returns what `moved` does, for orders that are off by a few roundings.
+
+    Source: docs/theory/amplification.md, A14.
+    """
     return moved(bounds, excess, 8 * UNIT_ROUND_OFF * excess, little=_MOVED_BY_ROUND_OFF)
 
 
@@ -300,7 +303,10 @@ class _ListedOutcomes:
 
 
 def directions(pairs: Sequence[Decomposition]) -> Pairs:
-    """Returns the pairs in both directions, without repeated profiles."""
+    """Returns the pairs in both directions, without repeated profiles.
+
+    Source: docs/theory/pld.md, P2.
+    """
     if isinstance(pairs, Pairs):
         return pairs
     seen: dict[object, Decomposition] = {}

@@ -3,7 +3,7 @@
 If j of the population's H honest users were sampled, the profile at order `1 + excess` is
 `s H^(j)(1 + excess/s)` with `s = j/H`. The numbers j are put in cells. Within a cell `H^(j)` falls with j, so
 the ends bound it. The remaining function is convex in s: its mean is at most that of its chord, and at least
-its value at the mean number. `docs/theory.md` has the proofs.
+its value at the mean number. The proofs are in docs/theory/rounds-and-samples.md, S2.
 """
 
 from __future__ import annotations

@@ -28,7 +28,10 @@ def of_response(k: int, epsilon0: float, *, third: bool = True) -> tuple[Decompo
 
 def of_signs(epsilon0: float, *, third: bool) -> tuple[Decomposition, ...]:
     """Returns witnesses of mechanisms in which a report agrees with each value by an independent fair sign; a
-    report that agrees with the user's value is `exp(epsilon0)` times as likely."""
+    report that agrees with the user's value is `exp(epsilon0)` times as likely.
+
+    Source: docs/theory/lower-bounds.md, L2.
+    """
     patterns = np.array(list(itertools.product((0, 1), repeat=3)), dtype=np.float64)
     return _witnesses(np.full(8, 0.25 / (math.exp(epsilon0) + 1)), patterns, epsilon0, third=third)
 
@@ -46,7 +49,10 @@ def of_rows(epsilon0: float) -> tuple[Decomposition, ...]:
 
 def of_two_blocks(epsilon0: float) -> tuple[Decomposition, ...]:
     """Returns witnesses of Hadamard response in two blocks: the values are of different blocks, and the
-    others hold another value of the first one's block, or the second."""
+    others hold another value of the first one's block, or the second.
+
+    Source: docs/theory/lower-bounds.md, L2.
+    """
     patterns = np.array([[1, 0, 1], [1, 0, 0], [0, 0, 1], [0, 0, 0], [0, 1, 0], [0, 0, 0]], dtype=np.float64)
     masses = np.array([0.5, 0.5, 0.5, 0.5, 1.0, 1.0]) / (math.exp(epsilon0) + 3)
     return _witnesses(masses, patterns, epsilon0, third=True)
@@ -59,6 +65,8 @@ def of_windows(mass: float, rest: float, epsilon0: float) -> tuple[Decomposition
     Args:
         mass: probability of a window under a value whose window shares nothing with it.
         rest: probability of the outputs between the windows of the ends.
+
+    Source: docs/theory/lower-bounds.md, L3.
     """
     covered = min(mass, rest)  # of the outputs between, by the window of the middle
     shared = (mass - covered) / 2  # of either end's window, by that of the middle
@@ -118,7 +126,10 @@ def _witnesses(
 
 def thinned(witness: Decomposition, rate: float) -> Decomposition:
     """Returns the witness of a user who is sampled with probability `rate`, and otherwise replaced by one of
-    the others."""
+    the others.
+
+    Source: docs/theory/lower-bounds.md, L5.
+    """
     if rate == 1.0:
         return witness
     # Outputs that are impossible under both values of the user are those of the replacement.

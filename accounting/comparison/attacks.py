@@ -59,7 +59,7 @@ def attack_delta(shuffled: ShuffledRound, *, epsilon: float) -> float | None:
     `generic`, with some epsilon0-LDP randomizer. The outputs are those of the randomizer that the round was
     given: None for `local_gaussian` with a local delta, and for `clone` of a randomizer with other parts,
     which are accounted as `generic`. Dishonest users tell the attacker their reports.
-    Source: Su, Cheng, Wang, Theorem 14; docs/theory.md.
+    Source: Su, Cheng, Wang, Theorem 14; docs/theory/lower-bounds.md, L1.
 
     Raises:
         InvalidParameter: epsilon is negative or not finite, or `shuffled` is not a round.
@@ -79,6 +79,7 @@ def attack_epsilon(shuffled: ShuffledRound, *, delta: float) -> float | None:
 
     Guarantee: the round is not `(epsilon, delta)`-private for any smaller epsilon, as of `attack_delta`. It
     is infinite if outcomes that exclude a value have a probability above delta.
+    Source: docs/theory/lower-bounds.md, L4 and L8.
 
     Raises:
         InvalidParameter: delta is not in (0, 1), or `shuffled` is not a round.
@@ -141,6 +142,8 @@ class AttainedProfile:
         largest_loss: privacy loss beyond which the bound is 0.
         infinity: lower bound on the mass at infinite loss.
         is_certain: whether the number of honest reports is certain.
+
+    Source: docs/theory/lower-bounds.md, L7.
     """
 
     def __init__(self, rounds: Sequence[ShuffledRound]) -> None:
@@ -176,6 +179,8 @@ class WitnessProfile:
         largest_loss: upper bound on the privacy loss of any output of a witness.
         infinity: lower bound on the mass of outcomes that are impossible under one of the user's values.
         is_certain: whether the number of honest reports is certain.
+
+    Source: docs/theory/lower-bounds.md, L6.
     """
 
     def __init__(self, shuffled: ShuffledRound, witnesses: tuple[Decomposition, ...]) -> None:

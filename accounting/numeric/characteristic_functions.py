@@ -34,6 +34,7 @@ def characteristic_less_one(
 
     Guarantee: values are within `noise` of the exact ones. The mean of `G - mean` is taken as exactly 0: the
     terms `exp(i v) - 1 - i v` are summed, so that small results keep their relative accuracy.
+    Source: docs/theory/contour.md, C8.
     """
     weights, centred = _that_count(weights, centred)
     stride = math.isqrt(count - 1) + 1

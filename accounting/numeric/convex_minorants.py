@@ -28,6 +28,8 @@ class SupportingLines(NamedTuple):
         upper, lower: bounds on one or several profiles there, shape (..., orders); lower bounds are raised to
             the lines of neighbouring cells.
         left, right: slopes of the lines through the left and the right ends, shape (..., orders - 1).
+
+    Source: docs/theory/pld.md, P4.
     """
 
     excess: FloatArray

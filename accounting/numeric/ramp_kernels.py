@@ -3,8 +3,8 @@
 Both functions (kernels) interpolate the ramp and its slope at equally spaced nodes. The lower kernel has its
 nodes at the kink and at multiples of the spacing beyond it; the upper one about half a spacing further. Their
 Fourier transforms are 0 from the frequency `2 pi / spacing` on, so a sum over frequencies ends there. The
-integral of their distance is about an eighth of the spacing's square. `docs/theory.md`, "Kernels", has the
-proofs.
+integral of their distance is about an eighth of the spacing's square. The proofs are in
+docs/theory/contour.md, C2.
 """
 
 from __future__ import annotations

@@ -42,6 +42,7 @@ def epsilon_interval_with_slack(
 
     Guarantee: an epsilon is guessed, and the delta that the slack leaves at the guess gives an answer. If the
     answer is at most the guess, it is an upper bound.
+    Source: docs/theory/rounds-and-samples.md, S4.
     """
     least = slack * (1 - 2 * ROUNDED)
     if 2 * least > delta:
@@ -86,6 +87,8 @@ def delta_interval_with_slack(
         bounds: returns the same at another epsilon; these may be wider.
         epsilon: the largest x.
         slack: total variation distance, rounded up by at most `ROUNDED`.
+
+    Source: docs/theory/rounds-and-samples.md, S5.
     """
     most, least = _together(epsilon, here, slack)
     # The sum is convex in exp(x). If it still falls beyond epsilon, epsilon is the best x.

@@ -27,7 +27,7 @@ class Promise(NamedTuple):
         step: if they do not, the sum of their losses is at least this far below `most`; at most `most`.
 
     Guarantee: delta at `most - x` is at most `rest + all_largest (1 - exp(-x))`, for x from 0 to `step`.
-    Source: docs/theory.md, "Basic composition"; Dwork and Roth, "The Algorithmic Foundations of Differential
+    Source: docs/theory/pld.md, P7; Dwork and Roth, "The Algorithmic Foundations of Differential
     Privacy", Theorem 3.16; Kairouz, Oh, Viswanath, "The Composition Theorem for Differential Privacy".
     """
 

@@ -98,7 +98,8 @@ class Composition:
     Guarantee: `delta(epsilon, contour).value` bounds, on that side, the hockey-stick divergence of order
     `exp(epsilon)` of the product of the pairs, for every `epsilon >= 0` and every contour, round-off
     included.
-    Source: Zhu, Dong, Wang, "Optimal Accounting of DP via Characteristic Function"; bounds: docs/theory.md.
+    Source: Zhu, Dong, Wang, "Optimal Accounting of DP via Characteristic Function";
+        docs/theory/pld.md, P1; the bounds: docs/theory/contour.md, C1, C3 to C5.
     """
 
     def __init__(self, parts: Sequence[tuple[LossSpectrum, int]], side: Side) -> None:

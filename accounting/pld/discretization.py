@@ -158,7 +158,8 @@ def from_profile(
 
     Guarantee: the profile of the first pair is at least, that of the second at most, the given profile, at
     every order.
-    Source: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi, "Connect the Dots"; the lower pair: docs/theory.md.
+    Source: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi, "Connect the Dots"; docs/theory/pld.md,
+        P3 and P4.
     """
     # Masses are changes of slopes. On steps too small for the profile's accuracy they would be round-off.
     finest = _LEAST_STEP * math.exp(max(sketch.log_values[0], _LOG_NEGLIGIBLE))

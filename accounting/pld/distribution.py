@@ -58,6 +58,8 @@ class PrivacyLossDistribution:
         infinity: mass under P where Q has none.
         support: upper bound on the finite losses of the round; may be infinite.
         side: "upper" if the pair's profile is at least the profile that it bounds, "lower" if at most.
+
+    Source: docs/theory/pld.md, P2 and P6.
     """
 
     spacing: float
@@ -177,7 +179,7 @@ class PrivacyLossDistribution:
             infinity makes the result infinite from order 1 on, unless `support` is finite: that mass then
                 counts
             at the loss `support`, which is still above every profile that falls to 0 there.
-        Source: Renyi divergences are mixtures of hockey-stick divergences; docs/theory.md.
+        Source: Renyi divergences are mixtures of hockey-stick divergences; docs/theory/pld.md, P9.
 
         Raises:
             InvalidParameter: the order is out of range.

@@ -279,6 +279,8 @@ def gaps(
     For k rounds epsilon is near the least of `(k K(theta) - log delta) / theta` over the tilts, K the
     logarithm of `E[exp(theta L)]`. So the relative distance of epsilons is about that of K. The moment is a
     mixture of hockey-stick divergences, to which every cell of orders contributes.
+
+    Source: docs/theory/pld.md, P5.
     """
     half, weights = np.diff(excess) / 2, tilts.weights
     ignored = _IGNORED_DISTANCE / tilts.rounds[:, None]

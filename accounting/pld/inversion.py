@@ -56,6 +56,7 @@ def epsilon_interval(
     Guarantee: `lower <= epsilon <= upper` for the exact epsilon of everything between the pairs; infinite if
     no
         finite epsilon holds.
+    Source: docs/theory/pld.md, P11.
     """
     if above.infinity >= delta:
         # If the lower pair's mass at infinity is above delta, the exact epsilon is infinite too.
@@ -106,7 +107,10 @@ def delta_interval(
 
 def is_precise_delta(interval: Interval, later: float, precision: float) -> bool:
     """Returns whether bounds on delta are close enough: the lower one is at least `1 - precision` times the
-    upper one, or times `later`, the upper bound at an epsilon that is larger by the precision."""
+    upper one, or times `later`, the upper bound at an epsilon that is larger by the precision.
+
+    Source: docs/theory/pld.md, P11.
+    """
     return interval.lower >= min(later, interval.upper) * (1 - precision)
 
 
@@ -119,7 +123,10 @@ def pair_delta(loss: RoundLoss, epsilon: float) -> Interval:
 
 def pair_epsilon(loss: RoundLoss, delta: float) -> Interval:
     """Returns bounds on the epsilon of a single round at `delta`, computed from its two pairs without
-    smoothing."""
+    smoothing.
+
+    Source: docs/theory/pld.md, P3.
+    """
     upper = first_that_holds(
         lambda epsilon: loss.upper.divergence_bound(epsilon) <= delta, loss.upper.largest_loss
     )[1]

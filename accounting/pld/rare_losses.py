@@ -27,7 +27,7 @@ class RareLosses:
     Guarantee: with `u` a round's probability of a loss other than 0, which is the same under P and under Q,
         delta of all rounds at any `epsilon >= 0` is at most the sum of their deltas plus `(sum of u)^2 / 2`,
         and at least the sum of their deltas times `1 - sum of u`.
-    Source: docs/theory.md, "Rare losses".
+    Source: docs/theory/pld.md, P8.
     """
 
     def __init__(self, losses: Sequence[tuple[RoundLoss, int]]) -> None:

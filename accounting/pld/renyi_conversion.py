@@ -64,7 +64,7 @@ def profile_of_renyi_bounds(orders: FloatArray, divergences: FloatArray) -> Conv
     Guarantee: no pair within the bounds has a larger hockey-stick divergence at any order of at least 1. It
     is the
         smallest such profile, up to the finite number of half-planes and the chords between them.
-    Source: docs/theory.md, section 9, "Declared by Renyi divergences"; the region of probabilities of one
+    Source: docs/theory/pld.md, P10; the region of probabilities of one
         event is that of Asoodeh, Liao, Calmon, Kosut, Sankar, "Three Variants of Differential Privacy".
     """
     scale = np.sqrt(2 * divergences / orders)

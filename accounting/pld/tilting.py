@@ -123,7 +123,10 @@ class SpectrumMemory:
 
 class LossSpectrum:
     """Cached moments of one pair under tilts, and its characteristic functions, in a cache that pairs
-    share."""
+    share.
+
+    Source: docs/theory/contour.md, C9.
+    """
 
     def __init__(self, pair: PrivacyLossDistribution, memory: SpectrumMemory) -> None:
         self.pair = pair

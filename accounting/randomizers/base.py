@@ -53,7 +53,7 @@ class Components(NamedTuple):
         unequal: one bracket for each pair of different inputs that may be the worst, in either order unless
             exchanging `a` and `b` only renames components.
         equal: one for each input that both datasets share; empty when, whatever the other parts are, a pair
-            of different inputs is at least as bad (docs/theory.md, "Equal parts").
+            of different inputs is at least as bad (docs/theory/randomizers.md, R7).
     """
 
     unequal: tuple[Bracket, ...]

@@ -38,6 +38,8 @@ def bracketed(pair: Decomposition) -> Bracket:
     For components with larger a, `a/c` is `1 + gain` and `b/c` is 1. In every cell of gains the mass moves to
     the two ends, which keeps its mean (above), or to the mean (below); for components with larger b,
     likewise.
+
+    Source: docs/theory/randomizers.md, R10.
     """
     hidden = pair.c > 0
     gains, c = pair.difference[hidden] / pair.c[hidden], pair.c[hidden]

@@ -2,7 +2,7 @@
 
 Take noise of a symmetric and log-concave density, on values in `[0, w]`. For any two values the gain of a
 report is in convex order at most that of components with the ratios `M(y) : 1 : 1` and `1 : M(y) : 1`, for
-y below the middle, beside one of ratios `1 : 1 : 1` (docs/theory.md, section 9, "Noise on an interval").
+y below the middle, beside one of ratios `1 : 1 : 1` (docs/theory/randomizers.md, R12).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class BoundedLaplace(DecomposedRandomizer):
     On `[-B, B]` with noise of scale b, epsilon0 is `2B/b`. Values that are 0 or 1 only are `laplace`.
 
     Guarantee: the bound holds for all pairs of values in the interval, whatever values the others hold.
-    Source: docs/theory.md, section 9, "Noise on an interval".
+    Source: docs/theory/randomizers.md, R12.
     """
 
     kind = "bounded_laplace"
@@ -173,7 +173,7 @@ class Duchi(_DisjointSupports):
     """The mean of values in `[-1, 1]` by one bit each: 1 with probability `1/2 + x (e - 1)/(2 (e + 1))`.
 
     Source: Duchi, Jordan, Wainwright, "Minimax Optimal Procedures for Locally Private Estimation"; all
-        pairs of values: docs/theory.md, section 9.
+        pairs of values: docs/theory/randomizers.md, R15.
     """
 
     kind = "duchi"
@@ -193,7 +193,7 @@ class Piecewise(_DisjointSupports):
     `e` times as likely as all others.
 
     Source: Wang et al., "Collecting and Analyzing Multidimensional Data with Local Differential Privacy"
-        (2019), Algorithm 2; all pairs of values: docs/theory.md, section 9.
+        (2019), Algorithm 2; all pairs of values: docs/theory/randomizers.md, R15.
     """
 
     kind = "piecewise"

@@ -174,7 +174,7 @@ class CentralLaplace(_CentralMechanism):
     single number
         it is attained.
     Source: Dwork, McSherry, Nissim, Smith, "Calibrating Noise to Sensitivity in Private Data Analysis";
-        vectors: docs/theory.md, section 9, "Central mechanisms".
+        vectors: docs/theory/randomizers.md, R21.
     """
 
     kind = "central_laplace"

@@ -137,7 +137,7 @@ class Joint(Composite):
     `epsilon0` is the sum of the parts'.
 
     Guarantee: `blanket` is the largest bound over all pairs of inputs, whichever parts see a difference.
-    Source: Su, Cheng, Wang, Theorem 9; the worst pairs: docs/theory.md, "Equal parts".
+    Source: Su, Cheng, Wang, Theorem 9; the worst pairs: docs/theory/randomizers.md, R7.
     """
 
     kind = "joint"
@@ -190,7 +190,7 @@ class Parallel(Composite):
     in proportion to them. `epsilon0` is the largest of the parts'.
 
     Guarantee: `blanket` is the largest bound over all pairs of inputs, whichever parts see a difference.
-    Source: Su, Cheng, Wang, Theorem 11; the worst pairs: docs/theory.md, "Equal parts".
+    Source: Su, Cheng, Wang, Theorem 11; the worst pairs: docs/theory/randomizers.md, R7.
     """
 
     kind = "parallel"
@@ -255,7 +255,10 @@ def _are_as_many(weights: object, parts: Sequence[object]) -> bool:
 
 
 def knows_generic(randomizer: DecomposedRandomizer) -> bool:
-    """Returns whether the randomizer or any part of it is generic."""
+    """Returns whether the randomizer or any part of it is generic.
+
+    Source: docs/theory/randomizers.md, R9.
+    """
     if isinstance(randomizer, Composite):
         return any(knows_generic(part) for part in randomizer.randomizers)
     return randomizer.is_generic

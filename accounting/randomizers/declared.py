@@ -64,7 +64,8 @@ class Declared(WholeRelease):
         property, up to the finite number of orders and chords.
     Source: Kairouz, Oh, Viswanath, "The Composition Theorem for Differential Privacy", Theorem 3.3; Bun and
         Steinke, "Concentrated Differential Privacy", Proposition 1.9; Dong, Roth, Su, "Gaussian Differential
-        Privacy"; Mironov, "Renyi Differential Privacy", Proposition 11; docs/theory.md, section 9.
+        Privacy"; Mironov, "Renyi Differential Privacy", Proposition 11;
+        docs/theory/randomizers.md, R20; docs/theory/pld.md, P10.
     """
 
     kind = "declared"

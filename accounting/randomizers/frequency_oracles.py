@@ -27,7 +27,8 @@ class KaryRandomizedResponse(DecomposedRandomizer):
     Analyses: `blanket` against an adversary who knows which other users answered at random (Su, Cheng, Wang,
     Example 4.1); `strong-adversary` against an adversary who also sees the differing user's coin (Koskela,
     Heikkila, Honkela, Definition 12); for k = 2 also `exact`, the supremum over all datasets
-    (docs/theory.md, "Binary reports").
+    (docs/theory/amplification.md, A8).
+    Source: docs/theory/amplification.md, A5; docs/theory/randomizers.md, R1.
     """
 
     kind = "krr"
@@ -78,7 +79,7 @@ class FiveComponents(DecomposedRandomizer):
 
     `domain` is the number of categories; None is the limit of many categories, which dominates every finite
     number.
-    Source: Su, Cheng, Wang, Tables 2 and 3 (Hadamard response corrected: docs/theory.md).
+    Source: Su, Cheng, Wang, Tables 2 and 3; docs/theory/randomizers.md, R2.
     """
 
     domain: int | None = None

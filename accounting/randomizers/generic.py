@@ -35,8 +35,8 @@ class Generic(DecomposedRandomizer):
     Analyses: `clone` is the published pair (Feldman, McMillan, Talwar, Theorem 3.2), and holds for devices in
     a secret order; each may run another randomizer, chosen by earlier messages. If all devices run one
     randomizer, `clone-identical` is the same pair, with credit for participation, and `tight` the smallest
-    bound that decompositions can give for all of them (docs/theory.md, Lemma 1), valid up to the loss
-    epsilon0, where delta is 0.
+    bound that decompositions can give for all of them, valid up to the loss epsilon0, where delta is 0.
+    Source: docs/theory/amplification.md, A2 and A3.
     """
 
     kind = "generic"
@@ -74,7 +74,7 @@ def of_any_order(randomizer: LocalRandomizer) -> Generic:
     """Returns the randomizer as which `clone` bounds one: `generic`, since only the local privacy of each
     device's randomizer is known.
 
-    Source: Feldman, McMillan, Talwar, Theorem 3.2; docs/theory.md, section 6, "Any secret order".
+    Source: Feldman, McMillan, Talwar, Theorem 3.2; docs/theory/amplification.md, A4.
 
     Raises:
         InvalidParameter: a single report has no local privacy that the bound could use.

@@ -45,8 +45,8 @@ class Laplace(DecomposedRandomizer):
 
     Analyses: `binary-response`, the smaller of the blanket's bound and that of the binary randomized response
     of which these reports are a post-processing; `blanket`.
-    Source: `binary_reports/thinned.py`; Su, Cheng, Wang, Appendix B; the grid: docs/theory.md, "Laplace
-    noise".
+    Source: `binary_reports/thinned.py`; Su, Cheng, Wang, Appendix B; the grid:
+        docs/theory/randomizers.md, R11.
     """
 
     kind = "laplace"

@@ -84,7 +84,7 @@ class LocalGaussian(DecomposedRandomizer):
     Guarantee: without delta0 the bound holds for all pairs of values in the interval, whatever values the
         others hold. With delta0 the noise is `(epsilon0, delta0)`-LDP for all values at most `sensitivity`
         apart. The noise of a computer is not exactly Gaussian; this is not accounted.
-    Source: docs/theory.md, section 9, "Noise on an interval" and "Gaussian noise on a number"; with delta0:
+    Source: docs/theory/randomizers.md, R12 and R13; with delta0, R14:
         Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy", Theorem 8; the round:
         Feldman, McMillan, Talwar, Theorem 3.8.
 
@@ -310,7 +310,10 @@ def gaussian_distance(sigma: object, width: object, *, named: str = "width") -> 
 
 def gaussian_local_epsilon(mu: float, delta0: float) -> float | None:
     """Returns about the smallest epsilon0 in range at which the noise is `(epsilon0, delta0)`-private, from
-    above; None if there is none."""
+    above; None if there is none.
+
+    Source: docs/theory/randomizers.md, R14.
+    """
     low, high = validation.MINIMUM_EPSILON0, validation.MAXIMUM_EPSILON0
     if gaussian_divergence_at(mu, high)[1] > delta0:
         return None

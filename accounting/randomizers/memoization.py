@@ -34,7 +34,7 @@ def memoized_epsilon(
         the other. The likelihoods of all reports differ by at most the factor `exp(epsilon)`, whatever the
         number of bits. It is attained where values set disjoint bits. When a value changes, or returns, is
         not hidden: no finite epsilon holds for lives of another pattern.
-    Source: docs/theory.md, section 9, "Memoized responses"; one report and any number of them: Erlingsson,
+    Source: docs/theory/randomizers.md, R5; one report and any number of them: Erlingsson,
         Pihur, Korolova, "RAPPOR: Randomized Aggregatable Privacy-Preserving Ordinal Response", Theorems 2
         and 1.
 

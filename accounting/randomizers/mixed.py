@@ -78,7 +78,7 @@ class MixedFleet(LocalRandomizer):
     within itself, and dummies need groups that all hide each other.
 
     Guarantee: the bound holds whichever group the differing user is of.
-    Source: docs/theory.md, section 9, "Mixed fleets and dummies".
+    Source: docs/theory/amplification.md, A10.
 
     Raises:
         InvalidParameter: a group or its number is bad, or the dummies have no law.

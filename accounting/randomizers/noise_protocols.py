@@ -82,7 +82,8 @@ class BinomialSum(_NoiseProtocol):
 
     Guarantee: the pair `1 + Bin` against `Bin` is the protocol's own, taken in the worse direction at every
         order; counts that only one input can make have infinite loss.
-    Source: Balcer, Cheu, Joseph, Mao, Lemma 2.4 and Claim A.5, which bound the same pair.
+    Source: Balcer, Cheu, Joseph, Mao, Lemma 2.4 and Claim A.5, which bound the same pair;
+        docs/theory/randomizers.md, R16.
     """
 
     kind = "binomial_sum"
@@ -137,7 +138,7 @@ class BinomialHistogram(BinomialSum):
     A user who changes category moves two counts, one up and one down.
 
     Guarantee: the pair is the product of `1 + Bin` against `Bin` and of `Bin` against `1 + Bin`.
-    Source: as for `binomial_sum`.
+    Source: as for `binomial_sum`; docs/theory/randomizers.md, R16.
     """
 
     kind = "binomial_histogram"
@@ -162,7 +163,7 @@ class UniformityTester(_NoiseProtocol):
 
     Guarantee: of each of the two labels that a substitution concerns, the shuffler reveals `(A + 1, C - A)`
         against `(A, C - A + 1)`, with C Poisson of mean `honest * noise` and A binomial of C fair coins.
-    Source: Balcer, Cheu, Joseph, Mao, Theorem 4.2.
+    Source: Balcer, Cheu, Joseph, Mao, Theorem 4.2; docs/theory/randomizers.md, R17.
     """
 
     kind = "uniformity_tester"
@@ -203,7 +204,7 @@ class DistinctElements(_NoiseProtocol):
 
     Guarantee: of the two labels that a substitution concerns, the sums are a fair bit and one that is 1 with
         probability `(1 - (1 - 2p)^honest) / 2`, or the other way round. It takes two honest users.
-    Source: Balcer, Cheu, Joseph, Mao, Theorems 3.2 and 3.3, Lemma 3.5.
+    Source: Balcer, Cheu, Joseph, Mao, Theorems 3.2 and 3.3, Lemma 3.5; docs/theory/randomizers.md, R18.
     """
 
     kind = "distinct_elements"

@@ -26,7 +26,7 @@ class OneAttribute(Joint):
         epsilon0: that of this part.
 
     Guarantee: the bound holds for all values of this part and all common values of the other parts.
-    Source: docs/theory.md, section 9, "One attribute".
+    Source: docs/theory/randomizers.md, R8.
     """
 
     attribute: int

@@ -58,7 +58,7 @@ class PrivacyLoss(WholeRelease):
 
     Guarantee: the profile is at least `max H_a(P || Q)` over the given directions at every order from 1 on,
     hence at least that of every release that they dominate.
-    Source: docs/theory.md, section 9. For a pair with total variation t, the larger of both directions is at
+    Source: docs/theory/pld.md, P2. For a pair with total variation t, the larger of both directions is at
     least the line of randomized response, `t - (1 - t) (a - 1) / 2`: for `S = {p > q}` it is at least the
     average of `P(S) - a Q(S)` and `Q(S') - a P(S')` with the complement S'. The bounds are never below it.
     """

@@ -54,7 +54,7 @@ class LocalHash(FiveComponents):
             may be any family of pairwise independent hashes.
 
     Source: Wang, Blocki, Li, Jha, "Locally Differentially Private Protocols for Frequency Estimation",
-        section 4.4; the masses: docs/theory.md, section 9.
+        section 4.4; the masses: docs/theory/randomizers.md, R2.
     """
 
     kind = "olh"
@@ -101,7 +101,7 @@ class SubsetSelection(FiveComponents):
 
     Source: Ye and Barg, "Optimal Schemes for Discrete Distribution Estimation under Locally Differential
         Privacy"; Wang et al., "Mutual Information Optimally Local Private Discrete Distribution
-        Estimation"; the masses: docs/theory.md, section 9.
+        Estimation"; the masses: docs/theory/randomizers.md, R2.
     """
 
     kind = "subset"
@@ -146,7 +146,7 @@ class BlockHadamard(FiveComponents):
             the error is optimal up to a constant.
 
     Source: Acharya, Sun, Zhang, "Hadamard Response: Estimating Distributions Privately, Efficiently, and with
-        Little Communication", section 5; the worst pair: docs/theory.md, section 9.
+        Little Communication", section 5; the worst pair: docs/theory/randomizers.md, R3.
     """
 
     kind = "block_hadamard"
@@ -253,7 +253,7 @@ class BloomRappor(DecomposedRandomizer):
 
     Guarantee: the bound holds for all hash functions, filters of any size and values that share bits.
     Source: Erlingsson, Pihur, Korolova, "RAPPOR: Randomized Aggregatable Privacy-Preserving Ordinal
-        Response", Theorems 1 and 2; the worst pair: docs/theory.md, section 9.
+        Response", Theorems 1 and 2; the worst pair: docs/theory/randomizers.md, R4.
     """
 
     kind = "bloom_rappor"

@@ -71,7 +71,7 @@ class Table(DecomposedRandomizer):
     Guarantee: the bound is the largest over all pairs of inputs, each with the mass that every other user
     certainly puts on an output, `c(y) = min over x of rows[x][y]`: the largest decomposition there is. Of
     more than 16 inputs the upper bound may be that of a law above all pairs', which is larger.
-    Source: Su, Cheng, Wang, Theorems 4 to 6.
+    Source: Su, Cheng, Wang, Theorems 4 to 6; docs/theory/amplification.md, A11.
     """
 
     kind = "table"

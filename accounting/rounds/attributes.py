@@ -21,7 +21,7 @@ def attribute_rounds(described: ShuffledRound) -> tuple[ShuffledRound, ...]:
 
     Guarantee: certified bounds of these rounds hold for all values of the part, and all common values of the
         others.
-    Source: docs/theory.md, section 9, "One attribute".
+    Source: docs/theory/randomizers.md, R8.
 
     Raises:
         InvalidParameter: the round is not one of a `joint` that all devices run.

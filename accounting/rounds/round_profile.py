@@ -66,6 +66,7 @@ class RoundProfile:
 
     Guarantee: bounds hold for every pair of neighbouring datasets and both directions, at every order of at
     least 1.
+    Source: docs/theory/rounds-and-samples.md, S1.
 
     Raises:
         InvalidParameter: a user may send several reports: such a round is several rounds, see `charged_as`.

@@ -49,6 +49,8 @@ class ShuffledRound:
             before it counts `reports`. If it is above 1, sampling earns no credit, and `sampled_from` counts
             users. See `charged_as`.
 
+    Source: docs/theory/rounds-and-samples.md, S4 and S6.
+
     Raises:
         InvalidParameter: a value is out of range, or two contradict each other.
     """
@@ -331,7 +333,7 @@ def charged_as(shuffled: ShuffledRound) -> tuple[ShuffledRound, int]:
     of the honest reports, rounded down, but at least one. A round with one report per user is itself, once.
 
     Guarantee: what the round reveals is a post-processing of what these rounds together reveal.
-    Source: docs/theory.md, section 6, "Several reports of one user".
+    Source: docs/theory/rounds-and-samples.md, S7.
 
     Raises:
         InvalidParameter: `shuffled` is not a round.

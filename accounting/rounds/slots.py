@@ -31,7 +31,7 @@ def slot_for(shuffled: ShuffledRound) -> ShuffledRound:
     divergence grows with the rate. With several reports of a user, the rounds that it is charged as become
     slots. With Poisson participation, the same holds, and a higher rate can be
     thinned.
-    Source: docs/theory.md, "The slot rule".
+    Source: docs/theory/rounds-and-samples.md, S8.
 
     Raises:
         InvalidParameter: `shuffled` is not a round.

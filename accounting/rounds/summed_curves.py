@@ -24,7 +24,7 @@ def with_summed_curves(rounds: Mapping[ShuffledRound, int]) -> dict[ShuffledRoun
     divergences of
         adaptive compositions add up, order by order, and deltas at most add up.
     Source: Mironov, "Renyi Differential Privacy", Proposition 1; Bun and Steinke, "Concentrated Differential
-        Privacy", Lemma 2.3 and section 8.
+        Privacy", Lemma 2.3 and section 8; docs/theory/pld.md, P10.
     """
     groups: dict[_Orders, dict[ShuffledRound, int]] = {}
     for one, count in rounds.items():

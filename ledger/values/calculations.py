@@ -67,7 +67,8 @@ def few_honest(
     """Return the certificate of a protocol with common noise if a third of its users is honest, at the delta
     or the epsilon of `asked`; None for other rounds, for samples, and for too few users.
 
-    Source: Balcer, Cheu, Joseph, Mao, "Connecting Robust Shuffle Privacy and Pan-Privacy", Definition 2.9.
+    Source: Balcer, Cheu, Joseph, Mao, "Connecting Robust Shuffle Privacy and Pan-Privacy", Definition 2.9;
+        docs/theory/randomizers.md, R19.
     """
     third = described.reports // 3
     is_protocol = bool(described.randomizer.noise_ranges)

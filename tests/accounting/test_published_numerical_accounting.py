@@ -2,8 +2,8 @@
 Honkela), against plain sums of our own over their pairs.
 
 The paper prints no numbers with its figures. Its `p = 1/(e + 1)` of equation 3.2 gives the pair that we call
-`tight`; its source for it was withdrawn, and Lemma 1 in docs/theory.md proves the bound for users who all run
-one randomizer.
+`tight`; its source for it was withdrawn, and A2 in docs/theory/amplification.md proves the bound for
+users who all run one randomizer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Slips of papers that no figure or table shows, each by its own arithmetic (docs/theory.md, section 11)."""
+"""Slips of papers that no figure or table shows, each by its own arithmetic (docs/theory/verification.md)."""
 
 from __future__ import annotations
 

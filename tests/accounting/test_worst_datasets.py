@@ -26,7 +26,7 @@ from shuffle_ledger.accounting.randomizers import DecomposedRandomizer, Laplace
 
 Rows = list[list[float]]
 Law = defaultdict[tuple[int, ...], float]
-THEORY = Path(__file__).parents[2] / "docs" / "theory.md"
+THEORY = Path(__file__).parents[2] / "docs" / "theory" / "lower-bounds.md"
 
 
 def _round(written: str, users: int) -> ShuffledRound:
@@ -212,7 +212,7 @@ def _published() -> list[tuple[str, list[float]]]:
     """The rows of the theory's table of limits, by how a randomizer is written."""
     page = (
         THEORY.read_text("utf-8")
-        .split("**How far apart bound and attack stay.**")[1]
+        .split("### L4. How far apart bound and attack stay")[1]
         .split("*Attacked by*")[0]
     )
     found = re.findall(r"^\| `([a-z_]+\(.*\))` \|((?: [0-9.]+ \|){3})$", page, re.MULTILINE)
@@ -221,7 +221,7 @@ def _published() -> list[tuple[str, list[float]]]:
 
 def test_the_limits_of_the_theory_are_those_of_the_decompositions() -> None:
     table = _published()
-    kinds = {parse_randomizer(name.replace("E", "1")).kind for name, _ in table}
+    kinds = {parse_randomizer(name.replace("=x", "=1")).kind for name, _ in table}
     assert {
         "laplace",
         "bounded_laplace",
@@ -235,7 +235,7 @@ def test_the_limits_of_the_theory_are_those_of_the_decompositions() -> None:
     } <= kinds
     for name, limits in table:
         for epsilon0, limit in zip((1, 2, 3), limits, strict=True):
-            assert _share(name.replace("E", str(epsilon0))) == pytest.approx(limit, abs=1.5e-3), (
+            assert _share(name.replace("=x", f"={epsilon0}")) == pytest.approx(limit, abs=1.5e-3), (
                 name,
                 epsilon0,
             )

@@ -44,4 +44,4 @@ def test_the_wheel_of_the_source_archive_is_the_wheel_of_the_checkout(tmp_path: 
     assert len(modules) > 200
     assert modules <= held
     assert modules <= set(_digests(direct))
-    assert {"LICENSE", "README.md", "docs/theory.md", "requirements/runtime.txt"} <= held
+    assert {"LICENSE", "README.md", "docs/theory/index.md", "requirements/runtime.txt"} <= held

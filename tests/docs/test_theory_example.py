@@ -1,4 +1,4 @@
-"""The worked example of `docs/theory.md`: its code runs, and the library computes the same numbers."""
+"""The worked example of `docs/theory/index.md`: its code runs, and the library computes the same numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shuffle_ledger.accounting import lower_text, slot_for, upper_text
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPairs
 from shuffle_ledger.accounting.amplification.blanket.tilting import Tilt
 
-PAGE = Path(__file__).parents[2] / "docs" / "theory.md"
+PAGE = Path(__file__).parents[2] / "docs" / "theory" / "index.md"
 
 
 @pytest.fixture(scope="module")

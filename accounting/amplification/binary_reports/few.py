@@ -73,7 +73,7 @@ class EveryDataset:
         """Returns bounds on the largest divergence in one direction over all datasets, at the orders `1 +
         excess`, ascending, shape (orders,).
 
-        Source: docs/theory.md, "Binary reports".
+        Source: docs/theory/amplification.md, A8.
         """
         room = self._room + _COMPARED
         most, least = self._rise * (1 + room), self._fall * (1 - room)

@@ -35,7 +35,7 @@ class BitProfile(MechanismProfile):
     Guarantee: the upper bound is at least, and the lower bound at most, the supremum over all pairs of
         neighbouring datasets, in both directions. More honest users only lower that supremum: their reports
         can be drawn from their inputs by anybody.
-    Source: docs/theory.md, "Binary reports".
+    Source: docs/theory/amplification.md, A8.
     """
 
     def __init__(self, law: BitLaw, *, blanket: MechanismProfile, room: float) -> None:

@@ -18,10 +18,10 @@ interval it does not, for the laws of inner values are no mixtures of those of t
 
 *Corollary.* Shuffled reports of n users are a post-processing of their shuffled bits and blanks. The number J
 of bits is a binomial of n and `share`, whatever the data are, and it is seen. Given `J = j`, the users of the
-bits are a uniform subset, and secret. So the lemma on samples without replacement (docs/theory.md, section 6)
-bounds the divergence by `s D_j(1 + r/s)` at the order `1 + r`, where `s = j/n`, and D_j is the largest
-divergence of all neighbouring datasets of j bits. As `j P(J = j) = n share P(J' = j - 1)`, with J' a binomial
-of n - 1 and `share`, the mean over j is
+bits are a uniform subset, and secret. So the lemma on samples without replacement
+(docs/theory/rounds-and-samples.md, S1) bounds the divergence by `s D_j(1 + r/s)` at the order `1 + r`, where
+`s = j/n`, and D_j is the largest divergence of all neighbouring datasets of j bits. As `j P(J = j) = n share
+P(J' = j - 1)`, with J' a binomial of n - 1 and `share`, the mean over j is
 
     share * (sum over k of P(J' = k) D_(k + 1)(1 + r n/(k + 1))).
 
@@ -66,7 +66,7 @@ class ThinnedProfile(MechanismProfile):
     Guarantee: the upper bound is at least the largest divergence of all neighbouring datasets, in both
         directions, of a randomizer of two inputs that the theorem at the top of this module describes. The
         lower bound is at most what the same cells give if every divergence in them is computed exactly.
-    Source: the theorem and its corollary at the top of this module.
+    Source: the theorem and its corollary at the top of this module; docs/theory/amplification.md, A9.
     """
 
     def __init__(self, *, share: float, bits: MechanismProfile, blanket: MechanismProfile) -> None:

@@ -1,7 +1,7 @@
 """Many users: the supremum of the divergence over all datasets, from one tilted law for each order.
 
 With j others away from one end, the divergence is `A exp(w - I - fall j) max over M of R_j(M + 1 - mu_j)`,
-and R is a sum over nodes. `docs/theory.md`, "Binary reports", has the proofs of everything here.
+and R is a sum over nodes. Proofs: docs/theory/amplification.md, A8.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The trapezoid rule for the sum over users: `E[(S)_+] / n` of a tilted law, on one contour for each order.
 
 The result is a pair of bounds. They include the aliasing (which can only raise the sum for the upper kernel),
-the nodes that are left out, and the round-off. `docs/theory.md`, "The contour", has the proofs.
+the nodes that are left out, and the round-off. The proofs are in docs/theory/contour.md,
+C1 and C4 to C6; C13 is about few reports of components.
 """
 
 from __future__ import annotations
@@ -349,6 +350,8 @@ class Few(NamedTuple):
         single: the factor that turns the tilted weight of a component into the tilted probability that one
             report falls in it and all others are leftover ones; 0 likewise.
         hidden: tilted probability that one given report is hidden.
+
+    Source: docs/theory/contour.md, C13.
     """
 
     none: FloatArray

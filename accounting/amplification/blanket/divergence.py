@@ -84,7 +84,8 @@ def blanket_profile(
             nodes.
 
     Guarantee: `lower <= E[(sum G)_+]/n <= upper`, floating-point round-off included.
-    Source: Su, Cheng, Wang, Theorems 12 and 13; quadrature and bounds: docs/theory.md.
+    Source: Su, Cheng, Wang, Theorems 12 and 13; docs/theory/amplification.md, A1;
+        the numerical bounds: docs/theory/contour.md, C1 to C14.
     """
     which = np.zeros(excess.size, dtype=np.int64)
     return blanket_profiles([decomposition], which, reports, excess, smoothing=smoothing)
@@ -235,7 +236,7 @@ def _without_rare_losses(laws: Laws, reports: int) -> tuple[Laws, FloatArray]:
 
     Such losses may be so large that no tilt suits them and the other gains. Replacing a loss by gain 0 can
     only raise the sum. The rise is bounded by the expected number of such reports over the probability that
-    one report is a leftover one. `docs/theory.md` has the proof.
+    one report is a leftover one. The proof is in docs/theory/contour.md, C11.
     """
     masses = np.where((laws.gains < 0) & (laws.c > 0), laws.c, np.inf)
     # The leftover mass may have the absolute round-off of 1.

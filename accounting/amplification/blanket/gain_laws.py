@@ -82,6 +82,8 @@ class Laws(NamedTuple):
         leftover: mass at G = 0 besides.
         imbalance: `sum of a - b`, known exactly.
         dropped: mass of components left out: the law is then of total mass `1 - dropped`.
+
+    Source: docs/theory/contour.md, C7.
     """
 
     difference: FloatArray
@@ -218,7 +220,10 @@ class Laws(NamedTuple):
 
 
 class Pairs(Sequence[Decomposition]):
-    """Blanket pairs, each in one direction. As a sequence, it holds their decompositions."""
+    """Blanket pairs, each in one direction. As a sequence, it holds their decompositions.
+
+    Source: docs/theory/amplification.md, A7.
+    """
 
     @abstractmethod
     def masses(self, which: IndexArray) -> PairMasses:

@@ -3,7 +3,7 @@
 No single tilt suits rare large gains and common losses: under the tilt that makes a sum near 0 likely, the
 outcomes near 0 are not those that contribute. Given that k reports have a rare gain, the other reports follow
 the law without these gains, which has another tilt. Only a few values of k matter; the rest is bounded.
-`docs/theory.md`, "Rare gains", has the proofs.
+The proofs are in docs/theory/contour.md, C14.
 """
 
 from __future__ import annotations

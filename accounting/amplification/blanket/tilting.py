@@ -38,7 +38,10 @@ _LARGEST_PEAK_EXPONENT = 300.0
 
 
 class Tilt(NamedTuple):
-    """Sums under the exponentially tilted law, one row for each order."""
+    """Sums under the exponentially tilted law, one row for each order.
+
+    Source: docs/theory/contour.md, C7.
+    """
 
     theta: FloatArray
     log_mass: FloatArray  # n log M(theta)

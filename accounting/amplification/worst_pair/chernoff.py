@@ -1,7 +1,7 @@
 """Chernoff's upper bounds on the divergences of many pairs, and tilts that suit the pairs.
 
-The moments of all pairs of a table at one tilt are one matrix product. `docs/theory.md`, "Ceilings", has the
-proofs.
+The moments of all pairs of a table at one tilt are one matrix product. The proofs are in
+docs/theory/amplification.md, A12.
 """
 
 from __future__ import annotations

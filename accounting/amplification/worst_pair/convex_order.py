@@ -2,8 +2,8 @@
 
 A law is below another in the *increasing convex order* if its stop-loss transform `E[(G - t)_+]` is at most
 the other's, for every t. Sums of independent gains keep this order. The pointwise maximum of several pairs'
-transforms is again the transform of a law; if the pairs are alike, it is close to theirs. `docs/theory.md`,
-"Majorants", has the proofs.
+transforms is again the transform of a law; if the pairs are alike, it is close to theirs. The proofs are in
+docs/theory/amplification.md, A13.
 """
 
 from __future__ import annotations

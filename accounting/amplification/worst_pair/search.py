@@ -55,6 +55,8 @@ class WorstPair:
         reports: number of honest reports.
         smoothing: width of the quadrature's smoothing; see `blanket_profile`.
         listed: returns the outcomes of the pair at a position, None if they are too many to be listed.
+
+    Source: docs/theory/amplification.md, A12.
     """
 
     pairs: Pairs

@@ -84,7 +84,7 @@ class TablePairs(Pairs):
 
     Guarantee: the mass c that other users certainly put on an output is its least probability over all
     inputs, the largest decomposition there is.
-    Source: Su, Cheng, Wang, Theorem 6.
+    Source: Su, Cheng, Wang, Theorem 6; docs/theory/amplification.md, A11.
     """
 
     def __init__(
