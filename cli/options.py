@@ -124,14 +124,26 @@ def _round_options(
     return wrapped  # type: ignore[no-any-return]  # click.option is untyped about what it wraps
 
 
-def audience_option(command: Command) -> Command:
-    """Adds `--audience`; the command gets `audience`, a text or None."""
-    return click.option(
-        "--audience",
-        type=TEXT,
-        metavar="LIST|SELECTOR",
-        help="In place of COHORT: names with commas or | between, or labels: device=phone,country=de.",
-    )(command)
+def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Returns a decorator that adds options in the order in which help lists them."""
+    return lambda command: functools.reduce(lambda done, option: option(done), reversed(options), command)
+
+
+audience_option = click.option(
+    "--audience",
+    type=TEXT,
+    metavar="LIST|SELECTOR",
+    help="In place of COHORT: names with commas or | between, or labels: device=phone,country=de.",
+)
+_FIRST_DAY = click.option(
+    "--collected-on",
+    type=DATE,
+    metavar="DATE",
+    help="The day of collection, UTC, or the first one. With windows it defaults to today.",
+)
+_LAST_DAY = click.option(
+    "--collected-until", type=DATE, metavar="DATE", help="The last day, if there are several."
+)
 
 
 def days_options(command: Command) -> Command:
@@ -142,16 +154,7 @@ def days_options(command: Command) -> Command:
         given = {"collected_on": collected_on, "collected_until": collected_until}
         return command(days={name: day for name, day in given.items() if day is not None}, **options)
 
-    first = click.option(
-        "--collected-on",
-        type=DATE,
-        metavar="DATE",
-        help="The day of collection, UTC, or the first one. With windows it defaults to today.",
-    )
-    last = click.option(
-        "--collected-until", type=DATE, metavar="DATE", help="The last day, if there are several."
-    )
-    wrapped: Any = first(last(with_days))
+    wrapped: Any = _FIRST_DAY(_LAST_DAY(with_days))
     return wrapped  # type: ignore[no-any-return]  # click.option is untyped about what it wraps
 
 
@@ -160,18 +163,6 @@ def names_given(cohort: str | None, audience: str | None) -> str:
     if (cohort is None) == (audience is None):
         raise click.UsageError("name one COHORT, or several with --audience in its place")
     return audience if cohort is None and audience is not None else str(cohort)
-
-
-def precision_option(command: Command) -> Command:
-    """Adds `--precision`; the command gets `precision`."""
-    return click.option(
-        "--precision",
-        type=REAL,
-        metavar="P",
-        default=DEFAULT_PRECISION,
-        help="Wanted relative width of an interval of epsilon, from 1e-6 to 0.1; an interval of delta is as"
-        f" narrow as that makes it (default: {exact_text(DEFAULT_PRECISION)}).",
-    )(command)
 
 
 class PictureType(click.ParamType[object]):
@@ -191,48 +182,42 @@ class PictureType(click.ParamType[object]):
         return picture
 
 
-def question_options(command: Command) -> Command:
-    """Adds what is asked of rounds; the command gets `delta`, `epsilon` and `renyi`, numbers or None,
-    `precision`, and `plot`, a path or None."""
-    for option in (
-        click.option(
-            "--plot",
-            type=PictureType(),
-            metavar="FILE",
-            help="Draw delta as a function of epsilon, from above and below: .png, .svg or .pdf.",
-        ),
-        click.option(
-            "--renyi",
-            type=REAL,
-            metavar="ORDER",
-            help="Bound the Renyi divergence of this order, too, from 1e-200 to 1e9.",
-        ),
-        precision_option,
-        click.option("--epsilon", type=REAL, metavar="E", help="Bound delta at this epsilon."),
-        click.option("--delta", type=REAL, metavar="D", help="Bound epsilon at this delta."),
-    ):
-        command = option(command)
-    return command
-
-
-def output_options(command: Command) -> Command:
-    """Adds `--json` (the command gets `as_json`) and `--debug`, which the program as a whole looks at."""
-    command = click.option(
-        "--json", "as_json", is_flag=True, help="Print exactly one JSON value, and nothing else."
-    )(command)
-    return click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")(
-        command
-    )
-
-
-def watch_option(command: Command) -> Command:
-    """Adds `--watch`; the command gets `watch`, seconds or None."""
-    return click.option(
-        "--watch",
-        type=click.FloatRange(min=1),
-        metavar="SECONDS",
-        help="Show it again every so many seconds, until Ctrl-C.",
-    )(command)
+precision_option = click.option(
+    "--precision",
+    type=REAL,
+    metavar="P",
+    default=DEFAULT_PRECISION,
+    help="Wanted relative width of an interval of epsilon, from 1e-6 to 0.1; an interval of delta is as"
+    f" narrow as that makes it (default: {exact_text(DEFAULT_PRECISION)}).",
+)
+# What is asked of rounds: a number or None each, and `plot`, a path or None.
+question_options = together(
+    click.option("--delta", type=REAL, metavar="D", help="Bound epsilon at this delta."),
+    click.option("--epsilon", type=REAL, metavar="E", help="Bound delta at this epsilon."),
+    precision_option,
+    click.option(
+        "--renyi",
+        type=REAL,
+        metavar="ORDER",
+        help="Bound the Renyi divergence of this order, too, from 1e-200 to 1e9.",
+    ),
+    click.option(
+        "--plot",
+        type=PictureType(),
+        metavar="FILE",
+        help="Draw delta as a function of epsilon, from above and below: .png, .svg or .pdf.",
+    ),
+)
+output_options = together(  # --debug is what the program as a whole looks at
+    click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."),
+    click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON value, and nothing else."),
+)
+watch_option = click.option(
+    "--watch",
+    type=click.FloatRange(min=1),
+    metavar="SECONDS",
+    help="Show it again every so many seconds, until Ctrl-C.",
+)
 
 
 def check_watch(watch: float | None, *, as_json: bool) -> None:
@@ -241,54 +226,43 @@ def check_watch(watch: float | None, *, as_json: bool) -> None:
         raise click.UsageError("--watch is for people: --json prints exactly one value")
 
 
-def yes_option(command: Command) -> Command:
-    """Adds `--yes`; the command gets `yes`."""
-    return click.option(
-        "--yes", is_flag=True, help="Open cohorts although their values are unusual: that is meant."
-    )(command)
-
-
-def dry_run_option(command: Command) -> Command:
-    """Adds `--dry-run` to a command that records something; the command gets `dry_run`."""
-    return click.option("--dry-run", is_flag=True, help="Say what would be recorded, and record nothing.")(
-        command
-    )
-
-
-def ledger_options(command: Command) -> Command:
-    """Adds the options that win over the environment; the command gets `database_url` and `actor`."""
-    command = click.option(
-        "--actor", metavar="NAME", help="Who does this, for the record.  [env: SHUFFLE_LEDGER_ACTOR]"
-    )(command)
-    return click.option(
+yes_option = click.option(
+    "--yes", is_flag=True, help="Open cohorts although their values are unusual: that is meant."
+)
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Say what would be recorded, and record nothing."
+)
+team_option = click.option(
+    "--team",
+    type=TEXT,
+    metavar="TEAM",
+    help="Whose round it is: it is charged to this team's quotas, too. A server knows it by the token."
+    "  [env: SHUFFLE_LEDGER_TEAM]",
+)
+broker_option = click.option(
+    "--broker-url", metavar="URL", help="Queue decisions for workers there.  [env: SHUFFLE_LEDGER_BROKER_URL]"
+)
+_SERVER = click.option(
+    "--server",
+    metavar="URL",
+    help="Ask this server, with SHUFFLE_LEDGER_TOKEN, and no database.  [env: SHUFFLE_LEDGER_SERVER]",
+)
+ledger_options = together(  # which win over the environment
+    click.option(
         "--database-url", metavar="URL", help="Where the ledger is.  [env: SHUFFLE_LEDGER_DATABASE_URL]"
-    )(command)
-
-
-def team_option(command: Command) -> Command:
-    """Adds `--team`; the command gets `team`."""
-    return click.option(
-        "--team",
-        type=TEXT,
-        metavar="TEAM",
-        help="Whose round it is: it is charged to this team's quotas, too. A server knows it by the token."
-        "  [env: SHUFFLE_LEDGER_TEAM]",
-    )(command)
-
-
-def server_option(command: Command) -> Command:
-    """Adds `--server`; the command gets `server`."""
-    return click.option(
-        "--server",
-        metavar="URL",
-        help="Ask this server, with SHUFFLE_LEDGER_TOKEN, and no database.  [env: SHUFFLE_LEDGER_SERVER]",
-    )(command)
-
-
-def asking_options(command: Command) -> Command:
-    """Adds what says which ledger a command asks: `database_url`, `actor` and `server`, as `open_ledger` has
-    them."""
-    return ledger_options(server_option(command))
+    ),
+    click.option(
+        "--actor", metavar="NAME", help="Who does this, for the record.  [env: SHUFFLE_LEDGER_ACTOR]"
+    ),
+)
+asking_options = together(ledger_options, _SERVER)  # which ledger a command asks, as `open_ledger` has them
+deciding_options = together(ledger_options, broker_option, _SERVER)  # and who decides its rounds
+NEW_FILE = click.Path(dir_okay=False, path_type=Path)
+signing_key_option = click.option(
+    "--signing-key",
+    type=FILE,
+    help="The key that signs, made by `audit keygen`.  [env: SHUFFLE_LEDGER_SIGNING_KEY]",
+)
 
 
 def server_refused(why: str) -> Callable[[Command], Command]:
@@ -320,12 +294,3 @@ def database_options(why: str) -> Callable[[Command], Command]:
         return server_refused(said)(ledger_options(wrapped))  # type: ignore[no-any-return]  # as above
 
     return decorate
-
-
-def broker_option(command: Command) -> Command:
-    """Adds `--broker-url`; the command gets `broker_url`."""
-    return click.option(
-        "--broker-url",
-        metavar="URL",
-        help="Queue decisions for workers there.  [env: SHUFFLE_LEDGER_BROKER_URL]",
-    )(command)

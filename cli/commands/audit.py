@@ -17,6 +17,7 @@ from shuffle_ledger.cli.failures import BadValue, ExitCode
 from shuffle_ledger.cli.files.output_files import write_whole
 from shuffle_ledger.cli.options import (
     FILE,
+    NEW_FILE,
     NO_LEDGER,
     REAL,
     TEXT,
@@ -24,6 +25,7 @@ from shuffle_ledger.cli.options import (
     database_options,
     output_options,
     server_refused,
+    signing_key_option,
 )
 from shuffle_ledger.cli.rendering.audit_views import (
     checkpoint_facts,
@@ -38,8 +40,6 @@ from shuffle_ledger.ledger.evidence import Numbers
 from shuffle_ledger.ledger.recovery import reconcile
 from shuffle_ledger.ledger.storage import Anchor
 from shuffle_ledger.ledger.values import SigningKey, read_public_key, read_saved_heads
-
-NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command("verify")
@@ -134,11 +134,7 @@ def keygen(file: Path, as_json: bool) -> None:
 
 
 @click.command()
-@click.option(
-    "--signing-key",
-    type=FILE,
-    help="The key that signs, made by `audit keygen`.  [env: SHUFFLE_LEDGER_SIGNING_KEY]",
-)
+@signing_key_option
 @click.option("--output", "-o", type=NEW_FILE, help="Write the checkpoint to this file, to keep elsewhere.")
 @asking_options
 @output_options

@@ -20,7 +20,14 @@ from shuffle_ledger.cli.backends.settings import settings_from
 from shuffle_ledger.cli.failures import ExitCode, require
 from shuffle_ledger.cli.files.fields import Misread, calendar_date, whole_number
 from shuffle_ledger.cli.files.output_files import checked_place, write_bytes_whole
-from shuffle_ledger.cli.options import FILE, WHOLE, asking_options, output_options
+from shuffle_ledger.cli.options import (
+    FILE,
+    NEW_FILE,
+    WHOLE,
+    asking_options,
+    output_options,
+    signing_key_option,
+)
 from shuffle_ledger.cli.rendering.audit_views import alarm_lines
 from shuffle_ledger.cli.rendering.present import document_of, present
 from shuffle_ledger.cli.rendering.progress import progress_on
@@ -29,7 +36,6 @@ from shuffle_ledger.ledger.errors import DoesNotExtend
 from shuffle_ledger.ledger.evidence import AsOf, Statement, StatementWanted, read_earlier_heads
 from shuffle_ledger.ledger.values import DAY_EXPECTED, SigningKey
 
-NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 LOST = "entries were lost when the database was put back, and what they spent is unknown"
 Form = Literal["html", "pdf", "json"]
 _BEGINS_WITH_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
@@ -82,11 +88,7 @@ class AsOfType(click.ParamType[AsOf]):
 )
 @click.option("--output", "-o", type=NEW_FILE, help="Write the statement there; else to standard output.")
 @click.option("--bundle", type=NEW_FILE, metavar="FILE.zip", help="Write the evidence, for `audit verify`.")
-@click.option(
-    "--signing-key",
-    type=FILE,
-    help="The key that signs, made by `audit keygen`.  [env: SHUFFLE_LEDGER_SIGNING_KEY]",
-)
+@signing_key_option
 @asking_options
 @output_options
 def statement(

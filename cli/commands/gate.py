@@ -12,11 +12,18 @@ import click
 from shuffle_ledger.accounting import parse_randomizer
 from shuffle_ledger.cli.failures import BadValue, RefusedByGate
 from shuffle_ledger.cli.files.output_files import checked_place, write_whole
-from shuffle_ledger.cli.options import FILE, NO_LEDGER, REAL, TEXT, WHOLE, output_options, server_refused
+from shuffle_ledger.cli.options import (
+    FILE,
+    NEW_FILE,
+    NO_LEDGER,
+    REAL,
+    TEXT,
+    WHOLE,
+    output_options,
+    server_refused,
+)
 from shuffle_ledger.cli.rendering.present import document_of, facts, present
 from shuffle_ledger.gate import LEEWAY_SECONDS, Gate, GateRefused
-
-_PATH = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command("gate")
@@ -35,7 +42,7 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option(
     "--state",
-    type=_PATH,
+    type=NEW_FILE,
     default="gate-state.jsonl",
     show_default=True,
     envvar="SHUFFLE_LEDGER_GATE_STATE",
@@ -45,7 +52,7 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
 @click.option("--ledger", type=TEXT, metavar="ID", help="The accepted ledger (default: that of the keys).")
 @click.option("--releaser", type=TEXT, metavar="NAME", help="This gate's name.")
 @click.option("--signing-key", type=FILE, help="This gate's key, which signs the receipt.")
-@click.option("--receipt", type=_PATH, help="Write the receipt to this file.")
+@click.option("--receipt", type=NEW_FILE, help="Write the receipt to this file.")
 @click.option("--batch", type=FILE, help="What will be released: the receipt gets its SHA-256.")
 @click.option(
     "--leeway",

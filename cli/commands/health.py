@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 from rich.table import Table
 
 from shuffle_ledger.cli.backends.opening import open_ledger
 from shuffle_ledger.cli.failures import ExitCode
-from shuffle_ledger.cli.options import (
-    broker_option,
-    check_watch,
-    ledger_options,
-    output_options,
-    server_option,
-    watch_option,
-)
+from shuffle_ledger.cli.options import check_watch, deciding_options, output_options, watch_option
 from shuffle_ledger.cli.rendering.present import facts, present, watched
 from shuffle_ledger.ledger.health import Health, health_document
 
 
 @click.command()
 @watch_option
-@ledger_options
-@broker_option
-@server_option
+@deciding_options
 @output_options
-def health(
-    watch: float | None,
-    database_url: str | None,
-    actor: str | None,
-    broker_url: str | None,
-    server: str | None,
-    as_json: bool,
-) -> int:
+def health(watch: float | None, as_json: bool, **where: Any) -> int:
     """Show what waits, what is stuck and what verification found: exits with 0 if there is no alarm.
 
     Exits with 6 when the last verification of a cohort found something, with 1 for every other alarm.
     """
     check_watch(watch, as_json=as_json)
-    with open_ledger(server=server, database_url=database_url, broker_url=broker_url, actor=actor) as ledger:
+    with open_ledger(**where) as ledger:
 
         def show() -> Health:
             state = ledger.health()

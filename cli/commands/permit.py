@@ -17,6 +17,7 @@ from shuffle_ledger.cli.failures import BadValue, ExitCode
 from shuffle_ledger.cli.files.output_files import write_whole
 from shuffle_ledger.cli.options import (
     FILE,
+    NEW_FILE,
     NO_LEDGER,
     TEXT,
     asking_options,
@@ -30,7 +31,6 @@ from shuffle_ledger.ledger.permits import IssuedPermit, PermitKeys, jwk
 from shuffle_ledger.ledger.receipts import Receipt, read_receipt, receipt_problems, stored_receipts
 from shuffle_ledger.ledger.values import SigningKey
 
-NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 RELEASER = click.option(
     "--releaser", type=TEXT, metavar="NAME", help="The only gate that may use the permit (default: any)."
 )

@@ -11,24 +11,23 @@ import click
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.cli.backends.opening import open_ledger
-from shuffle_ledger.cli.commands.permit import NEW_FILE, RELEASER, write_permit
+from shuffle_ledger.cli.commands.permit import RELEASER, write_permit
 from shuffle_ledger.cli.commands.round_views import decision_facts, quote_facts, record_facts
 from shuffle_ledger.cli.failures import BadValue, ExitCode, NeedsSlots
 from shuffle_ledger.cli.files.output_files import checked_place
 from shuffle_ledger.cli.options import (
     FILE,
+    NEW_FILE,
     WHOLE,
     asking_options,
     audience_option,
-    broker_option,
     changed_round_options,
     days_options,
+    deciding_options,
     dry_run_option,
-    ledger_options,
     names_given,
     output_options,
     round_options,
-    server_option,
     team_option,
 )
 from shuffle_ledger.cli.rendering.messages import at_terminal, say
@@ -78,7 +77,6 @@ def quote_(
     days: dict[str, date],
     use_case: str | None,
     check: bool,
-    team: str | None,
     as_json: bool,
     **where: Any,
 ) -> int:
@@ -91,7 +89,7 @@ def quote_(
         raise click.UsageError("--use-case is compared with that of --id, which is not given")
     named = names_given(cohort, audience)
     more: dict[str, Any] = {**days, "use_case": use_case}
-    with open_ledger(team=team, **where) as ledger:
+    with open_ledger(**where) as ledger:
         names = [named] if audience is None else ledger.audience(named, round_id=round_id)
         request = request_of(names, described, round_id=round_id or "quote", **more)
         answer = _price(ledger, request, is_named=round_id is not None)
@@ -118,9 +116,7 @@ def quote_(
     "--yes", is_flag=True, help="The first round may be one for which --plan should have declared slots."
 )
 @team_option
-@ledger_options
-@broker_option
-@server_option
+@deciding_options
 @output_options
 def register_(
     cohort: str | None,
@@ -132,12 +128,8 @@ def register_(
     permit: Path | None,
     releaser: str | None,
     yes: bool,
-    team: str | None,
-    database_url: str | None,
-    actor: str | None,
-    broker_url: str | None,
-    server: str | None,
     as_json: bool,
+    **where: Any,
 ) -> int:
     """Register a round of COHORT, or of --audience, and decide it.
 
@@ -155,8 +147,7 @@ def register_(
         checked_new_name("releaser", releaser)
     named, issued = names_given(cohort, audience), None
     more: dict[str, Any] = {**days, "use_case": use_case}
-    where = {"database_url": database_url, "broker_url": broker_url, "actor": actor, "team": team}
-    with open_ledger(server=server, anchored=True, **where) as ledger:
+    with open_ledger(**where) as ledger:
         names = [named] if audience is None else ledger.audience(named, round_id=round_id)
         request = request_of(names, described, round_id=round_id, **more)
         if permit is not None and ledger.permit_keys()["signing"] is None:
@@ -279,9 +270,7 @@ def show_(round_id: str, as_json: bool, **where: Any) -> None:
 
 @click.command("retry")
 @click.argument("round_id", metavar="ID")
-@ledger_options
-@broker_option
-@server_option
+@deciding_options
 @output_options
 def retry_(round_id: str, as_json: bool, **where: Any) -> int:
     """Decide the round ID, which was left alone after too many failures; exits like `round register`."""

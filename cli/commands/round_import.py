@@ -18,10 +18,9 @@ from shuffle_ledger.cli.files.round_tables import csv_text
 from shuffle_ledger.cli.files.table_files import TableReading
 from shuffle_ledger.cli.options import (
     FILE,
-    broker_option,
-    ledger_options,
+    NEW_FILE,
+    deciding_options,
     output_options,
-    server_option,
     team_option,
     yes_option,
 )
@@ -41,7 +40,7 @@ _REFUSED_COLUMNS = ("line", "round_id", "cohort", "reason", "message")
 @click.option("--dry-run", is_flag=True, help="Say what would be decided now. Writes nothing to the ledger.")
 @click.option(
     "--refused-out",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NEW_FILE,
     metavar="FILE",
     help="Write every refused round to this CSV file, with its line and the reason.",
 )
@@ -51,9 +50,7 @@ _REFUSED_COLUMNS = ("line", "round_id", "cohort", "reason", "message")
 @click.option("--ignore-extra", is_flag=True, help="Leave out columns that a round does not have.")
 @team_option
 @yes_option
-@ledger_options
-@broker_option
-@server_option
+@deciding_options
 @output_options
 def import_(
     file: Path,
