@@ -42,6 +42,7 @@ from shuffle_ledger.accounting.planning.questions import Curve, certify, curve
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
 from shuffle_ledger.accounting.pld.pair_bounds import RoundLoss
 from shuffle_ledger.accounting.printed_numbers import (
+    bounds_text,
     exact_text,
     interval_text,
     lower_column,
@@ -165,6 +166,7 @@ __all__ = [
     "attack_epsilon",
     "attribute_rounds",
     "best_local_gaussian",
+    "bounds_text",
     "calibrate",
     "calibrate_by",
     "certify",

@@ -44,13 +44,27 @@ def exact_text(value: float) -> str:
 
 
 def interval_text(lower: float, upper: float) -> str:
-    """Returns a certified interval as "LOWER to UPPER", or as one number if both ends are equal.
+    """Returns a certified interval as "LOWER to UPPER", as one number if both ends are equal, or as
+    "at least LOWER" if it has no upper end.
 
     Guarantee: the first number is at most `lower`, and the second is at least `upper`.
     """
     if lower == upper:
         return exact_text(upper)
+    if math.isinf(upper):
+        return f"at least {lower_text(lower)}"
     return f"{lower_text(lower)} to {upper_text(upper)}"
+
+
+def bounds_text(lower: float, upper: float) -> str:
+    """Returns a certified interval as "at most UPPER (and at least LOWER)"; without an upper end as
+    `interval_text`.
+
+    Guarantee: as `interval_text`.
+    """
+    if math.isinf(upper):
+        return interval_text(lower, upper)
+    return f"at most {upper_text(upper)} (and at least {lower_text(lower)})"
 
 
 def upper_column(value: float, *, decimals: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import date
 from typing import Any
 
@@ -14,6 +15,7 @@ from shuffle_ledger.cli.commands.plan_slots import slot_facts
 from shuffle_ledger.cli.options import DATE, asking_options, check_watch, output_options, watch_option
 from shuffle_ledger.cli.rendering.present import (
     Bar,
+    bounds,
     document_of,
     facts,
     lower,
@@ -89,7 +91,9 @@ def _first_facts(statement: BudgetStatement) -> dict[str, str]:
 
 
 def _local_text(statement: BudgetStatement) -> str:
-    spent = f"at most epsilon {upper(statement.local_epsilon_upper)}"
+    spent = "nothing bounds epsilon"
+    if math.isfinite(statement.local_epsilon_upper):
+        spent = f"at most epsilon {upper(statement.local_epsilon_upper)}"
     return spent if statement.local_budget is None else f"{spent} of {shown(statement.local_budget)}"
 
 
@@ -137,14 +141,13 @@ def filter_facts(statement: BudgetStatement) -> dict[str, str]:
         f"  {one.name}": f"epsilon {upper(one.epsilon_upper)} at its share {upper(one.delta)} of delta"
         for one in statement.filters
     }
-    most, least = upper(statement.composition_epsilon_upper), lower(statement.composition_epsilon_lower)
-    composed = f"epsilon {most} (at least {least}); valid only for rounds fixed in advance"
+    composed = bounds(statement.composition_epsilon_lower, statement.composition_epsilon_upper)
     accounts = account_facts(statement.delta_accounts)
     return {
         "filters": "accounting methods: the smallest total counts",
         **readings,
         **accounts,
-        "composition": composed,
+        "composition": f"epsilon {composed}; valid only for rounds fixed in advance",
     }
 
 
@@ -187,5 +190,4 @@ def _remaining_text(statement: BudgetStatement) -> str:
 
 def spent_text(statement: BudgetStatement) -> str:
     """Returns the certified interval as people read it."""
-    most, least = upper(statement.epsilon_spent_upper), lower(statement.epsilon_spent_lower)
-    return f"at most {most} (and at least {least})"
+    return bounds(statement.epsilon_spent_lower, statement.epsilon_spent_upper)

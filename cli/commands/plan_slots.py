@@ -9,7 +9,7 @@ from pathlib import Path
 from shuffle_ledger.accounting import Accountant, largest_common_epsilon0
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.cli.files.round_files import read_composition
-from shuffle_ledger.cli.rendering.present import lower, shown, upper
+from shuffle_ledger.cli.rendering.present import bounds, lower, shown
 from shuffle_ledger.ledger.answers import SlotReading
 
 
@@ -50,7 +50,7 @@ def plan_facts(quote: PlanQuote) -> Mapping[str, object]:
     common = quote.largest_common_epsilon0
     return {
         "rounds": f"{shown(quote.rounds)} of {shown(quote.kinds)} kinds",
-        "epsilon": f"at most {upper(quote.epsilon_upper)} (and at least {lower(quote.epsilon_lower)})",
+        "epsilon": bounds(quote.epsilon_lower, quote.epsilon_upper),
         "budget": f"epsilon {shown(quote.epsilon_budget)} at delta {shown(quote.delta_budget)}",
         "fits": "yes" if quote.fits else "no",
         "largest common epsilon0": None if common is None else lower(common),

@@ -17,7 +17,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from shuffle_ledger.accounting import exact_text, lower_text, upper_text
+from shuffle_ledger.accounting import bounds_text, exact_text, lower_text, upper_text
 from shuffle_ledger.cli.rendering.messages import say
 from shuffle_ledger.cli.surroundings import abandon
 from shuffle_ledger.ledger.values import Json, document_of
@@ -25,7 +25,7 @@ from shuffle_ledger.ledger.values import Json, document_of
 __all__ = ["Json", "document_of"]  # offered here too: a command presents what it got
 
 Shown = TypeVar("Shown")
-upper, lower = upper_text, lower_text  # as commands call them
+upper, lower, bounds = upper_text, lower_text, bounds_text  # as commands call them
 
 PIPED_WIDTH = 120  # columns, where there is no terminal to ask and COLUMNS is not set
 # The colours of outcomes and states at a terminal.

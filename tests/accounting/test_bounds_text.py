@@ -12,7 +12,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shuffle_ledger.accounting import exact_text, lower_column, lower_text, upper_column, upper_text
+from shuffle_ledger.accounting import (
+    bounds_text,
+    exact_text,
+    interval_text,
+    lower_column,
+    lower_text,
+    upper_column,
+    upper_text,
+)
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -55,6 +63,15 @@ def test_the_sentence_that_was_wrong() -> None:
         "0",
         "30000",
     )
+
+
+def test_an_interval_without_an_upper_end_is_a_lower_bound() -> None:
+    assert (interval_text(0.5, 0.75), bounds_text(0.5, 0.75)) == (
+        "0.5 to 0.75",
+        "at most 0.75 (and at least 0.5)",
+    )
+    for spell in (interval_text, bounds_text):
+        assert (spell(16.5, math.inf), spell(math.inf, math.inf)) == ("at least 16.5", "unbounded")
 
 
 @pytest.mark.parametrize("spell", [upper_text, lower_text, exact_text])

@@ -19,7 +19,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from shuffle_ledger.accounting import Accountant, InvalidParameter, ShuffledRound
+from shuffle_ledger.accounting import Accountant, InvalidParameter, ShuffledRound, bounds_text
 from shuffle_ledger.ledger import security_log
 from shuffle_ledger.ledger.access import AccessToken
 from shuffle_ledger.ledger.answers.budgets import PromiseReading
@@ -114,6 +114,7 @@ _templates = Environment(
 _templates.filters |= {
     "upper": charts.upper,
     "lower": charts.lower,
+    "bounds": bounds_text,
     "plain": charts.plain,
     "segment": lambda name: quote(name, safe=""),
 }
