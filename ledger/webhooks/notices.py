@@ -36,7 +36,11 @@ _OF_KIND: Mapping[NoticeKind, tuple[EntryKind, ...]] = {
     NoticeKind.EXHAUSTED: SPENDING,
     NoticeKind.OVERSPENT: SPENDING[1:],
     NoticeKind.FROZEN: (EntryKind.FROZEN,),
+    NoticeKind.CLOSED: (EntryKind.CLOSED,),
 }
+_WITH_REASON = (EntryKind.REFUSED, EntryKind.CLOSED)
+# Entries that give one notice, whatever they say.
+_SAID_ALONE: Mapping[EntryKind, NoticeKind] = {of[0]: kind for kind, of in _OF_KIND.items() if len(of) == 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +84,7 @@ def notices_of(store: Store, event: Event, filters: Filters) -> list[Notice]:
         "entry": str(body.kind),
         "round_id": body.round_id,
         "actor": body.actor,
-        "reason": str(body.details["reason"]) if body.kind is EntryKind.REFUSED else None,
+        "reason": str(body.details["reason"]) if body.kind in _WITH_REASON else None,
         "epsilon_budget": body.epsilon_budget,
         "delta_budget": body.delta_budget,
         "epsilon_spent_upper": body.spent.epsilon_upper_or_none,
@@ -94,10 +98,8 @@ def notices_of(store: Store, event: Event, filters: Filters) -> list[Notice]:
 
 
 def _kinds_of(store: Store, body: EntryBody, filters: Filters) -> Iterator[NoticeKind]:
-    if body.kind is EntryKind.REFUSED:
-        yield NoticeKind.REFUSED
-    elif body.kind is EntryKind.FROZEN:
-        yield NoticeKind.FROZEN
+    if body.kind in _SAID_ALONE:
+        yield _SAID_ALONE[body.kind]
     elif body.kind in SPENDING:
         if _overspends(body):
             yield NoticeKind.OVERSPENT

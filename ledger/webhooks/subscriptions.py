@@ -41,6 +41,7 @@ class NoticeKind(StrEnum):
     EXHAUSTED = "exhausted"
     OVERSPENT = "overspent"
     FROZEN = "frozen"
+    CLOSED = "closed"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.answers.entries import EventPage
 from shuffle_ledger.ledger.decisions import (
     change_budget,
+    close_cohort,
     freezing,
     open_cohort,
     record_incident,
@@ -71,6 +72,15 @@ def budget(store: Store, accountant: Accountant, epsilon: float) -> None:
 
 def kinds(messages: list[Any]) -> list[str]:
     return [each["type"].removeprefix("shuffle-ledger.") for each in messages]
+
+
+def test_a_closed_cohort_is_told_with_the_reason(phones: Store, receiver: Receiver) -> None:
+    new = added(phones, receiver)
+    close_cohort(phones, "phones", reason="the study is over", actor="desk")
+    assert deliver(phones, KEY).sent == 1
+    (found,) = receiver.read(new.secret)
+    assert found["type"] == "shuffle-ledger.closed"
+    assert (found["data"]["reason"], found["data"]["actor"]) == ("the study is over", "desk")
 
 
 @pytest.mark.slow
