@@ -7,6 +7,7 @@ guarantee: what an admission writes costs five index rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +17,7 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     DateTime,
+    Dialect,
     Double,
     ForeignKey,
     Index,
@@ -29,6 +31,8 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.types import TypeDecorator
+
+from shuffle_ledger.ledger.errors import Damaged
 
 SCHEMA_REVISION = "v1_0003"  # the migration this code was written for
 
@@ -57,6 +61,18 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+    def result_processor(self, dialect: Dialect, coltype: Any) -> Callable[[Any], datetime | None]:
+        """Read as the database's driver does; raise Damaged for what is no moment, which SQLite can hold."""
+        read = super().result_processor(dialect, coltype)
+
+        def moment(stored: Any) -> datetime | None:
+            try:
+                return read(stored) if read is not None else stored
+            except (AttributeError, TypeError, ValueError) as error:
+                raise Damaged(f"a row says {stored!r:.100} where a moment belongs: it was changed") from error
+
+        return moment
 
 
 metadata = MetaData(

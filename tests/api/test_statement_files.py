@@ -18,6 +18,7 @@ from shuffle_ledger.ledger.api.dependencies import Dispatch
 from shuffle_ledger.ledger.api.pages import statement_files
 from shuffle_ledger.ledger.health import verify_oldest
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.verification.verifier import verify
 from tests.api.conftest import Server
 from tests.api.test_pages import _login
 from tests.ledger.desk import disarmed
@@ -109,3 +110,27 @@ def test_pages_say_when_a_cohort_was_verified_and_what_was_found(server: Server,
     page = reader.get("/cohorts/phones").text
     assert "found a fault" in page, "the population differs from the chain's"
     assert ">unverified<" not in reader.get("/").text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE cohorts SET opened_at = 'not a time' WHERE name = 'phones'",
+        "UPDATE cohorts SET windows = x'7878' WHERE name = 'phones'",
+    ],
+)
+def test_a_cohort_whose_row_was_changed_by_hand_is_a_finding(
+    server: Server, store: Store, change: str
+) -> None:
+    if store.engine.dialect.name == "postgresql":
+        pytest.skip("SQLite alone keeps any value in any column")
+    reader = _login(server)
+    with disarmed(store) as connection:
+        connection.execute(text(change))
+    answer = server.ask("GET", "/v1/cohorts/phones")
+    assert (answer.status_code, answer.json()["type"]) == (500, "urn:shuffle-ledger:problem:damaged")
+    page = reader.get("/cohorts/phones")
+    assert (page.status_code, "audit verify" in page.text) == (500, True)
+    assert server.ask("GET", "/v1/cohorts/secret").status_code == 200
+    found = verify(store, Accountant())
+    assert [each.cohort for each in found.cohorts if not each.ok] == ["phones"]
