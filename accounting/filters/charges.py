@@ -111,6 +111,7 @@ def charge_of(
         known: bounds on the round's pure version whose charges count where they are smaller.
 
     Guarantee: the condition of every filter's theorem holds at its charge, floating-point round-off included.
+    Source: docs/adaptivity.md, Lemma 2, Lemma 3.
     """
     account = (_rounded_up(certain_loss), _rounded_up(slack))
     pair = pair.unless_revealed(certain_loss)

@@ -55,8 +55,8 @@ class GaussianFilter:
     Guarantee: if `reserves[j] + the total of charge j`, for one j that may depend on the outputs, never
     exceeds V, all released outputs together are `(epsilon, delta)`-DP whenever `delta_Gauss(epsilon; V) +
     leak_rate V <= delta`, however the rounds were chosen.
-    Source: Koskela, Tobaben, Honkela (2022) for one reserve of 0 and no leak; docs/adaptivity.md for the
-    rest.
+    Source: Koskela, Tobaben, Honkela for one reserve of 0 and no leak; docs/adaptivity.md, Theorem 1,
+        Lemma 3.
     """
 
     delta: float
@@ -112,7 +112,7 @@ class RenyiFilter:
     Guarantee: if the charges never exceed R, all released outputs together are `(epsilon, delta)`-DP whenever
     `exp((order - 1) (R - epsilon)) (1 - 1/order)^order / (order - 1) + leak_rate R <= delta`, however the
     rounds were chosen.
-    Source: Feldman and Zrnic (2021); docs/adaptivity.md for the leak.
+    Source: Feldman and Zrnic; docs/adaptivity.md, Theorem 5.
     """
 
     order: float

@@ -65,7 +65,7 @@ def place(kinds: Sequence[ShuffledRound], claimed: int | None, truth: ShuffledRo
 
     Guarantee: if every released round stands in a slot of its kind and each slot holds one round, the
         composition of all slots bounds everything released, however rounds and slots were chosen.
-    Source: docs/adaptivity.md, Lemma 9.
+    Source: docs/adaptivity.md, Lemma 8.
     """
     if claimed is not None and fits(truth, kinds[claimed]):
         return claimed

@@ -3,7 +3,8 @@ here.
 
 A charge is right if the filter's theorem holds at it. The smallest charge that can be certified depends on
 the precision of the search, so a stated charge may be smaller than the one another accountant finds, and
-still be right. Any pair above the round's profile can prove a charge: finer pairs are tried until one does.
+still be right. Any pair above the round's profile can prove a charge: finer pairs are tried until one does
+(docs/theory/verification.md, V2).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A second method for the same numbers: plain convolution, without any of the accountant's arithmetic.
 
 Nothing here is a bound. An auditor compares its results with a certificate, so that a mistake in one method
-is found. There are no contours, no smoothing and no tilting.
+is found. There are no contours, no smoothing and no tilting: docs/theory/verification.md, V1.
 """
 
 from __future__ import annotations

@@ -88,6 +88,8 @@ def change_budget(
         promise: the level that is promised from now on; None: as before.
         slack: limit of slack at the price of a larger promise; None: as before.
 
+    Source: docs/adaptivity.md, Theorem 13.
+
     Raises:
         InvalidStep: `refuse` is above what is promised, levels do not suit the rules, or a promise is neither
             larger nor smaller in all limits, or larger without a limit of slack.

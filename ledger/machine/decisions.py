@@ -27,6 +27,8 @@ def decide(states: Mapping[str, State], request: Request, charges: Mapping[str, 
         request: the round.
         charges: its cost to each of them.
 
+    Source: docs/adaptivity.md, Theorem 11.
+
     Raises:
         InvalidStep: states, audience and charges are not of the same budgets, or a cost is not one of its
             budget's.

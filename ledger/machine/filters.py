@@ -72,7 +72,10 @@ def check_cost(rules: Rules, cost: Cost) -> None:
 
 def claim(rules: Rules, total: Total, cost: Cost) -> int | None:
     """Returns the kind that a round claims: the first that it fits with enough free slots, else the first
-    that it fits, else None."""
+    that it fits, else None.
+
+    Source: docs/adaptivity.md, Lemma 7.
+    """
     free = (kind for kind in cost.fits if total.claims[kind] + cost.parts <= rules.slots[kind])
     return next(free, cost.fits[0] if cost.fits else None)
 
@@ -81,7 +84,7 @@ def place(claimed: int | None, fits: Sequence[int]) -> int | None:
     """Returns the kind in which a restated round stands: the one that it claimed if the truth fits it, else
     the first that the truth fits, else None.
 
-    It depends on nothing that happened after the round's release (`docs/adaptivity.md`, Lemma 9).
+    It depends on nothing that happened after the round's release (docs/adaptivity.md, Lemma 8).
     """
     if claimed in fits:
         return claimed
@@ -103,6 +106,8 @@ def sliding_charge(rules: Rules, limit: int, held: int, costs: Sequence[int]) ->
 
     It is about the least cost whose reserve remains beside it and all that is held; if none remains, the cost
     without a reserve.
+
+    Source: docs/adaptivity.md, Lemma 4.
     """
     within = [
         (cost, place)
@@ -121,6 +126,8 @@ def is_intact(state: State, charge: Charge) -> bool:
     Only then may the Gaussian filter give its charge back: otherwise the decision to release nothing may have
     been made when too little noise remained to hide the round. All that was ever charged counts, returned
     charges included. A corrected round stands where it was corrected, and gives nothing back.
+
+    Source: docs/adaptivity.md, Lemma 4.
     """
     if charge.is_corrected:
         return False
@@ -185,7 +192,10 @@ def _with_largest(total: Total, charge: Charge, *, counted: int) -> Total:
 
 
 def rounds_of_one_user(rules: Rules, total: Total) -> int:
-    """Returns by how many rounds a total's largest charge counts, or 1 if the total is a sum."""
+    """Returns by how many rounds a total's largest charge counts, or 1 if the total is a sum.
+
+    Source: docs/adaptivity.md, Theorem 14.
+    """
     if rules.rounds_per_user is None:
         return 1
     return min(total.rounds, rules.rounds_per_user + total.incidents)

@@ -72,6 +72,8 @@ def budgets_of(
         cohorts: its audience's cohorts, by name.
         day: the day of the decision; None for a release of the past, which must state its days.
 
+    Source: docs/adaptivity.md, Theorem 12.
+
     Raises:
         InvalidStep: a cohort is missing or named twice, or the days are none, reversed, over before the
             decision, or in more units of a window than one round may be collected in.

@@ -35,6 +35,8 @@ def restate(
         cause: why.
         charges: the described cost to each budget; empty unless `described` is STATED.
 
+    Source: docs/adaptivity.md, Theorem 10.
+
     Raises:
         InvalidStep: the cause does not suit the round or the description, or costs do not suit the budgets.
     """
@@ -80,7 +82,7 @@ def _before(state: State, round_: Round, cause: Cause) -> Charge:
 
     An incident counts as a second release of its round. If the round was voided, the incident keeps the kind
     of slots that the round claimed, and nothing else: without it a false void would choose the kind after the
-    release (`docs/adaptivity.md`, Lemma 9). The part that the void did not give back stays beside the charge.
+    release (docs/adaptivity.md, Lemma 8). The part that the void did not give back stays beside the charge.
     """
     known = round_.charges.get(state.rules.name)
     if known is None or cause is Cause.INCIDENT:
