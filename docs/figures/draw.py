@@ -56,7 +56,7 @@ def users(axes: Axes, points: int) -> None:
     lines: list[tuple[str, Callable[[int], float]]] = [
         ("any randomizer, closed form", lambda n: closed_form(2.0, n, _DELTA)),
         ("any randomizer, clone", lambda n: epsilon("generic(epsilon0=2)", n, analysis="clone")),
-        ("any randomizer, tight", lambda n: epsilon("generic(epsilon0=2)", n)),
+        ("any randomizer, tight", lambda n: epsilon("generic(epsilon0=2)", n, analysis="tight")),
         ("RAPPOR", lambda n: epsilon("rappor(epsilon0=2)", n)),
         ("16-ary randomized response", lambda n: epsilon("krr(k=16, epsilon0=2)", n)),
     ]
@@ -74,7 +74,7 @@ def local_epsilon(axes: Axes, points: int) -> None:
     lines: list[tuple[str, Callable[[float], float]]] = [
         ("any randomizer, closed form", lambda e: closed_form(e, 1e6, _DELTA)),
         ("any randomizer, clone", lambda e: epsilon(f"generic(epsilon0={e!r})", 10**6, analysis="clone")),
-        ("any randomizer, tight", lambda e: epsilon(f"generic(epsilon0={e!r})", 10**6)),
+        ("any randomizer, tight", lambda e: epsilon(f"generic(epsilon0={e!r})", 10**6, analysis="tight")),
         ("RAPPOR", lambda e: epsilon(f"rappor(epsilon0={e!r})", 10**6)),
         ("16-ary randomized response", lambda e: epsilon(f"krr(k=16, epsilon0={e!r})", 10**6)),
     ]
@@ -87,44 +87,50 @@ def local_epsilon(axes: Axes, points: int) -> None:
     axes.set_yscale("log")
 
 
-def rounds(axes: Axes, points: int) -> None:
-    """Epsilon of many rounds of 16-ary randomized response, 10,000 users."""
-    numbers = [round(float(n)) for n in np.geomspace(1, 10_000, points)]
-    shuffled = ShuffledRound(randomizer=parse_randomizer("krr(k=16, epsilon0=1)"), reports=10_000)
-    accountant = Accountant(precision=_PRECISION)
-    orders = [float(order) for order in np.geomspace(1.2, 2000, 12 if points < 6 else 60)]
-    single = [accountant.renyi_divergence({shuffled: 1}, order=order).upper for order in orders]
+class Composed:
+    """Epsilon of many rounds of 16-ary randomized response, 10,000 users, by three rules.
 
-    def by_renyi(count: int) -> float:
+    Args:
+        orders: number of orders of Renyi divergences.
+    """
+
+    def __init__(self, orders: int) -> None:
+        self._round = ShuffledRound(randomizer=parse_randomizer("krr(k=16, epsilon0=1)"), reports=10_000)
+        self._accountant = Accountant(precision=_PRECISION)
+        each = [float(order) for order in np.geomspace(1.2, 2000, orders)]
+        self._single = [
+            (order, self._accountant.renyi_divergence({self._round: 1}, order=order).upper) for order in each
+        ]
+
+    def by_renyi(self, count: int) -> float:
         """Canonne, Kamath, Steinke (2020), Proposition 12, at the best order."""
         return min(
             count * one + math.log1p(-1 / order) - math.log(_DELTA * order) / (order - 1)
-            for one, order in zip(single, orders, strict=True)
+            for order, one in self._single
         )
 
-    def advanced(count: int) -> float:
+    def advanced(self, count: int) -> float:
         """Kairouz, Oh, Viswanath (2015): half of delta for the rounds, half for composing them."""
-        one = accountant.certify({shuffled: 1}, delta=_DELTA / 2 / count).epsilon_upper
+        one = self._accountant.certify({self._round: 1}, delta=_DELTA / 2 / count).epsilon_upper
         return min(
             count * one, count * one * math.tanh(one / 2) + one * math.sqrt(2 * count * math.log(2 / _DELTA))
         )
 
-    exact = [accountant.certify({shuffled: n}, delta=_DELTA).epsilon_upper for n in numbers]
-    axes.plot(
-        numbers,
-        [advanced(n) for n in numbers],
-        color=REFUSED,
-        linestyle=(0, _OTHER),
-        label="advanced composition",
-    )
-    axes.plot(
-        numbers,
-        [by_renyi(n) for n in numbers],
-        color=_COLORS[2],
-        linestyle=(0, _OTHER),
-        label="Renyi divergences",
-    )
-    axes.plot(numbers, exact, color=SPENT, linewidth=2, label="privacy loss distributions")
+    def exact(self, count: int) -> float:
+        """The composition of the privacy loss distributions."""
+        return self._accountant.certify({self._round: count}, delta=_DELTA).epsilon_upper
+
+
+def rounds(axes: Axes, points: int) -> None:
+    """Epsilon of many rounds, by three rules."""
+    numbers = [round(float(n)) for n in np.geomspace(1, 10_000, points)]
+    composed = Composed(12 if points < 6 else 60)
+    for label, rule, style in (
+        ("advanced composition", composed.advanced, {"color": REFUSED, "linestyle": (0, _OTHER)}),
+        ("Renyi divergences", composed.by_renyi, {"color": _COLORS[2], "linestyle": (0, _OTHER)}),
+        ("privacy loss distributions", composed.exact, {"color": SPENT, "linewidth": 2}),
+    ):
+        axes.plot(numbers, [rule(n) for n in numbers], label=label, **style)
     _finish(axes, "rounds", "epsilon at delta 1e-6", log=True)
 
 
@@ -144,16 +150,16 @@ def sampling(axes: Axes, points: int) -> None:
 def dishonest(axes: Axes, points: int) -> None:
     """Epsilon of one round of 100,000 reports against the share of honest ones."""
     shares = [float(f"{share:.4f}") for share in np.linspace(0.02, 1, points)]
-    for color, (label, written) in zip(
+    for color, (label, written, analysis) in zip(
         _COLORS,
         (
-            ("any randomizer, epsilon0 = 2", "generic(epsilon0=2)"),
-            ("RAPPOR, epsilon0 = 2", "rappor(epsilon0=2)"),
-            ("16-ary randomized response, epsilon0 = 2", "krr(k=16, epsilon0=2)"),
+            ("any randomizer, epsilon0 = 2", "generic(epsilon0=2)", "tight"),
+            ("RAPPOR, epsilon0 = 2", "rappor(epsilon0=2)", None),
+            ("16-ary randomized response, epsilon0 = 2", "krr(k=16, epsilon0=2)", None),
         ),
         strict=False,
     ):
-        values = [epsilon(written, 100_000, honest_fraction=share) for share in shares]
+        values = [epsilon(written, 100_000, honest_fraction=share, analysis=analysis) for share in shares]
         axes.plot(shares, values, color=color, label=label)
     _finish(axes, "share of reports made as told", "epsilon at delta 1e-6", log=False)
 

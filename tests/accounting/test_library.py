@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,12 @@ def test_every_public_name_is_on_the_page() -> None:
 def test_the_example_runs() -> None:
     code = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
     assert len(code) == 1
-    exec(compile(code[0], str(PAGE), "exec"), {})  # noqa: S102 - our own page
+    names: dict[str, Any] = {}
+    exec(compile(code[0], str(PAGE), "exec"), names)  # noqa: S102 - our own page
+    assert "half as large for `weekly`" in PAGE.read_text()
+    charges = names["accountant"].charge(names["weekly"], names["filters"]).gaussian
+    assert charges == tuple(sorted(charges, reverse=True))
+    assert 0.49 < charges[-1] / charges[0] < 0.52
 
 
 @pytest.mark.slow
