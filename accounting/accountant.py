@@ -197,7 +197,7 @@ class Accountant:
     def _remembered(self, shuffled: ShuffledRound) -> _Remembered:
         # `RoundProfile` refuses several reports per user: the loss of such a round is not one pair's.
         if certain_round(shuffled) not in self._losses:
-            self.adopt(shuffled, _privacy_loss(shuffled, self.precision, self._most_effort))
+            self.adopt(shuffled, computed_loss(shuffled, self.precision, self._most_effort))
         self._losses.move_to_end(shuffled)
         return self._losses[shuffled]
 
@@ -606,7 +606,9 @@ def _terms(shuffled: ShuffledRound) -> int:
     return randomizer.terms(str(shuffled.analysis)) if isinstance(randomizer, DecomposedRandomizer) else 1
 
 
-def _privacy_loss(shuffled: ShuffledRound, precision: float, most: float) -> RoundLoss:
+def computed_loss(shuffled: ShuffledRound, precision: float, most: float) -> RoundLoss:
+    """Returns the privacy loss of one round at a precision, with at most this effort; it depends on nothing
+    else."""
     certain = shuffled.certain_reports is not None
     precision = precision if certain else max(precision, _MIXED_PRECISION)
     smoothing = _PROFILE_SMOOTHING * math.sqrt(precision)

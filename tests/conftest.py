@@ -22,7 +22,7 @@ from sqlalchemy.engine import make_url
 
 from shuffle_ledger.ledger.storage.schema import initialise
 
-pytest_plugins = ("pytester", "tests.tiers", "tests.statements")
+pytest_plugins = ("pytester", "tests.losses", "tests.tiers", "tests.statements")
 POSTGRESQL = "SHUFFLE_LEDGER_TEST_POSTGRES_URL"
 BROKER = "SHUFFLE_LEDGER_TEST_BROKER_URL"
 REDIS = "SHUFFLE_LEDGER_TEST_REDIS_URL"
