@@ -190,14 +190,19 @@ class Gains(NamedTuple):
             np.append(values, 0.0), np.append(values, 0.0), np.append(c, max(1.0 - float(c.sum()), 0.0))
         )
 
-    def delta(self, reports: int) -> tuple[float, float]:
-        """Bounds on `E[(G_1 + ... + G_n)_+]/n`: atoms rounded down and up to a thousandth deviation."""
+    def delta_lower(self, reports: int) -> float:
+        """A lower bound on `E[(G_1 + ... + G_n)_+]/n`: atoms rounded down to a thousandth deviation."""
+        step = self._step()
+        return max(self._rounded(reports, step, np.floor(self.lowest / step)) - _ROUNDING, 0.0)
+
+    def delta_upper(self, reports: int) -> float:
+        """An upper bound on the same: atoms rounded up."""
+        step = self._step()
+        return self._rounded(reports, step, np.ceil(self.highest / step)) + _ROUNDING
+
+    def _step(self) -> float:
         mean = float((self.masses * self.lowest).sum())
-        step = math.sqrt(float((self.masses * (self.lowest - mean) ** 2).sum())) / 1000
-        low = self._rounded(reports, step, np.floor(self.lowest / step))
-        return max(low - _ROUNDING, 0.0), self._rounded(
-            reports, step, np.ceil(self.highest / step)
-        ) + _ROUNDING
+        return math.sqrt(float((self.masses * (self.lowest - mean) ** 2).sum())) / 1000
 
     def _rounded(self, reports: int, step: float, index: FloatArray) -> float:
         mean = float((self.masses * index).sum())

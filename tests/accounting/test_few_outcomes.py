@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import tracemalloc
+from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -21,6 +22,8 @@ from tests.accounting.alike import alike
 # Reports of a component, besides the most likely one, that are summed over, and what is beyond them.
 _COUNTED = 9
 _BEYOND = 1e-17
+# Of masses in whole numbers: the smallest that is added up is about 1e-125.
+_BITS = 640
 
 NAMED = [
     "generic(epsilon0={})",
@@ -136,18 +139,23 @@ def test_a_billion_reports_of_a_billion_categories(epsilon0: float) -> None:
 
 def _exact_of_two(one: float, two: float, coin: float, reports: int, excess: float) -> mpmath.mpf:
     """`sum (P - e Q)_+` where all others toss a coin, nearly a fair one, and the differing user's report is 1
-    with either probability, in 40 digits."""
-    with mpmath.workdps(40):
-        p, q, odds, order = mpmath.mpf(one), mpmath.mpf(two), mpmath.mpf(coin), 1 + mpmath.mpf(excess)
-        start, others = reports // 2 - 12 * math.isqrt(reports), reports - 1
+    with either probability, in 40 digits: masses are whole numbers of `2^-_BITS`."""
+    p, q, order = Fraction(one), Fraction(two), 1 + Fraction(excess)
+    odds = Fraction(coin) / (1 - Fraction(coin))
+    gained, lost = p - order * q, (1 - p) - order * (1 - q)
+    unit = math.lcm(gained.denominator, lost.denominator)
+    gain, loss = int(gained * unit), int(lost * unit)
+    start, others = reports // 2 - 12 * math.isqrt(reports), reports - 1
+    with mpmath.workdps(60):
+        tossed = mpmath.mpf(coin)
         logarithm = mpmath.loggamma(others + 1) - mpmath.loggamma(start) - mpmath.loggamma(others - start + 2)
-        logarithm += (start - 1) * mpmath.log(odds) + (others - start + 1) * mpmath.log(1 - odds)
-        fewer, total, odds = mpmath.exp(logarithm), mpmath.mpf(0), odds / (1 - odds)
+        logarithm += (start - 1) * mpmath.log(tossed) + (others - start + 1) * mpmath.log(1 - tossed)
+        fewer, total = int(mpmath.ldexp(mpmath.exp(logarithm), _BITS)), 0
         for ones in range(start, reports - start):
-            mass = fewer * (others - ones + 1) / ones * odds
-            total += max(p * fewer + (1 - p) * mass - order * (q * fewer + (1 - q) * mass), 0)
+            mass = fewer * ((others - ones + 1) * odds.numerator) // (ones * odds.denominator)
+            total += max(gain * fewer + loss * mass, 0)
             fewer = mass
-        return total
+        return mpmath.mpf(total) / unit / mpmath.mpf(2) ** _BITS
 
 
 @pytest.mark.slow

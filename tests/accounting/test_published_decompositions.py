@@ -36,12 +36,11 @@ def _certificate(randomizer: str, **rest: object) -> tuple[ShuffledRound, Certif
 
 def _check(certificate: Certificate, law: Law, *, away: float = 0.01) -> None:
     """At the certified ends the convolutions leave no other answer, and a share away they do not agree."""
-    at_upper = law(math.exp(certificate.epsilon_upper)).delta(_USERS)
-    at_lower = law(math.exp(certificate.epsilon_lower)).delta(_USERS)
-    assert at_upper[0] <= _DELTA
-    assert at_lower[1] >= _DELTA
-    assert law(math.exp(certificate.epsilon_upper * (1 + away))).delta(_USERS)[1] < _DELTA
-    assert law(math.exp(certificate.epsilon_lower * (1 - away))).delta(_USERS)[0] > _DELTA
+    upper, lower = certificate.epsilon_upper, certificate.epsilon_lower
+    assert law(math.exp(upper)).delta_lower(_USERS) <= _DELTA
+    assert law(math.exp(lower)).delta_upper(_USERS) >= _DELTA
+    assert law(math.exp(upper * (1 + away))).delta_upper(_USERS) < _DELTA
+    assert law(math.exp(lower * (1 - away))).delta_lower(_USERS) > _DELTA
     assert certificate.precise
 
 
@@ -149,10 +148,8 @@ def test_figure_4_half_response_half_hashing(epsilon0: float) -> None:
 @pytest.mark.slow
 def test_figure_5_domains_of_five_and_more_are_as_good_as_many() -> None:
     """RAPPOR, epsilon0 = 4: from D = 5 on the curves almost coincide."""
-    by_domain = {
-        domain: _certificate(f"rappor(epsilon0=4, domain={domain})")[1].epsilon_upper
-        for domain in (3, 4, 5, 8, 64)
-    }
+    found = {domain: _certificate(f"rappor(epsilon0=4, domain={domain})")[1] for domain in (3, 4, 5, 8, 64)}
+    by_domain = {domain: one.epsilon_upper for domain, one in found.items()}
     limit = _certificate("rappor(epsilon0=4)")[1]
     values = list(by_domain.values())
     assert all(smaller <= larger * (1 + 1e-3) for smaller, larger in itertools.pairwise(values))
@@ -160,8 +157,7 @@ def test_figure_5_domains_of_five_and_more_are_as_good_as_many() -> None:
     assert by_domain[5] > 0.98 * limit.epsilon_lower
     assert by_domain[3] < by_domain[8]
     for domain in (3, 5):
-        certificate = _certificate(f"rappor(epsilon0=4, domain={domain})")[1]
-        _check(certificate, _of(_rappor(4.0, domain)))
+        _check(found[domain], _of(_rappor(4.0, domain)))
 
 
 @pytest.mark.slow
@@ -190,7 +186,7 @@ def test_figures_2_and_7_joint_composition(epsilon0: float) -> None:
     differing = {1: 1, 2: 5, 3: 21}  # the second input, by the number of digits of 0 that are changed to 1
     _check(certificate, _of(table, 0, differing[3]))
     order = math.exp(certificate.epsilon_upper)
-    below = [_of(table, 0, other)(order).delta(_USERS)[1] for other in differing.values()]
+    below = [_of(table, 0, other)(order).delta_upper(_USERS) for other in differing.values()]
     assert below[0] < below[1] < below[2]
     whole = _certificate(f"krr(k=64, epsilon0={epsilon0!r})")[1]
     generic = _certificate(f"generic(epsilon0={epsilon0!r})")[1]

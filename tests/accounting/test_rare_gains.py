@@ -43,21 +43,24 @@ def _laws(pair: Decomposition, excess: float) -> Laws:
 
 
 def _exact(pair: Decomposition, reports: int, excess: float) -> list[Fraction]:
-    """`E[(S)_+] / n` of outcomes with 0, 1, 2, ... reports of the largest gain."""
+    """`E[(S)_+] / n` of outcomes with 0, 1, 2, ... reports of the largest gain; all is whole numbers of two
+    units, so that no sum of fractions is reduced."""
     a, b, c = ([Fraction(float(mass)) for mass in column] for column in (pair.a, pair.b, pair.c))
     order = 1 + Fraction(excess)
     gains = [*((x - order * y) / mass for x, y, mass in zip(a, b, c, strict=True)), Fraction(0)]
     masses, largest = [*c, 1 - sum(c)], int(np.argmax([float(gain) for gain in gains]))
-    found = [Fraction(0)] * (reports + 1)
+    of_gain, of_mass = (math.lcm(*(one.denominator for one in parts)) for parts in (gains, masses))
+    whole_gains = [int(gain * of_gain) for gain in gains]
+    powers = [[int(mass * of_mass) ** count for count in range(reports + 1)] for mass in masses]
+    found = [0] * (reports + 1)
     for counts in itertools.product(range(reports + 1), repeat=len(c)):
         everyone = [*counts, reports - sum(counts)]
-        gained = sum(count * gain for count, gain in zip(everyone, gains, strict=True))
+        gained = sum(count * gain for count, gain in zip(everyone, whole_gains, strict=True))
         if everyone[-1] >= 0 and gained > 0:
             ways = math.factorial(reports) // math.prod(math.factorial(count) for count in everyone)
-            powers = (mass**count for mass, count in zip(masses, everyone, strict=True))
-            chance = math.prod(powers, start=Fraction(1))
-            found[everyone[largest]] += ways * chance * gained / reports
-    return found
+            chance = math.prod(power[count] for power, count in zip(powers, everyone, strict=True))
+            found[everyone[largest]] += ways * chance * gained
+    return [Fraction(one, of_gain * of_mass**reports * reports) for one in found]
 
 
 @pytest.mark.slow
