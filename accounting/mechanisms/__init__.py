@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
+from typing import Any
 
 import scipy
 
@@ -20,7 +22,6 @@ from shuffle_ledger.accounting.mechanisms.frequency_oracles import (
     LocalHashing,
     Rows,
     Subset,
-    Support,
     UnaryEncoding,
 )
 from shuffle_ledger.accounting.mechanisms.hadamard import HadamardBlocks, HadamardSketch
@@ -64,11 +65,12 @@ from shuffle_ledger.accounting.randomizers import (
     Table,
     UniformityTester,
 )
-from shuffle_ledger.accounting.randomizers.estimation_error import support_probabilities
+from shuffle_ledger.accounting.randomizers.estimation_error import SupportProbabilities, support_probabilities
 from shuffle_ledger.accounting.randomizers.frequency_oracles import FiveComponents
 
 # Kinds that say nothing of the number of their categories, labels or bits.
 _OPEN = (BinomialHistogram, BloomRappor, DistinctElements, UniformityTester)
+_Maker = Callable[[Any, int], Mechanism]
 
 __all__ = ["Estimate", "Mechanism", "mechanism_of"]
 
@@ -90,11 +92,11 @@ def mechanism_of(randomizer: LocalRandomizer, *, categories: int | None = None) 
     """
     known = _full(randomizer, categories)
     labels = categories if isinstance(randomizer, _OPEN) else None
-    mechanism = _of_categories(known) or _of_numbers(known) or _of_protocol(known, labels or 0)
-    if mechanism is None:
+    make = _MAKERS.get(type(known))
+    if make is None:
         expected = "a randomizer that says its probabilities; of joint and parallel, each part by itself"
         raise InvalidParameter("randomizer", getattr(randomizer, "kind", randomizer), expected)
-    return mechanism
+    return make(known, labels or 0)
 
 
 def _full(randomizer: LocalRandomizer, categories: int | None) -> LocalRandomizer:
@@ -120,83 +122,46 @@ def _categories(field: str, number: object) -> int:
     return validation.whole(field, number, 2, MAXIMUM_CATEGORIES)
 
 
-def _of_categories(randomizer: LocalRandomizer) -> Mechanism | None:
-    """Returns the mechanism of a frequency oracle with a known number of categories, or of a table."""
-    found: Mechanism | None = None
-    match randomizer:
-        case Table():
-            found = Rows(randomizer)
-        case HadamardResponse(domain=order) if order is not None:
-            found = HadamardBlocks(order - 1, randomizer.epsilon0, blocks=1, outputs=order)
-        case BlockHadamard(domain=domain) if domain is not None:
-            blocks, outputs = randomizer.shape
-            found = HadamardBlocks(domain, randomizer.epsilon0, blocks=blocks, outputs=outputs)
-        case HadamardCountMeanSketch(domain=width) if width is not None:
-            found = HadamardSketch(width, randomizer.epsilon0)
-        case CountMeanSketch(domain=width):  # given the hash it is basic RAPPOR
-            found = _of_categories(Rappor(epsilon0=randomizer.epsilon0, domain=width))
-    return found or _of_supports(randomizer)
+def _of_supports(mechanism: Callable[..., Mechanism]) -> _Maker:
+    """Returns what makes a mechanism of which every category but the own one is supported alike."""
+    return lambda one, _: mechanism(one, support_probabilities(one))
 
 
-def _of_supports(randomizer: LocalRandomizer) -> Mechanism | None:
-    """Returns the mechanism of an oracle that supports all categories but the own one alike."""
-    known = support_probabilities(randomizer)
-    if known is None:
-        return None
-    support, categories = Support(known.stray, known.gap), known.categories
-    match randomizer:
-        case KaryRandomizedResponse(k=k):
-            return DirectEncoding(k, randomizer.epsilon0, support)
-        case BinaryLocalHash() | LocalHash():
-            return LocalHashing(randomizer, support)
-        case SubsetSelection():
-            return Subset(randomizer, support)
-        case Rappor() | OptimizedUnaryEncoding() if categories is not None:
-            return UnaryEncoding(categories, randomizer.epsilon0, support)
-    return None
+def _bloom_filter(one: BloomRappor, bits: int) -> Mechanism:
+    bit = one.epsilon0 / one.hashes
+    stray = float(scipy.special.expit(-bit / 2)) if one.flip is None else one.flip
+    # The odds of a bit that the value sets are exp(bit) times the odds of another one.
+    more = stray * math.expm1(bit)
+    gap = more * (1 - stray) / (1 + more)
+    return BloomFilter(one, SupportProbabilities(stray, gap, 1 - 2 * stray - gap, bits))
 
 
-def _of_numbers(randomizer: LocalRandomizer) -> Mechanism | None:
-    """Returns the mechanism of numbers with noise, or of a mean."""
-    found: Mechanism | None = None
-    match randomizer:
-        case Laplace(epsilon0=epsilon0):
-            found = LaplaceNoise(1 / epsilon0, low=0.0, high=1.0, bit=True)
-        case BoundedLaplace(epsilon0=epsilon0):
-            found = LaplaceNoise(1 / epsilon0, low=0.0, high=1.0)
-        case CentralLaplace(scale=scale):
-            found = LaplaceNoise(scale, low=-math.inf, high=math.inf)
-        case Gaussian(sigma=sigma):
-            found = GaussianNoise(sigma)
-        case LocalGaussian(sigma=sigma, sensitivity=length):
-            found = GaussianNoise(sigma, low=0.0, high=length)
-        case DiscreteGaussian(sigma=sigma):
-            found = DiscreteGaussianNoise(sigma)
-        case Duchi(epsilon0=epsilon0):
-            found = OneBit(epsilon0)
-        case Piecewise(epsilon0=epsilon0):
-            found = PiecewiseNumber(epsilon0)
-    return found
-
-
-def _of_protocol(randomizer: LocalRandomizer, labels: int) -> Mechanism | None:
-    """Returns the mechanism of a protocol with common noise, or of a Bloom filter; `labels` is its
-    number of labels or bits."""
-    found: Mechanism | None = None
-    match randomizer:
-        case BloomRappor(hashes=hashes):
-            bit = randomizer.epsilon0 / hashes
-            stray = scipy.special.expit(-bit / 2) if randomizer.flip is None else randomizer.flip
-            # The odds of a bit that the value sets are exp(bit) times the odds of another one.
-            more = float(stray) * math.expm1(bit)
-            support = Support(float(stray), more * (1 - float(stray)) / (1 + more))
-            found = BloomFilter(labels, randomizer.epsilon0, support, hashes)
-        case BinomialHistogram():
-            found = HistogramMessages(randomizer, labels)
-        case BinomialSum():
-            found = BinomialBits(randomizer)
-        case UniformityTester():
-            found = LabelledBits(randomizer, labels)
-        case DistinctElements():
-            found = DistinctBits(randomizer, labels)
-    return found
+# What makes the mechanism of a randomizer of each kind, whose number of categories is known; the second
+# argument is the number of labels or bits of the kinds of `_OPEN`.
+_MAKERS: dict[type[LocalRandomizer], _Maker] = {
+    Table: lambda one, _: Rows(one),
+    HadamardResponse: lambda one, _: HadamardBlocks(one.domain - 1, one.epsilon0, shape=(1, one.domain)),
+    BlockHadamard: lambda one, _: HadamardBlocks(one.domain, one.epsilon0, shape=one.shape),
+    HadamardCountMeanSketch: lambda one, _: HadamardSketch(one.domain, one.epsilon0),
+    # Given the hash it is basic RAPPOR.
+    CountMeanSketch: lambda one, _: mechanism_of(Rappor(epsilon0=one.epsilon0, domain=one.domain)),
+    KaryRandomizedResponse: _of_supports(DirectEncoding),
+    BinaryLocalHash: _of_supports(LocalHashing),
+    LocalHash: _of_supports(LocalHashing),
+    SubsetSelection: _of_supports(Subset),
+    Rappor: _of_supports(UnaryEncoding),
+    OptimizedUnaryEncoding: _of_supports(UnaryEncoding),
+    BloomRappor: _bloom_filter,
+    Laplace: lambda one, _: LaplaceNoise(1 / one.epsilon0, low=0.0, high=1.0, bit=True),
+    BoundedLaplace: lambda one, _: LaplaceNoise(1 / one.epsilon0, low=0.0, high=1.0),
+    CentralLaplace: lambda one, _: LaplaceNoise(one.scale, low=-math.inf, high=math.inf),
+    Gaussian: lambda one, _: GaussianNoise(one.sigma),
+    LocalGaussian: lambda one, _: GaussianNoise(one.sigma, low=0.0, high=one.sensitivity),
+    DiscreteGaussian: lambda one, _: DiscreteGaussianNoise(one.sigma),
+    Duchi: lambda one, _: OneBit(one.epsilon0),
+    Piecewise: lambda one, _: PiecewiseNumber(one.epsilon0),
+    BinomialSum: lambda one, _: BinomialBits(one),
+    BinomialHistogram: HistogramMessages,
+    UniformityTester: LabelledBits,
+    DistinctElements: DistinctBits,
+}

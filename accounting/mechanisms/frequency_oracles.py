@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import NamedTuple
 
 import numpy as np
 from numpy.random import Generator
@@ -18,19 +17,15 @@ from shuffle_ledger.accounting.mechanisms.base import (
     with_probability,
 )
 from shuffle_ledger.accounting.numeric.arrays import BoolArray, FloatArray, IndexArray
-from shuffle_ledger.accounting.randomizers import BinaryLocalHash, LocalHash, SubsetSelection, Table
-
-
-class Support(NamedTuple):
-    """How likely a report supports a category.
-
-    Attributes:
-        stray: probability for a category that is not the user's.
-        gap: by how much the probability for the user's own category is larger.
-    """
-
-    stray: float
-    gap: float
+from shuffle_ledger.accounting.randomizers import (
+    BinaryLocalHash,
+    BloomRappor,
+    LocalHash,
+    LocalRandomizer,
+    SubsetSelection,
+    Table,
+)
+from shuffle_ledger.accounting.randomizers.estimation_error import SupportProbabilities
 
 
 class FrequencyOracle(MeanOfContributions):
@@ -57,13 +52,13 @@ class FrequencyOracle(MeanOfContributions):
 class SupportOracle(FrequencyOracle):
     """An oracle with one probability of support for the own category, and one for every other one."""
 
-    def __init__(self, categories: int, epsilon0: float, support: Support) -> None:
-        super().__init__(categories, epsilon0)
+    def __init__(self, randomizer: LocalRandomizer, support: SupportProbabilities) -> None:
+        super().__init__(int(support.categories or 0), randomizer.epsilon0)
         self._support = support
 
     def _moments(self, reports: Reports) -> tuple[FloatArray, FloatArray]:
         share = self._supporting(reports) / len(reports)
-        stray, gap = self._support
+        stray, gap = self._support.stray, self._support.gap
         return (share - stray) / gap, share * (1 - share) / gap**2
 
     def _supporting(self, reports: Reports) -> IndexArray:
@@ -71,8 +66,8 @@ class SupportOracle(FrequencyOracle):
         return np.asarray(self.supports(reports).sum(axis=0), dtype=np.int64)
 
     def _variance(self, values: Reports) -> FloatArray:
-        stray, gap = self._support
-        own, other = ((p * (1 - p)) / gap**2 for p in (stray + gap, stray))
+        known = self._support
+        own, other = ((p * (1 - p)) / known.gap**2 for p in (known.kept, known.stray))
         return other + self._frequencies(values) * (own - other)
 
 
@@ -105,13 +100,13 @@ class UnaryEncoding(SupportOracle):
     """One bit for each category, the user's own set and every bit randomized: basic RAPPOR and OUE. Given the
     hash it is Apple's count mean sketch, where a category is a place in the sketch."""
 
-    def __init__(self, categories: int, epsilon0: float, support: Support) -> None:
-        super().__init__(categories, epsilon0, support)
-        self.report_shape = (categories,)
+    def __init__(self, randomizer: LocalRandomizer, support: SupportProbabilities) -> None:
+        super().__init__(randomizer, support)
+        self.report_shape = (self.categories,)
 
     def _encoded(self, values: Reports, generator: Generator) -> Reports:
         bits = with_probability(self._support.stray, (values.size, self.categories), generator)
-        kept = with_probability(sum(self._support), values.shape, generator)
+        kept = with_probability(self._support.kept, values.shape, generator)
         bits[np.arange(values.size), values] = kept
         return bits.astype(np.int64)
 
@@ -127,10 +122,10 @@ class BloomFilter(UnaryEncoding):
     """RAPPOR on a Bloom filter: a value is the array of bits that its hash functions set, at most `hashes` of
     them. The estimates are the shares of users whose bit is set."""
 
-    def __init__(self, bits: int, epsilon0: float, support: Support, hashes: int) -> None:
-        super().__init__(bits, epsilon0, support)
-        self.value_shape = (bits,)
-        self._hashes = hashes
+    def __init__(self, randomizer: BloomRappor, support: SupportProbabilities) -> None:
+        super().__init__(randomizer, support)
+        self.value_shape = self.report_shape
+        self._hashes = randomizer.hashes
 
     def _checked(self, values: Reports) -> Reports:
         bits = whole_within("values", values, 0, 1)
@@ -138,7 +133,7 @@ class BloomFilter(UnaryEncoding):
         return bits
 
     def _encoded(self, values: Reports, generator: Generator) -> Reports:
-        stray, gap = self._support
+        stray, gap = self._support.stray, self._support.gap
         return (generator.random(values.shape) < stray + gap * values).astype(np.int64)
 
     def _frequencies(self, values: Reports) -> FloatArray:
@@ -152,8 +147,8 @@ class LocalHashing(SupportOracle):
     value.
     """
 
-    def __init__(self, randomizer: BinaryLocalHash | LocalHash, support: Support) -> None:
-        super().__init__(int(randomizer.domain or 0), randomizer.epsilon0, support)
+    def __init__(self, randomizer: BinaryLocalHash | LocalHash, support: SupportProbabilities) -> None:
+        super().__init__(randomizer, support)
         self._hashes_to = randomizer.hashes_to if isinstance(randomizer, LocalHash) else 2
         self.report_shape = (self.categories + 1,)
 
@@ -175,9 +170,9 @@ class LocalHashing(SupportOracle):
 class Subset(SupportOracle):
     """Subset selection: a report is the ascending list of the categories of a subset."""
 
-    def __init__(self, randomizer: SubsetSelection, support: Support) -> None:
-        categories, self._size = randomizer.counts
-        super().__init__(categories, randomizer.epsilon0, support)
+    def __init__(self, randomizer: SubsetSelection, support: SupportProbabilities) -> None:
+        super().__init__(randomizer, support)
+        self._size = randomizer.counts[1]
         self.report_shape = (self._size,)
 
     @property
@@ -187,7 +182,7 @@ class Subset(SupportOracle):
     def _encoded(self, values: Reports, generator: Generator) -> Reports:
         keys = generator.random((values.size, self.categories))
         # The subset has the least keys: the own category's is below or above all others.
-        with_own = with_probability(sum(self._support), values.shape, generator)
+        with_own = with_probability(self._support.kept, values.shape, generator)
         keys[np.arange(values.size), values] = np.where(with_own, -1.0, 2.0)
         chosen = np.argpartition(keys, self._size - 1, axis=1)[:, : self._size]
         return np.sort(chosen, axis=1)

@@ -25,8 +25,9 @@ class HadamardBlocks(FrequencyOracle):
     and -C to those of the other ones of its block.
     """
 
-    def __init__(self, categories: int, epsilon0: float, *, blocks: int, outputs: int) -> None:
+    def __init__(self, categories: int, epsilon0: float, *, shape: tuple[int, int]) -> None:
         super().__init__(categories, epsilon0)
+        blocks, outputs = shape
         if blocks * outputs > _MAXIMUM_OUTPUTS:
             expected = f"at most {_MAXIMUM_OUTPUTS} outputs of all blocks"
             raise InvalidParameter("randomizer", f"{blocks * outputs} outputs", expected)

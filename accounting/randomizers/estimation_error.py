@@ -42,6 +42,11 @@ class SupportProbabilities(NamedTuple):
     neither: float
     categories: int | None
 
+    @property
+    def kept(self) -> float:
+        """Returns the probability that a report supports the user's category."""
+        return self.stray + self.gap
+
 
 @dataclass(frozen=True, kw_only=True)
 class FrequencyError:
