@@ -82,6 +82,16 @@ class Decomposition:
         if np.any(np.abs(self.difference - (self.a - self.b)) > _SUM_TOLERANCE):
             raise InvalidParameter("difference", self.difference.tolist(), "the differences a - b")
 
+    @classmethod
+    def exchanged(
+        cls, a: Sequence[float] | FloatArray, c: Sequence[float] | FloatArray, *, gap: float, rest: float
+    ) -> Decomposition:
+        """Returns the masses of two inputs that exchange the first two components, which differ by `gap`
+        under either, and have all others in common."""
+        first = np.asarray(a)
+        difference = np.concatenate([[gap, -gap], np.zeros(first.size - 2)])
+        return cls(first, np.concatenate([first[1::-1], first[2:]]), np.asarray(c), difference, rest=rest)
+
     @property
     def leftover(self) -> float:
         """Returns the probability that another user's report hides nothing, in [0, 1]."""

@@ -207,9 +207,9 @@ class DecomposedRandomizer(LocalRandomizer):
         randomizer."""
         return 1
 
-    @abstractmethod
     def analysis(self, name: str) -> Analysis:
-        """Returns the bound called `name`, one of `analyses`."""
+        """Returns the bound called `name`, one of `analyses`; here that by components, joined once."""
+        return Analysis(self.components().unequal, 1.0, self.epsilon0, ROOM, 2 * JOINED)
 
     @abstractmethod
     def components(self) -> Components:
@@ -258,6 +258,23 @@ class DecomposedRandomizer(LocalRandomizer):
         if analysis != EXACT or law is None:
             return blanket
         return BitProfile(law, blanket=blanket, room=ROOM)
+
+
+class OnePair(DecomposedRandomizer):
+    """A randomizer whose pairs of different inputs are all equivalent, or one of them the worst, with few
+    components whose masses are known up to their last digits."""
+
+    @abstractmethod
+    def _pair(self) -> Decomposition:
+        """Returns the masses of the worst pair of inputs."""
+
+    def analysis(self, name: str) -> Analysis:
+        """See `DecomposedRandomizer.analysis`; every name is that of the blanket."""
+        return Analysis((Bracket.exact(self._pair()),), 1.0, self.epsilon0)
+
+    def components(self) -> Components:
+        """See `DecomposedRandomizer.components`."""
+        return Components((Bracket.exact(self._pair()),), ())
 
 
 @functools.lru_cache(maxsize=_BOUNDS_KEPT)

@@ -20,12 +20,10 @@ from shuffle_ledger.accounting.amplification.binary_reports.law import BitLaw
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
 from shuffle_ledger.accounting.randomizers.base import (
-    JOINED,
-    ROOM,
-    Analysis,
     Bracket,
     Components,
     DecomposedRandomizer,
+    OnePair,
 )
 from shuffle_ledger.accounting.randomizers.laplace import Laplace
 
@@ -100,10 +98,6 @@ class BoundedLaplace(DecomposedRandomizer):
 
     kind = "bounded_laplace"
 
-    def analysis(self, name: str) -> Analysis:
-        """See `LocalRandomizer.analysis`."""
-        return Analysis(self.components().unequal, 1.0, self.epsilon0, ROOM, 2 * JOINED)
-
     def components(self) -> Components:
         """See `DecomposedRandomizer.components`: on a grid that is as fine as one round needs."""
         return self._on_grid(_CELLS)
@@ -143,25 +137,18 @@ class BoundedLaplace(DecomposedRandomizer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _DisjointSupports(DecomposedRandomizer):
+class _DisjointSupports(OnePair):
     """A value in `[-1, 1]` that makes some outputs `e` times as likely, of which the ends share none."""
 
     @abstractmethod
     def _masses(self) -> tuple[float, float]:
         """What others hide of the outputs of one end, and of those of neither."""
 
-    def analysis(self, name: str) -> Analysis:
-        """See `LocalRandomizer.analysis`."""
+    def _pair(self) -> Decomposition:
         p, rest = self._masses()
         rise = math.expm1(self.epsilon0)
-        a = np.array([(1 + rise) * p, p, rest])
-        difference = np.array([rise * p, -rise * p, 0.0])
-        masses = Decomposition(a, a[[1, 0, 2]], np.array([p, p, rest]), difference, rest=rise * p)
-        return Analysis((Bracket.exact(masses),), 1.0, self.epsilon0)
-
-    def components(self) -> Components:
-        """See `DecomposedRandomizer.components`."""
-        return Components(self.analysis("blanket").brackets, ())
+        a = [(1 + rise) * p, p, rest]
+        return Decomposition.exchanged(a, [p, p, rest], gap=rise * p, rest=rise * p)
 
     def witnesses(self) -> tuple[Decomposition, ...]:
         """See `LocalRandomizer.witnesses`: the ends, of which all others hold the second."""

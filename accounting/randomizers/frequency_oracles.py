@@ -14,13 +14,13 @@ from shuffle_ledger.accounting.amplification import witnesses
 from shuffle_ledger.accounting.amplification.binary_reports.law import BitLaw
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.errors import InvalidParameter
-from shuffle_ledger.accounting.randomizers.base import Analysis, Bracket, Components, DecomposedRandomizer
+from shuffle_ledger.accounting.randomizers.base import Analysis, Bracket, OnePair
 
 _MAXIMUM_CATEGORIES = 10**12  # of one randomizer
 
 
 @dataclass(frozen=True, kw_only=True)
-class KaryRandomizedResponse(DecomposedRandomizer):
+class KaryRandomizedResponse(OnePair):
     """k-ary randomized response: the true value with probability `e / (e + k - 1)`, any other with `1 / (e +
     k - 1)`.
 
@@ -51,22 +51,20 @@ class KaryRandomizedResponse(DecomposedRandomizer):
 
     def analysis(self, name: str) -> Analysis:
         """See `LocalRandomizer.analysis`."""
+        if name != "strong-adversary":
+            return super().analysis(name)
+        p = 1 / (math.exp(self.epsilon0) + self.k - 1)
+        shown = math.expm1(self.epsilon0) * p  # probability of the true value by the coin, 1 - gamma
+        left = (math.expm1(self.epsilon0) + (self.k - 2)) * p
+        ends = np.array([1.0, 0.0])
+        masses = Decomposition(ends, ends[::-1], np.full(2, p), rest=left)
+        return Analysis((Bracket.exact(masses),), shown, math.inf)
+
+    def _pair(self) -> Decomposition:
         e = math.exp(self.epsilon0)
         p = 1 / (e + self.k - 1)
-        if name == "strong-adversary":
-            shown = math.expm1(self.epsilon0) * p  # probability of the true value by the coin, 1 - gamma
-            ends = np.array([1.0, 0.0])
-            left = (math.expm1(self.epsilon0) + (self.k - 2)) * p
-            masses = Decomposition(ends, ends[::-1], np.full(2, p), rest=left)
-            return Analysis((Bracket.exact(masses),), shown, math.inf)
         others, gap = (self.k - 2) * p, math.expm1(self.epsilon0) * p
-        a, c = np.array([e * p, p, others]), np.array([p, p, others])
-        masses = Decomposition(a, a[[1, 0, 2]], c, np.array([gap, -gap, 0.0]), rest=gap)
-        return Analysis((Bracket.exact(masses),), 1.0, self.epsilon0)
-
-    def components(self) -> Components:
-        """See `DecomposedRandomizer.components`."""
-        return Components(self.analysis("blanket").brackets, ())
+        return Decomposition.exchanged([e * p, p, others], [p, p, others], gap=gap, rest=gap)
 
     def witnesses(self) -> tuple[Decomposition, ...]:
         """See `LocalRandomizer.witnesses`."""
@@ -74,7 +72,7 @@ class KaryRandomizedResponse(DecomposedRandomizer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FiveComponents(DecomposedRandomizer):
+class FiveComponents(OnePair):
     """Frequency oracles whose outputs fall into the components `e/1`, `1/e`, `e/e`, `1/1` and a leftover.
 
     `domain` is the number of categories; None is the limit of many categories, which dominates every finite
@@ -96,18 +94,11 @@ class FiveComponents(DecomposedRandomizer):
         """Returns `(p, q, r)`: the guaranteed mass of each component with ratio `e/1` or `1/e`, with `e/e`,
         with `1/1`."""
 
-    def analysis(self, name: str) -> Analysis:
-        """See `LocalRandomizer.analysis`."""
-        e = math.exp(self.epsilon0)
+    def _pair(self) -> Decomposition:
+        e, rise = math.exp(self.epsilon0), math.expm1(self.epsilon0)
         p, q, r = self._masses()
-        rise, a, c = math.expm1(self.epsilon0), np.array([e * p, p, e * q, r]), np.array([p, p, q, r])
-        difference = np.array([rise * p, -rise * p, 0.0, 0.0])
-        masses = Decomposition(a, a[[1, 0, 2, 3]], c, difference, rest=rise * (p + q))
-        return Analysis((Bracket.exact(masses),), 1.0, self.epsilon0)
-
-    def components(self) -> Components:
-        """See `DecomposedRandomizer.components`."""
-        return Components(self.analysis("blanket").brackets, ())
+        a, c = [e * p, p, e * q, r], [p, p, q, r]
+        return Decomposition.exchanged(a, c, gap=rise * p, rest=rise * (p + q))
 
 
 def vanishing(base: float, domain: int | None, exponent_shift: int) -> float:

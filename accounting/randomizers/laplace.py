@@ -15,9 +15,6 @@ from shuffle_ledger.accounting.randomizers.base import (
     BINARY_RESPONSE,
     BLANKET,
     EXACT,
-    JOINED,
-    ROOM,
-    Analysis,
     Bracket,
     Components,
     DecomposedRandomizer,
@@ -75,10 +72,6 @@ class Laplace(DecomposedRandomizer):
         response = KaryRandomizedResponse(k=2, epsilon0=self.epsilon0)
         bits = response.profile(EXACT, participation=1.0, smoothing=smoothing, outcomes=outcomes)
         return ThinnedProfile(share=self.bit_share, bits=bits, blanket=blanket)
-
-    def analysis(self, name: str) -> Analysis:
-        """See `LocalRandomizer.analysis`."""
-        return Analysis(self.components().unequal, 1.0, self.epsilon0, ROOM, 2 * JOINED)
 
     def components(self) -> Components:
         """See `DecomposedRandomizer.components`: on a grid that is as fine as one round needs."""

@@ -231,7 +231,7 @@ def _response(outputs: tuple[object, ...], epsilon0: float, size: int, uniform: 
     share = size / (e + size - 1)
     a = share * uniform * np.array([e, 1.0, 1.0])
     gap = share / size * math.expm1(epsilon0)
-    masses = Decomposition(a, a[[1, 0, 2]], uniform, np.array([gap, -gap, 0.0]), rest=0.0)
+    masses = Decomposition.exchanged(a, uniform, gap=gap, rest=0.0)
     return CommonLaw(outputs, share * (1 - _SHARE_ROOM), masses)
 
 
@@ -243,7 +243,7 @@ def _supported(outputs: tuple[object, ...], epsilon0: float, g: int) -> CommonLa
     uniform = np.array([alone, alone, 1 / g**2, ((g - 1) / g) ** 2])
     a = share * uniform * np.array([e, 1.0, e, 1.0])
     gap = share * alone * math.expm1(epsilon0)
-    masses = Decomposition(a, a[[1, 0, 2, 3]], uniform, np.array([gap, -gap, 0.0, 0.0]), rest=0.0)
+    masses = Decomposition.exchanged(a, uniform, gap=gap, rest=0.0)
     return CommonLaw(outputs, share * (1 - _SHARE_ROOM), masses)
 
 

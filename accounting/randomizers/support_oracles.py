@@ -13,9 +13,6 @@ from shuffle_ledger.accounting.amplification import witnesses
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.randomizers.base import (
-    JOINED,
-    ROOM,
-    Analysis,
     Bracket,
     Components,
     DecomposedRandomizer,
@@ -269,10 +266,6 @@ class BloomRappor(DecomposedRandomizer):
             if not _MINIMUM_FLIP <= flip <= 1 - _MINIMUM_FLIP:
                 raise InvalidParameter("flip", self.flip, "a probability from 1e-9 to 1 - 1e-9")
             object.__setattr__(self, "flip", flip)
-
-    def analysis(self, name: str) -> Analysis:
-        """See `LocalRandomizer.analysis`."""
-        return Analysis(self.components().unequal, 1.0, self.epsilon0, ROOM, 2 * JOINED)
 
     def components(self) -> Components:
         """See `DecomposedRandomizer.components`: by how many bits of either value are reported as 1."""

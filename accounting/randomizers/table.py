@@ -27,7 +27,6 @@ from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers.base import (
     JOINED,
     ROOM,
-    Analysis,
     Bracket,
     Components,
     DecomposedRandomizer,
@@ -86,10 +85,6 @@ class Table(DecomposedRandomizer):
         if (terms := inputs * (inputs - 1) * outputs) > _MAXIMUM_TERMS:
             expected = f"at most {_MAXIMUM_TERMS} probabilities in all pairs of inputs together"
             raise InvalidParameter("rows", f"{terms} in {inputs} rows of {outputs}", expected)
-
-    def analysis(self, name: str) -> Analysis:
-        """See `LocalRandomizer.analysis`."""
-        return Analysis(self.components().unequal, 1.0, self.epsilon0, ROOM, 2 * JOINED)
 
     def components(self) -> Components:
         """See `DecomposedRandomizer.components`."""
