@@ -41,9 +41,12 @@ def real(field: str, value: object, expected: str) -> float:
     raise InvalidParameter(field, value, expected)
 
 
-def between(field: str, value: object, least: float, most: float) -> float:
-    """Returns `value` as a float from `least` to `most`, both included."""
-    expected = f"a number from {exact_text(least)} to {exact_text(most)}"
+def between(
+    field: str, value: object, least: float, most: float, *, of: str = "a number", more: str = ""
+) -> float:
+    """Returns `value` as a float from `least` to `most`, both included; an error calls it `of`, and ends with
+    `more`."""
+    expected = f"{of} from {exact_text(least)} to {exact_text(most)}{more}"
     number = real(field, value, expected)
     if not least <= number <= most:
         raise InvalidParameter(field, value, expected)
@@ -76,20 +79,12 @@ def sums_to_one(values: Sequence[float], tolerance: float) -> bool:
 
 def local_epsilon(value: object) -> float:
     """Returns `value` as a local privacy parameter, in nats."""
-    expected = f"a number from {exact_text(MINIMUM_EPSILON0)} to {exact_text(MAXIMUM_EPSILON0)}"
-    number = real("epsilon0", value, expected)
-    if MINIMUM_EPSILON0 <= number <= MAXIMUM_EPSILON0:
-        return number
-    raise InvalidParameter("epsilon0", value, expected)
+    return between("epsilon0", value, MINIMUM_EPSILON0, MAXIMUM_EPSILON0)
 
 
 def answered_epsilon(value: object) -> float:
     """Returns `value` as an epsilon at which delta can be asked for."""
-    expected = f"a number from 0 to {exact_text(MAXIMUM_EPSILON)}"
-    number = real("epsilon", value, expected)
-    if 0 <= number <= MAXIMUM_EPSILON:
-        return number + 0.0  # turns -0 into 0
-    raise InvalidParameter("epsilon", value, expected)
+    return between("epsilon", value, 0.0, MAXIMUM_EPSILON) + 0.0  # turns -0 into 0
 
 
 def share(field: str, value: object, *, zero: bool = False) -> float:

@@ -84,10 +84,7 @@ def to_dp_accounting(
         InvalidParameter: the spacing is out of range.
         AccountingError: dp-accounting is not installed.
     """
-    expected = f"a number from {exact_text(_LEAST_SPACING)} to {exact_text(_MOST_SPACING)}"
-    spacing = validation.real("discretization", discretization, expected)
-    if not _LEAST_SPACING <= spacing <= _MOST_SPACING:
-        raise InvalidParameter("discretization", discretization, expected)
+    spacing = validation.between("discretization", discretization, _LEAST_SPACING, _MOST_SPACING)
     try:
         from dp_accounting.pld import privacy_loss_distribution  # noqa: PLC0415 - needed here only
     except ImportError as error:

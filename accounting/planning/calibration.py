@@ -371,11 +371,7 @@ def _number_of(rounds: object, policy: str) -> int:
 
 
 def _target(epsilon: object) -> float:
-    expected = f"a number from {exact_text(_LEAST_TARGET)} to {exact_text(validation.MAXIMUM_EPSILON)}"
-    number = validation.real("epsilon", epsilon, expected)
-    if _LEAST_TARGET <= number <= validation.MAXIMUM_EPSILON:
-        return number
-    raise InvalidParameter("epsilon", epsilon, expected)
+    return validation.between("epsilon", epsilon, _LEAST_TARGET, validation.MAXIMUM_EPSILON)
 
 
 def _crossing(excess: Callable[[float], float], least: float) -> float:

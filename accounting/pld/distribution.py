@@ -18,7 +18,6 @@ import numpy as np
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray, IndexArray
-from shuffle_ledger.accounting.printed_numbers import exact_text
 
 Side = Literal["upper", "lower"]
 
@@ -184,10 +183,7 @@ class PrivacyLossDistribution:
         Raises:
             InvalidParameter: the order is out of range.
         """
-        expected = f"a number from {exact_text(_MINIMUM_ORDER)} to {exact_text(_MAXIMUM_ORDER)}"
-        order = validation.real("order", order, expected)
-        if not _MINIMUM_ORDER <= order <= _MAXIMUM_ORDER:
-            raise InvalidParameter("order", order, expected)
+        order = validation.between("order", order, _MINIMUM_ORDER, _MAXIMUM_ORDER)
         with np.errstate(divide="ignore"):
             losses, log_q = self.losses, np.log(self.q)
         infinity = 0.0 if finite else self.infinity

@@ -8,9 +8,7 @@ from typing import ClassVar
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.amplification.noise_pairs import shifted_discrete_gaussian
 from shuffle_ledger.accounting.amplification.profiles import MechanismProfile, PairProfile
-from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF
-from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers.base import LocalRandomizer
 from shuffle_ledger.accounting.randomizers.declared import MAXIMUM_MU, MINIMUM_MU
 from shuffle_ledger.accounting.randomizers.whole_release import (
@@ -134,10 +132,8 @@ class DiscreteGaussian(_CentralMechanism):
             self, "sensitivity", validation.whole("sensitivity", self.sensitivity, 1, most // self._times)
         )
         low = self.shift / MAXIMUM_MU
-        expected = f"a number from {exact_text(low)} to {exact_text(_MAXIMUM_SIGMA)}"
-        sigma = validation.real("sigma", self.sigma, f"{expected}; for larger ones declared(rho=...)")
-        if not low <= sigma <= _MAXIMUM_SIGMA:
-            raise InvalidParameter("sigma", self.sigma, f"{expected}; for larger ones declared(rho=...)")
+        more = "; for larger ones declared(rho=...)"
+        sigma = validation.between("sigma", self.sigma, low, _MAXIMUM_SIGMA, more=more)
         object.__setattr__(self, "sigma", sigma)
 
     @property

@@ -302,9 +302,7 @@ def gaussian_distance(sigma: object, width: object, *, named: str = "width") -> 
     distance = validation.between(named, width, _LEAST, _LARGEST)
     low, high = validation.quotients(distance, _MINIMUM_MU, _MAXIMUM_MU)
     low, high = max(low, _LEAST), min(high, _LARGEST)
-    if not low <= deviation <= high:
-        expected = f"a number from {exact_text(low)} to {exact_text(high)} for this {named}"
-        raise InvalidParameter("sigma", sigma, expected)
+    validation.between("sigma", sigma, low, high, more=f" for this {named}")
     return distance / deviation * (1 + 1e-15)
 
 

@@ -41,7 +41,7 @@ def memoized_epsilon(
     Raises:
         InvalidParameter: a value is out of range.
     """
-    f, p, q = (_share(name, value) for name, value in (("f", f), ("p", p), ("q", q)))
+    f, p, q = (validation.between(name, value, 0.0, 1.0) for name, value in (("f", f), ("p", p), ("q", q)))
     if p >= q:
         raise InvalidParameter("p", p, f"a number below q, which is {q}")
     hashes = validation.whole("hashes", hashes, 1, _MAXIMUM_HASHES)
@@ -67,11 +67,3 @@ def _hidden(f: float, count: float, log_ratio: float) -> float:
     if below == 0:
         return total if total < math.inf and f == 0 else math.inf
     return total if f == 0 else math.log1p((1 - f) * -math.expm1(-total) / below)
-
-
-def _share(name: str, value: object) -> float:
-    expected = "a number from 0 to 1"
-    number = validation.real(name, value, expected)
-    if not 0 <= number <= 1:
-        raise InvalidParameter(name, value, expected)
-    return number

@@ -172,10 +172,7 @@ class UniformityTester(_NoiseProtocol):
     noise: float
 
     def __post_init__(self) -> None:
-        expected = f"a number from {exact_text(_MINIMUM_NOISE)} to {exact_text(_MAXIMUM_NOISE)}"
-        noise = validation.real("noise", self.noise, expected)
-        if not _MINIMUM_NOISE <= noise <= _MAXIMUM_NOISE:
-            raise InvalidParameter("noise", self.noise, expected)
+        noise = validation.between("noise", self.noise, _MINIMUM_NOISE, _MAXIMUM_NOISE)
         object.__setattr__(self, "noise", noise)
 
     def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:
@@ -215,14 +212,10 @@ class DistinctElements(_NoiseProtocol):
     security: float = 128.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "p", validation.probability("p", self.p))
-        if not _MINIMUM_BIAS <= self.p <= 0.5:
-            expected = f"a probability from {exact_text(_MINIMUM_BIAS)} to 0.5"
-            raise InvalidParameter("p", self.p, expected)
-        expected = f"a number of bits from 1 to {exact_text(_MAXIMUM_SECURITY)}"
-        security = validation.real("security", self.security, expected)
-        if not 1 <= security <= _MAXIMUM_SECURITY:
-            raise InvalidParameter("security", self.security, expected)
+        p = validation.probability("p", self.p)
+        object.__setattr__(self, "p", validation.between("p", p, _MINIMUM_BIAS, 0.5, of="a probability"))
+        bits = "a number of bits"
+        security = validation.between("security", self.security, 1.0, _MAXIMUM_SECURITY, of=bits)
         object.__setattr__(self, "security", security)
         local = math.log1p(-self.p) - math.log(self.p)
         object.__setattr__(self, "epsilon0", local * (1 + 8 * UNIT_ROUND_OFF))
