@@ -53,6 +53,15 @@ def between(
     return number
 
 
+def not_negative(field: str, value: object) -> float:
+    """Returns `value` as a finite float from 0 on."""
+    expected = "a finite number, not negative"
+    number = real(field, value, expected)
+    if number < 0:
+        raise InvalidParameter(field, value, expected)
+    return number
+
+
 def quotients(distance: float, least: float, most: float) -> tuple[float, float]:
     """Returns the least and the largest float by which a distance may be divided so that the quotient is from
     `least` to `most`, both included.

@@ -20,6 +20,7 @@ import scipy
 from shuffle_ledger.accounting.filters.filter_set import FilterCharge, FilterSet
 from shuffle_ledger.accounting.filters.gaussian_and_renyi import GaussianFilter, RenyiFilter
 from shuffle_ledger.accounting.numeric.arrays import TINY, UNIT_ROUND_OFF, FloatArray, IndexArray
+from shuffle_ledger.accounting.numeric.rounding import float_below
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
 from shuffle_ledger.accounting.pld.gaussian import (
     gaussian_divergence,
@@ -152,7 +153,7 @@ def is_covered(
     if certain_loss < 0 or paid < Fraction(slack):
         return False
     # The filters do not pay for the mass at infinity that the account pays for.
-    pair = pair.unless_revealed(min(_float_below(certain_loss), pair.infinity))
+    pair = pair.unless_revealed(min(float_below(certain_loss), pair.infinity))
     condition = _GaussianCondition.of(pair, filters.gaussian)
     return condition.covers(charge.gaussian, finer) and all(
         _is_enough(cost, one, partial(_covering_test, pair, one))
@@ -164,13 +165,8 @@ def _is_enough(cost: Fraction, rules: GaussianFilter | RenyiFilter, make_test: C
     """Returns whether a charge is enough: its leak covers all mass, or it passes the test."""
     if Fraction(rules.leak_rate) * cost >= 1:
         return True
-    value = _float_below(cost)
+    value = float_below(cost)
     return value >= _SMALLEST_CHARGE and make_test()(value)
-
-
-def _float_below(value: Fraction) -> float:
-    rounded = float(value)
-    return rounded if Fraction(rounded) <= value else math.nextafter(rounded, -math.inf)
 
 
 def _rounded_up(value: float) -> Fraction:

@@ -16,6 +16,7 @@ from fractions import Fraction
 
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.numeric.rounding import float_above
 
 # Beyond this epsilon the price of slack is above every float: any slack exhausts the account.
 _LARGEST_PRICED_EPSILON = 700.0
@@ -80,12 +81,12 @@ class DeltaAccounts:
         used = math.inf if slack else 0.0
         if slack_limit:
             price = Fraction(self.slack) / slack_limit
-            used = _float_above(slack * price)
+            used = float_above(slack * price)
             if slack_limit * (1 + _LIMIT_ROUND_OFF) < self.limits(epsilon)[1]:  # a larger promise was lowered
                 priced = Fraction(math.log(price - 1))
                 epsilon = float(priced.limit_denominator(_PRICED_DENOMINATOR))
         return AccountsReading(
-            certain_loss_used_upper=_float_above(certain),
+            certain_loss_used_upper=float_above(certain),
             certain_loss_share=self.certain_loss,
             slack_used_upper=used,
             slack_share=self.slack,
@@ -102,12 +103,7 @@ class DeltaAccounts:
         names = ("certain_loss", "slack")
         if not isinstance(mapping, Mapping) or set(mapping) != set(names):
             raise InvalidParameter("accounts", mapping, f"the fields {', '.join(names)}")
-        expected = "a finite number, not negative"
-        numbers = {name: validation.real(name, mapping[name], expected) for name in names}
-        for name, value in numbers.items():
-            if value < 0:
-                raise InvalidParameter(name, value, expected)
-        return cls(**numbers)
+        return cls(**{name: validation.not_negative(name, mapping[name]) for name in names})
 
 
 @functools.lru_cache(maxsize=256)
@@ -117,8 +113,3 @@ def _price(epsilon: float) -> Fraction | None:
     if epsilon > _LARGEST_PRICED_EPSILON:
         return None
     return Fraction((1 + math.exp(epsilon)) * (1 + _PRICE_ROUND_OFF))
-
-
-def _float_above(value: Fraction) -> float:
-    rounded = float(value)
-    return rounded if Fraction(rounded) >= value else math.nextafter(rounded, math.inf)

@@ -346,12 +346,7 @@ def _renyi(mapping: object) -> RenyiFilter:
 def _numbers(mapping: object) -> dict[str, float]:
     if not isinstance(mapping, Mapping):
         raise InvalidParameter("filters", mapping, "named numbers")
-    expected = "a finite number, not negative"
-    numbers = {str(name): validation.real(str(name), value, expected) for name, value in mapping.items()}
-    for name, value in numbers.items():
-        if value < 0:
-            raise InvalidParameter(name, value, expected)
-    return numbers
+    return {str(name): validation.not_negative(str(name), value) for name, value in mapping.items()}
 
 
 def share_of_budget(epsilon: float, *, whole: float, delta: float) -> float:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import scipy
 
 from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT
+from shuffle_ledger.accounting.numeric.rounding import float_above
 from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence_at
 
 # Readings are sought up to this epsilon; beyond, they are infinite.
@@ -126,7 +127,7 @@ class RenyiFilter:
 
     def reading(self, spent: Fraction) -> Reading:
         """Returns the smallest epsilon at which the filter holds, given the total of charges."""
-        total = _float_above(spent)
+        total = float_above(spent)
         if total <= 0:
             return Reading(0.0, 0.0)
         if math.isinf(self.order):
@@ -137,7 +138,7 @@ class RenyiFilter:
     def is_above(self, spent: Fraction, epsilon: float) -> bool:
         """Returns whether the filter certainly holds at no epsilon up to this one, given the total of
         charges. False may mean that round-off leaves it undecided."""
-        total = _float_above(spent)
+        total = float_above(spent)
         if total <= 0 or not epsilon < _LARGEST_EPSILON:
             return False
         if math.isinf(self.order):
@@ -244,10 +245,3 @@ def _short_up_to(tail: _Tail, leak: float, delta: float) -> float:
 
 def _exp(exponent: float) -> float:
     return math.exp(exponent) if exponent < LARGEST_EXPONENT else math.inf
-
-
-def _float_above(value: Fraction) -> float:
-    rounded = float(value)
-    numerator, denominator = rounded.as_integer_ratio()
-    is_above = numerator * value.denominator >= value.numerator * denominator
-    return rounded if is_above else math.nextafter(rounded, math.inf)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from shuffle_ledger.accounting.certificate import Interval
 from shuffle_ledger.accounting.numeric.arrays import TINY, UNIT_ROUND_OFF
+from shuffle_ledger.accounting.numeric.rounding import float_above, float_below
 
 # Relative room for the round-off of logarithms and of sums of a few thousand of them.
 _LOG_ROUND_OFF = 1e-13
@@ -46,7 +47,7 @@ class Promise(NamedTuple):
         rest = sum((count * Fraction(delta) for (_, delta), count in each), Fraction(0))
         telling = [(epsilon, count) for (epsilon, _), count in each if epsilon > 0]
         doubt = math.fsum(count * math.log1p(math.exp(-epsilon)) for epsilon, count in telling)
-        step = min(2 * min((epsilon for epsilon, _ in telling), default=0.0), _rounded_down(most))
+        step = min(2 * min((epsilon for epsilon, _ in telling), default=0.0), float_below(most))
         all_largest = math.exp(-doubt * (1 - _LOG_ROUND_OFF)) * (1 + _LOG_ROUND_OFF)
         return cls(most, rest, max(all_largest, TINY), step)
 
@@ -55,7 +56,7 @@ class Promise(NamedTuple):
         smaller."""
         if isinstance(self.most, float) or self.rest > Fraction(delta):
             return interval
-        upper = _rounded_up(self.most - Fraction(self._saved(Fraction(delta) - self.rest)))
+        upper = float_above(self.most - Fraction(self._saved(Fraction(delta) - self.rest)))
         if interval.upper <= upper:
             return interval
         # The exact value is also at most that, so the lower bound may be lowered too.
@@ -70,21 +71,12 @@ class Promise(NamedTuple):
         """Returns bounds on delta at `epsilon`, likewise."""
         if isinstance(self.most, float) or Fraction(epsilon) < self.most - Fraction(self.step):
             return interval
-        below = max(_rounded_up(self.most - Fraction(epsilon)), 0.0)
+        below = max(float_above(self.most - Fraction(epsilon)), 0.0)
         most = float(self.rest) * (1 + 2 * UNIT_ROUND_OFF)
         most += self.all_largest * -math.expm1(-below) * (1 + _LOG_ROUND_OFF)
         if interval.upper <= most:
             return interval
         return _below(interval, most, min(interval.lower, most * (1 - 8 * UNIT_ROUND_OFF)))
-
-
-def _rounded_up(number: Fraction) -> float:
-    nearest = float(number)
-    return nearest if nearest >= number else math.nextafter(nearest, math.inf)
-
-
-def _rounded_down(number: Fraction) -> float:
-    return -_rounded_up(-number)
 
 
 def _below(interval: Interval, upper: float, lower: float) -> Interval:

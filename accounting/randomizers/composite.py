@@ -14,6 +14,7 @@ from functools import reduce
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition, mixture, product
 from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.numeric.rounding import float_above
 from shuffle_ledger.accounting.randomizers.base import (
     JOINED,
     ROOM,
@@ -268,6 +269,4 @@ def _sum_upper(values: Sequence[float]) -> float:
     """Returns the smallest float that is at least the sum."""
     if any(math.isinf(value) for value in values):
         return math.inf
-    total = sum((Fraction(value) for value in values), Fraction(0))
-    rounded = float(total)
-    return rounded if Fraction(rounded) >= total else math.nextafter(rounded, math.inf)
+    return float_above(sum((Fraction(value) for value in values), Fraction(0)))
