@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shuffle_ledger.accounting import validation
-from shuffle_ledger.accounting.certificate import Certificate, ErrorBudget, Interval, RenyiBound
+from shuffle_ledger.accounting.certificate import Certificate, Interval, RenyiBound
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.filters.charges import KnownBounds, charge_of
 from shuffle_ledger.accounting.filters.filter_set import FilterCharge, FilterSet
@@ -338,38 +338,38 @@ class Accountant:
 
     def _epsilon(self, rounds: Mapping[ShuffledRound, int], asked: tuple[str, float]) -> Certificate:
         delta = asked[1]
-        if self._certain_mass(rounds) > delta:
-            return _infinite(delta, sum(rounds.values()))
-        above, below, count = self._compositions(rounds)
-        slack = _slack(rounds)
-        if count == 0:
-            interval = Interval(upper=0.0, lower=0.0)
-        elif slack == 0:
-            interval, nothing = _UNKNOWN, _LEAST_REFINED_DEVIATIONS * math.sqrt(above.variance)
-            if count == 1:
-                interval = self._single(rounds, delta)
-            if not interval.is_within(self.precision) and interval.upper >= nothing:
-                found = epsilon_interval(above, below, delta, self.precision)
-                interval = interval.intersection(found)
-            if count > 1 and not interval.is_within(self.precision):
-                interval = interval.intersection(self._rare(rounds).epsilon(delta))
-            if interval.upper >= nothing:
-                left = most_work(above.kinds) - above.work - below.work
-                if left > 0:
-                    interval = self._apart(interval, rounds, delta)
-                interval = self._narrowed(interval, rounds, delta, left)
-            interval = self._promised(rounds).epsilon(interval, delta)
-        else:
-            interval = epsilon_interval_with_slack(above, below, delta, slack, self.precision)
+        interval = self._epsilon_interval(rounds, delta)
         return Certificate(
             epsilon_upper=interval.upper,
             epsilon_lower=interval.lower,
             delta_upper=delta,
             delta_lower=delta,
-            rounds=count,
+            rounds=sum(rounds.values()),
             error=interval.error(),
             precise=interval.is_within(self.precision),
         )
+
+    def _epsilon_interval(self, rounds: Mapping[ShuffledRound, int], delta: float) -> Interval:
+        if self._certain_mass(rounds) > delta:
+            return Interval(upper=math.inf, lower=math.inf)
+        above, below, count = self._compositions(rounds)
+        if count == 0:
+            return Interval(upper=0.0, lower=0.0)
+        if (slack := _slack(rounds)) > 0:
+            return epsilon_interval_with_slack(above, below, delta, slack, self.precision)
+        interval, nothing = _UNKNOWN, _LEAST_REFINED_DEVIATIONS * math.sqrt(above.variance)
+        if count == 1:
+            interval = self._single(rounds, delta)
+        if not interval.is_within(self.precision) and interval.upper >= nothing:
+            interval = interval.intersection(epsilon_interval(above, below, delta, self.precision))
+        if count > 1 and not interval.is_within(self.precision):
+            interval = interval.intersection(self._rare(rounds).epsilon(delta))
+        if interval.upper >= nothing:
+            left = most_work(above.kinds) - above.work - below.work
+            if left > 0:
+                interval = self._apart(interval, rounds, delta)
+            interval = self._narrowed(interval, rounds, delta, left)
+        return self._promised(rounds).epsilon(interval, delta)
 
     def _certain_mass(self, rounds: Mapping[ShuffledRound, int]) -> float:
         """Returns a lower bound on the mass at infinite loss of all rounds together, without a search for the
@@ -649,19 +649,6 @@ def _known_bounds(shuffled: ShuffledRound) -> KnownBounds | None:
     if not isinstance(randomizer, WholeRelease) or shuffled.sampled_from is not None:
         return None
     return KnownBounds(randomizer.gaussian_mu, randomizer.renyi_bound, randomizer.finite_loss)
-
-
-def _infinite(delta: float, count: int) -> Certificate:
-    """Returns the answer where the mass at infinite loss is certainly above delta."""
-    return Certificate(
-        epsilon_upper=math.inf,
-        epsilon_lower=math.inf,
-        delta_upper=delta,
-        delta_lower=delta,
-        rounds=count,
-        error=ErrorBudget(discretization=0.0, truncation=0.0, round_off=0.0),
-        precise=True,
-    )
 
 
 def _leaves_open(certificate: Certificate, budget: float) -> bool:
