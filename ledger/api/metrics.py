@@ -6,10 +6,10 @@ No label grows with the ledger: cohorts are counted, and only those that used mo
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -18,7 +18,8 @@ from prometheus_client.registry import Collector
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY
 from shuffle_ledger.ledger.api.figures import Figures, LedgerFigures
-from shuffle_ledger.ledger.health import ALARMS, health
+from shuffle_ledger.ledger.health import ALARMS, Health, health
+from shuffle_ledger.ledger.reports.listing import CohortUse
 from shuffle_ledger.ledger.storage.tables import SCHEMA_REVISION
 
 if TYPE_CHECKING:
@@ -98,131 +99,91 @@ class _Ledger(Collector):
         """Yield what the database said when the figures were read."""
         yield from self._decided()
         yield from self._budgets()
-        yield from self._waiting()
-        yield from self._cohorts()
-        yield from self._alarms()
+        for name, meaning, value, *label in _of_health(self._figures.health):
+            if value is not None:
+                yield _metric(name, meaning, value, *label)
+        complete, seconds = self._figures.is_complete, self._figures.read_seconds
+        meaning = (
+            "0: figures of single cohorts, or refusals by reason, are left out until all were read once."
+        )
+        yield _metric("figures_complete", meaning, complete)
+        yield _metric("figures_read_seconds", "How long reading them took.", seconds)
 
     def _decided(self) -> Iterator[Metric]:
-        figures = self._figures
-        yield CounterMetricFamily(
-            "shuffle_ledger_rounds_admitted", "Rounds admitted, in all cohorts.", figures.rounds_admitted
-        )
-        yield CounterMetricFamily(
-            "shuffle_ledger_refusals", "Rounds refused, in all cohorts.", figures.rounds_refused
-        )
-        refused = CounterMetricFamily(
-            "shuffle_ledger_rounds_refused",
-            "Rounds refused, by reason; none until all refusals were read once.",
-            labels=["reason"],
-        )
-        for reason, count in sorted((figures.refused_by_reason or {}).items()):
-            refused.add_metric([reason], count)
-        yield refused
+        figures, kind = self._figures, CounterMetricFamily
+        reasons = dict(sorted((figures.refused_by_reason or {}).items()))
+        admitted, refused = figures.rounds_admitted, figures.rounds_refused
+        yield _metric("rounds_admitted", "Rounds admitted, in all cohorts.", admitted, kind=kind)
+        yield _metric("refusals", "Rounds refused, in all cohorts.", refused, kind=kind)
+        meaning = "Rounds refused, by reason; none until all refusals were read once."
+        yield _metric("rounds_refused", meaning, reasons, "reason", kind=kind)
 
     def _budgets(self) -> Iterator[Metric]:
-        labels, most = ["cohort"], " Of the cohorts that used most of their budgets."
-        budget = GaugeMetricFamily("shuffle_ledger_epsilon_budget", "Epsilon allowed." + most, labels=labels)
-        spent = GaugeMetricFamily(
-            "shuffle_ledger_epsilon_spent_upper", "Upper bound on epsilon spent." + most, labels=labels
+        most, uses = " Of the cohorts that used most of their budgets.", self._figures.worst or ()
+        rows: tuple[tuple[str, str, Callable[[CohortUse], float]], ...] = (
+            ("epsilon_budget", "Epsilon allowed.", lambda use: use.epsilon_budget),
+            ("epsilon_spent_upper", "Upper bound on epsilon spent.", lambda use: use.epsilon_spent_upper),
+            ("budget_used_ratio", "Upper bound on epsilon spent, over the budget.", lambda use: use.ratio),
+            ("overspent", "1: overspent.", lambda use: use.status == "overspent"),
         )
-        used = GaugeMetricFamily(
-            "shuffle_ledger_budget_used_ratio",
-            "Upper bound on epsilon spent, over the budget." + most,
-            labels=labels,
-        )
-        over = GaugeMetricFamily("shuffle_ledger_overspent", "1: overspent." + most, labels=labels)
-        for use in self._figures.worst or ():
-            budget.add_metric([use.cohort], use.epsilon_budget)
-            spent.add_metric([use.cohort], use.epsilon_spent_upper)
-            used.add_metric([use.cohort], use.ratio)
-            over.add_metric([use.cohort], use.status == "overspent")
-        shares = GaugeMetricFamily(
-            "shuffle_ledger_cohorts_used_at_least",
-            "Cohorts that used at least this share of their budgets.",
-            labels=["share"],
-        )
-        for share, count in self._figures.used_at_least.items():
-            shares.add_metric([str(share)], count)
-        yield from (budget, spent, used, over, shares)
+        for name, meaning, read in rows:
+            yield _metric(name, meaning + most, {use.cohort: read(use) for use in uses}, "cohort")
+        shares = {str(share): count for share, count in self._figures.used_at_least.items()}
+        meaning = "Cohorts that used at least this share of their budgets."
+        yield _metric("cohorts_used_at_least", meaning, shares, "share")
 
-    def _waiting(self) -> Iterator[Metric]:
-        found = self._figures.health
-        undecided = found.rounds_pending + found.rounds_stuck
-        yield GaugeMetricFamily("shuffle_ledger_rounds_pending", "Rounds not decided yet.", undecided)
-        yield GaugeMetricFamily(
-            "shuffle_ledger_rounds_stuck",
-            "Rounds that failed too often to be retried.",
-            found.rounds_stuck,
-        )
-        yield GaugeMetricFamily(
-            "shuffle_ledger_webhooks_paused",
-            "Webhooks to which a message failed too often.",
-            found.webhooks_paused,
-        )
-        yield GaugeMetricFamily(
-            "shuffle_ledger_webhooks_failing",
+
+def _metric(
+    name: str,
+    meaning: str,
+    value: float | Mapping[str, float],
+    label: str = "",
+    *,
+    kind: type[GaugeMetricFamily | CounterMetricFamily] = GaugeMetricFamily,
+) -> Metric:
+    """Return a metric of one value, or of values by a label."""
+    if not isinstance(value, Mapping):
+        return kind(f"shuffle_ledger_{name}", meaning, value)
+    found = kind(f"shuffle_ledger_{name}", meaning, labels=[label])
+    for each, number in value.items():
+        found.add_metric([each], number)
+    return found
+
+
+def _of_health(found: Health) -> tuple[tuple[Any, ...], ...]:
+    """Return names, meanings and values of what waits and what is wrong; None: it is left out."""
+    words = Tally(alarm.split(" ", 1)[0] for alarm in found.alarms)
+    alarms = {each: words[each] for each in ALARMS}
+    queues = {name.rpartition(".")[2]: length for name, length in (found.queues or {}).items()}
+    age = None if found.checkpointed_at is None else (found.at - found.checkpointed_at).total_seconds()
+    read_at = "When the figures about the ledger were read, by the database's clock."
+    return (
+        ("rounds_pending", "Rounds not decided yet.", found.rounds_pending + found.rounds_stuck),
+        ("rounds_stuck", "Rounds that failed too often to be retried.", found.rounds_stuck),
+        ("webhooks_paused", "Webhooks to which a message failed too often.", found.webhooks_paused),
+        (
+            "webhooks_failing",
             "Webhooks that are paused, or to which nothing could be sent for 15 minutes.",
             found.webhooks_failing,
-        )
-        yield GaugeMetricFamily(
-            "shuffle_ledger_task_lag_seconds",
+        ),
+        (
+            "task_lag_seconds",
             "Age of the oldest undecided round that is not stuck.",
             found.longest_wait_seconds,
-        )
-        queues = GaugeMetricFamily(
-            "shuffle_ledger_queue_messages", "Messages at the broker, by queue.", labels=["queue"]
-        )
-        for name, length in (found.queues or {}).items():
-            queues.add_metric([name.rpartition(".")[2]], length)
-        yield queues
-        if found.workers is not None:
-            yield GaugeMetricFamily(
-                "shuffle_ledger_workers", "Workers that wait for rounds at the broker.", found.workers
-            )
-
-    def _cohorts(self) -> Iterator[Metric]:
-        found = self._figures.health
-        gauges = {
-            "cohorts": ("Cohorts.", found.cohorts),
-            "cohorts_broken": (
-                "Cohorts in which verification found a change.",
-                found.cohorts_broken,
-            ),
-            "cohorts_overspent": (
-                "Cohorts whose budget did not cover what was released or promised.",
-                found.cohorts_overspent,
-            ),
-            "cohorts_frozen": ("Cohorts that lost entries: their spending is unknown.", found.cohorts_frozen),
-            "cohorts_unverified": ("Cohorts not verified lately.", found.cohorts_unverified),
-        }
-        for name, (meaning, value) in gauges.items():
-            yield GaugeMetricFamily(f"shuffle_ledger_{name}", meaning, value)
-
-    def _alarms(self) -> Iterator[Metric]:
-        found = self._figures.health
-        words = Tally(alarm.split(" ", 1)[0] for alarm in found.alarms)
-        alarms = GaugeMetricFamily(
-            "shuffle_ledger_alarms", "Alarms of `health`, by their first word.", labels=["alarm"]
-        )
-        for word in ALARMS:
-            alarms.add_metric([word], words[word])
-        yield alarms
-        yield GaugeMetricFamily(
-            "shuffle_ledger_alarms_acknowledged", "Alarms that a setting ended.", len(found.acknowledged)
-        )
-        if found.checkpointed_at is not None:
-            age = (found.at - found.checkpointed_at).total_seconds()
-            yield GaugeMetricFamily("shuffle_ledger_checkpoint_age_seconds", "Of the last checkpoint.", age)
-        yield GaugeMetricFamily(
-            "shuffle_ledger_figures_timestamp_seconds",
-            "When the figures about the ledger were read, by the database's clock.",
-            found.at.timestamp(),
-        )
-        yield GaugeMetricFamily(
-            "shuffle_ledger_figures_complete",
-            "0: figures of single cohorts, or refusals by reason, are left out until all were read once.",
-            self._figures.is_complete,
-        )
-        yield GaugeMetricFamily(
-            "shuffle_ledger_figures_read_seconds", "How long reading them took.", self._figures.read_seconds
-        )
+        ),
+        ("queue_messages", "Messages at the broker, by queue.", queues, "queue"),
+        ("workers", "Workers that wait for rounds at the broker.", found.workers),
+        ("cohorts", "Cohorts.", found.cohorts),
+        ("cohorts_broken", "Cohorts in which verification found a change.", found.cohorts_broken),
+        (
+            "cohorts_overspent",
+            "Cohorts whose budget did not cover what was released or promised.",
+            found.cohorts_overspent,
+        ),
+        ("cohorts_frozen", "Cohorts that lost entries: their spending is unknown.", found.cohorts_frozen),
+        ("cohorts_unverified", "Cohorts not verified lately.", found.cohorts_unverified),
+        ("alarms", "Alarms of `health`, by their first word.", alarms, "alarm"),
+        ("alarms_acknowledged", "Alarms that a setting ended.", len(found.acknowledged)),
+        ("checkpoint_age_seconds", "Of the last checkpoint.", age),
+        ("figures_timestamp_seconds", read_at, found.at.timestamp()),
+    )
