@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
@@ -45,6 +44,8 @@ class BadValue(CommandLineError):
         expected: what would have been accepted, as a phrase.
     """
 
+    kind = "bad_value"
+
     def __init__(self, field: str, value: object, expected: str, message: str | None = None) -> None:
         given = "is empty" if value == "" else f"got {shortened(value)}"  # as `accounting.given_text`
         super().__init__(message or f"{field}: {given}, expected {expected}")
@@ -77,6 +78,8 @@ class BadLines(CommandLineError):
 class NeedsYes(CommandLineError):
     """A cohort with unusual parameters, and `--yes` was not said."""
 
+    kind = "unaccepted_warnings"
+
     def __init__(self, refused: UnacceptedWarnings) -> None:
         super().__init__(f"{refused.reasons}. If that is meant, say --yes")
         self.warnings = refused.warnings
@@ -85,6 +88,8 @@ class NeedsYes(CommandLineError):
 class NeedsSlots(CommandLineError):
     """The first round of a cohort is of a kind for which slots should have been declared, and `--yes` was not
     said."""
+
+    kind = "slots_would_help"
 
     def __init__(self, refused: UnacceptedWarnings) -> None:
         super().__init__(
@@ -104,6 +109,8 @@ class RefusedByGate(CommandLineError):
 
 class FileRefused(CommandLineError):
     """A file that cannot be read as what it should be, as a whole."""
+
+    kind = "bad_file"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +157,31 @@ EXTRAS: Mapping[str, str] = {
     "starlette": "server",
     "uvicorn": "server",
 }
+# Kinds of the ledger's errors that commands call otherwise.
+_SAID: Mapping[str, str] = {
+    "contradiction": "bad_value",
+    "not_collectable": "conflict",
+    "beyond_budget": "refused",
+    "issuer_unavailable": "unavailable",
+}
+_CODES: Mapping[str, ExitCode] = {
+    "bad_value": ExitCode.BAD_VALUE,
+    "bad_file": ExitCode.BAD_VALUE,
+    "unaccepted_warnings": ExitCode.BAD_VALUE,
+    "slots_would_help": ExitCode.BAD_VALUE,
+    "refused": ExitCode.REFUSED,
+    "not_found": ExitCode.NOT_FOUND,
+    "conflict": ExitCode.CONFLICT,
+    "not_extended": ExitCode.NOT_VERIFIED,
+    "bad_signature": ExitCode.NOT_VERIFIED,
+    "behind_checkpoint": ExitCode.NOT_VERIFIED,
+    "busy": ExitCode.UNDECIDED,
+    "unavailable": ExitCode.UNDECIDED,
+    "unauthorized": ExitCode.NOT_ALLOWED,
+    "forbidden": ExitCode.NOT_ALLOWED,
+    # Asking again does not help: somebody must change settings, set a clock right, restore, or look.
+    **dict.fromkeys(("unsafe_session", "clock_off", "ruined", "stuck"), ExitCode.FAILED),
+}
 _SHOWN_CHARACTERS = 80
 _INTERRUPTED = "interrupted; what was decided is recorded, and the same command may be run again"
 
@@ -188,45 +220,16 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def _row_of(reason: BaseException) -> tuple[int, str]:
-    """Returns the exit code and the kind of an error; whatever no row lists exits with 1."""
-    if isinstance(reason, click.UsageError):  # found without the libraries that the table imports
+    """Returns the exit code and the kind of an error; whatever has none that is listed exits with 1."""
+    if isinstance(reason, click.UsageError):
         return ExitCode.BAD_VALUE, "bad_usage"
     if isinstance(reason, RefusedByGate):
         return reason.code, reason.kind
-    return next(
-        ((code, kind) for type_, code, kind in _table() if isinstance(reason, type_)),
-        (ExitCode.FAILED, "failed"),
-    )
-
-
-@functools.cache
-def _table() -> tuple[tuple[type[Exception], ExitCode, str], ...]:
-    """Returns the rows of errors; the first one that matches decides."""
     from shuffle_ledger.accounting import InvalidParameter  # noqa: PLC0415 - NumPy, for which help need not wait
-    from shuffle_ledger.ledger import errors  # noqa: PLC0415 - as above
 
-    return (
-        (InvalidParameter, ExitCode.BAD_VALUE, "bad_value"),
-        (errors.InvalidValue, ExitCode.BAD_VALUE, "bad_value"),
-        (BadValue, ExitCode.BAD_VALUE, "bad_value"),
-        (NeedsYes, ExitCode.BAD_VALUE, "unaccepted_warnings"),
-        (NeedsSlots, ExitCode.BAD_VALUE, "slots_would_help"),
-        (FileRefused, ExitCode.BAD_VALUE, "bad_file"),
-        (errors.NotFound, ExitCode.NOT_FOUND, "not_found"),
-        (errors.Conflict, ExitCode.CONFLICT, "conflict"),
-        (errors.BeyondBudget, ExitCode.REFUSED, "refused"),
-        (errors.DoesNotExtend, ExitCode.NOT_VERIFIED, "not_extended"),
-        (errors.BadSignature, ExitCode.NOT_VERIFIED, "bad_signature"),
-        (errors.BehindCheckpoint, ExitCode.NOT_VERIFIED, "behind_checkpoint"),
-        (errors.TryAgain, ExitCode.UNDECIDED, "busy"),
-        (errors.UnsafeSession, ExitCode.FAILED, "unsafe_session"),  # asking again does not help either
-        (errors.ClockOff, ExitCode.FAILED, "clock_off"),  # nor here: somebody must set a clock right
-        (errors.Ruined, ExitCode.FAILED, "ruined"),  # nor here: somebody must restore the database
-        (errors.Unavailable, ExitCode.UNDECIDED, "unavailable"),
-        (errors.Unauthorized, ExitCode.NOT_ALLOWED, "unauthorized"),
-        (errors.NotAllowed, ExitCode.NOT_ALLOWED, "forbidden"),
-        (errors.RoundStuck, ExitCode.FAILED, "stuck"),  # asking again does not help: somebody must look
-    )
+    own = "bad_value" if isinstance(reason, InvalidParameter) else str(getattr(reason, "kind", "failed"))
+    kind = _SAID.get(own, own)
+    return (_CODES[kind], kind) if kind in _CODES else (ExitCode.FAILED, "failed")
 
 
 def require(module: str) -> None:

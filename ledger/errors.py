@@ -6,17 +6,27 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import ClassVar
 
 from shuffle_ledger.accounting import exact_text, given_text, upper_text
 
 _COMPARED_MAX = 10_000  # names with which a wrong one is compared: milliseconds
 
 
+KINDS: dict[str, type[LedgerError]] = {}  # by its own stable word
+
+
 class LedgerError(Exception):
     """Root of all errors raised by `ledger`."""
 
+    kind: ClassVar[str] = "failed"  # a word for programs: in problem documents, and where commands fail
 
-class NotFound(LedgerError):
+    def __init_subclass__(cls, kind: str | None = None) -> None:
+        if kind is not None:
+            cls.kind, KINDS[kind] = kind, cls
+
+
+class NotFound(LedgerError, kind="not_found"):
     """Nothing has this name: no cohort, round, quota, token or webhook."""
 
 
@@ -35,7 +45,7 @@ class NoCohort(NotFound):
         return NoCohort(self.cohort, close[0] if close else None)
 
 
-class Conflict(LedgerError):
+class Conflict(LedgerError, kind="conflict"):
     """The present state forbids this: an identifier has other content, or it is too late, or not yet time."""
 
 
@@ -57,7 +67,7 @@ class OtherContent(Conflict):
         self.differences = tuple(differences)
 
 
-class NotCollectable(Conflict):
+class NotCollectable(Conflict, kind="not_collectable"):
     """The answer to a repeated request for a round that must not be collected: its admission permits no
     release any more, or it was released although nothing admitted it."""
 
@@ -69,7 +79,7 @@ class NotCollectable(Conflict):
         self.cohort_status = cohort_status  # a `values.requests.CohortStatus`
 
 
-class InvalidValue(LedgerError, ValueError):
+class InvalidValue(LedgerError, ValueError, kind="contradiction"):
     """A value that cannot be stored. The message names the field, the given value and the accepted values."""
 
     def __init__(self, *, field: str, value: object, expected: str, message: str | None = None) -> None:
@@ -80,15 +90,15 @@ class InvalidValue(LedgerError, ValueError):
         self.expected = expected
 
 
-class Unauthorized(LedgerError):
+class Unauthorized(LedgerError, kind="unauthorized"):
     """The server does not know the token: it is none, expired or revoked."""
 
 
-class NotAllowed(LedgerError):
+class NotAllowed(LedgerError, kind="forbidden"):
     """The token's role does not include this, or its scope does not."""
 
 
-class BeyondBudget(LedgerError):
+class BeyondBudget(LedgerError, kind="beyond_budget"):
     """A plan that costs more than the budget it is to be kept in; nothing was opened."""
 
     def __init__(self, epsilon_upper: float, *, epsilon: float, delta: float) -> None:
@@ -109,7 +119,7 @@ class UnacceptedWarning:
     message: str
 
 
-class UnacceptedWarnings(LedgerError):
+class UnacceptedWarnings(LedgerError, kind="unaccepted_warnings"):
     """A cohort or a round that is unusual, and the caller did not say that it is meant; nothing was
     written."""
 
@@ -134,12 +144,12 @@ class UnacceptedWarnings(LedgerError):
         self.warnings = tuple(warnings)
 
 
-class TryAgain(LedgerError):
+class TryAgain(LedgerError, kind="busy"):
     """Others were faster every time, or the database stayed locked. What failed so changed nothing; what the
     same request did before, as registering the round to be decided, stays."""
 
 
-class Unavailable(LedgerError):
+class Unavailable(LedgerError, kind="unavailable"):
     """The database cannot be reached or cannot write: what the same request did before stays."""
 
 
@@ -156,20 +166,20 @@ class AnswerLost(Unavailable):
         self.fact = fact
 
 
-class IssuerUnavailable(Unavailable):
+class IssuerUnavailable(Unavailable, kind="issuer_unavailable"):
     """The issuer of OpenID Connect does not answer, so its tokens cannot be checked now."""
 
 
-class UnsafeSession(Unavailable):
+class UnsafeSession(Unavailable, kind="unsafe_session"):
     """The database's session is not as the ledger needs it: settings do not hold, or connections share it."""
 
 
-class ClockOff(Unavailable):
+class ClockOff(Unavailable, kind="clock_off"):
     """The database's clock is implausibly far from this machine's, or behind a moment that was recorded.
     Nothing is written until somebody has set it right; asking again does not help."""
 
 
-class Ruined(Unavailable):
+class Ruined(Unavailable, kind="ruined"):
     """The database's file is damaged, or tables of the ledger are missing: asking again does not help."""
 
 
@@ -177,24 +187,24 @@ class SchemaError(LedgerError):
     """The database was not initialised, is older, or is newer than this code."""
 
 
-class Damaged(LedgerError):
+class Damaged(LedgerError, kind="damaged"):
     """Stored bytes do not decode, or do not have the digest they were stored under."""
 
 
-class BehindCheckpoint(LedgerError):
+class BehindCheckpoint(LedgerError, kind="behind_checkpoint"):
     """The ledger lacks entries that its checkpoint has seen: nothing is written, quoted or stated until they
     are back, or their loss is accepted."""
 
 
-class BadSignature(LedgerError):
+class BadSignature(LedgerError, kind="bad_signature"):
     """A signature that does not match the signed content, or is not by the trusted key."""
 
 
-class DoesNotExtend(LedgerError):
+class DoesNotExtend(LedgerError, kind="not_extended"):
     """Heads that were kept elsewhere, which the evidence asked for does not extend."""
 
 
-class RoundStuck(LedgerError):
+class RoundStuck(LedgerError, kind="stuck"):
     """A round failed as often as is allowed; no worker tries it again until an operator retries it."""
 
 

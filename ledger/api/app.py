@@ -18,7 +18,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shuffle_ledger.accounting import Accountant
+from shuffle_ledger.accounting import Accountant, InvalidParameter
 from shuffle_ledger.ledger import request_ids, telemetry
 from shuffle_ledger.ledger.access import tokens_named_as_subjects
 from shuffle_ledger.ledger.api import description, problems
@@ -37,7 +37,7 @@ from shuffle_ledger.ledger.api.pages import rounds, routes, statement_files
 from shuffle_ledger.ledger.api.recent import RecentBudgets
 from shuffle_ledger.ledger.api.root_path import RootPath, checked_root_path
 from shuffle_ledger.ledger.api.routes import router
-from shuffle_ledger.ledger.errors import Conflict
+from shuffle_ledger.ledger.errors import Conflict, LedgerError
 from shuffle_ledger.ledger.permits import PermitKeys
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
@@ -137,9 +137,11 @@ def _traced(root_path: str) -> TelemetryConfig:
 
 def _answer_errors(app: FastAPI) -> None:
     """Add the answers to errors."""
-    handlers = {RequestValidationError: problems.on_invalid, HTTPException: problems.on_http}
-    for expected in (*problems.EXPECTED, Exception):
-        handlers[expected] = problems.on_error
+    handlers: dict[type[Exception], Handler] = {
+        RequestValidationError: problems.on_invalid,
+        HTTPException: problems.on_http,
+        **dict.fromkeys((LedgerError, InvalidParameter, Exception), problems.on_error),
+    }
     for expected, handler in handlers.items():
         app.add_exception_handler(expected, _readable(handler))
 

@@ -21,26 +21,13 @@ from shuffle_ledger.ledger.access import AccessToken
 from shuffle_ledger.ledger.api.invalid_requests import wrong_field
 from shuffle_ledger.ledger.errors import (
     AnswerLost,
-    BadSignature,
-    BehindCheckpoint,
     BeyondBudget,
-    ClockOff,
-    Conflict,
-    Damaged,
-    DoesNotExtend,
-    InvalidValue,
-    IssuerUnavailable,
     LedgerError,
     NoCohort,
     NotAllowed,
     NotCollectable,
-    NotFound,
     OtherContent,
-    RoundStuck,
-    TryAgain,
     UnacceptedWarnings,
-    Unavailable,
-    UnsafeSession,
 )
 from shuffle_ledger.ledger.security_log import SecurityEvent
 from shuffle_ledger.ledger.values.documents import Json, document_of
@@ -122,34 +109,19 @@ ISSUER_UNAVAILABLE = ProblemType(
 )
 
 PROBLEMS = tuple(kind for kind in list(globals().values()) if isinstance(kind, ProblemType))
-# The first row that matches decides. Values are checked against the schema first, which is BAD_VALUE; what
-# the ledger still refuses contradicts another value or the cohort.
-_TABLE: tuple[tuple[type[Exception], ProblemType], ...] = (
-    (InvalidParameter, CONTRADICTION),
-    (InvalidValue, CONTRADICTION),
-    (UnacceptedWarnings, UNACCEPTED_WARNINGS),
-    (BeyondBudget, BEYOND_BUDGET),
-    (BadSignature, BAD_SIGNATURE),
-    (DoesNotExtend, NOT_EXTENDED),
-    (NotAllowed, FORBIDDEN),
-    (NotFound, NOT_FOUND),
-    (NotCollectable, NOT_COLLECTABLE),
-    (Conflict, CONFLICT),
-    (RoundStuck, STUCK),
-    (Damaged, DAMAGED),
-    (TryAgain, BUSY),
-    (BehindCheckpoint, BEHIND),
-    (UnsafeSession, UNSAFE_SESSION),  # asking again does not help: somebody must change the settings
-    (ClockOff, CLOCK_OFF),  # nor here: somebody must set a clock right
-    (IssuerUnavailable, ISSUER_UNAVAILABLE),
-    (Unavailable, UNAVAILABLE),
-)
-EXPECTED = tuple(type_ for type_, _ in _TABLE)
+_BY_KIND = {each.kind: each for each in PROBLEMS}
 
 
 def kind_of(error: type[Exception]) -> ProblemType:
-    """Return the kind of problem that an error is answered with."""
-    return next((kind for type_, kind in _TABLE if issubclass(error, type_)), FAILED)
+    """Return the kind of problem that an error is answered with: its own, or that of the next base.
+
+    Values are checked against the schema first, which is BAD_VALUE; what the accountant or the ledger still
+    refuses contradicts another value or the cohort.
+    """
+    if issubclass(error, InvalidParameter):
+        return CONTRADICTION
+    kinds = (_BY_KIND.get(vars(each).get("kind", "")) for each in error.__mro__)
+    return next((kind for kind in kinds if kind is not None), FAILED)
 
 
 _BY_STATUS = {

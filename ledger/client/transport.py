@@ -21,27 +21,19 @@ from tenacity import (
 )
 
 from shuffle_ledger.ledger.errors import (
+    KINDS,
     AnswerLost,
-    BadSignature,
     BehindCheckpoint,
     BeyondBudget,
     ClockOff,
-    Conflict,
-    Damaged,
     Difference,
-    DoesNotExtend,
     InvalidValue,
-    IssuerUnavailable,
     LedgerError,
-    NotAllowed,
     NotCollectable,
-    NotFound,
     OtherContent,
-    RoundStuck,
     TryAgain,
     UnacceptedWarning,
     UnacceptedWarnings,
-    Unauthorized,
     Unavailable,
     UnsafeSession,
 )
@@ -54,23 +46,7 @@ LONG_SECONDS = 1800.0  # for what the server replays or composes while we wait
 RETRY_SECONDS = 60.0
 RETRY_WAIT_MAX_SECONDS = 5.0
 PORT_MAX = 65535
-_KINDS: Mapping[str, type[LedgerError]] = {
-    "unauthorized": Unauthorized,
-    "forbidden": NotAllowed,
-    "not_found": NotFound,
-    "conflict": Conflict,
-    "bad_signature": BadSignature,
-    "not_extended": DoesNotExtend,
-    "behind_checkpoint": BehindCheckpoint,
-    "stuck": RoundStuck,
-    "damaged": Damaged,
-    "busy": TryAgain,
-    "too_many_failures": TryAgain,
-    "issuer_unavailable": IssuerUnavailable,
-    "unavailable": Unavailable,
-    "unsafe_session": UnsafeSession,
-    "clock_off": ClockOff,
-}
+_OTHERS = {"too_many_failures": TryAgain}  # kinds that no error has
 _LASTING = (BehindCheckpoint, ClockOff, UnsafeSession)  # with status 503, and asking again does not help
 
 # For plain HTTP: trusts no authority, and reads no file of them, which takes longer than a request.
@@ -279,7 +255,7 @@ def _error_of(answer: httpx.Response, content: Any) -> Exception:
     document = content if isinstance(content, Mapping) else {}
     kind = str(document.get("type", "")).removeprefix(PROBLEM)
     detail = str(document.get("detail", f"the server answered {answer.status_code}"))
-    error = _with_members(kind, detail, document) or _KINDS.get(kind, LedgerError)(detail)
+    error = _with_members(kind, detail, document) or KINDS.get(kind, _OTHERS.get(kind, LedgerError))(detail)
     if answer.status_code in (429, 502, 503, 504) and not isinstance(error, _LASTING):
         wait = answer.headers.get("Retry-After", "")
         return _Transient(error, float(wait) if wait.isdigit() else None)
