@@ -276,21 +276,23 @@ def server_refused(why: str) -> Callable[[Command], Command]:
 
 
 def database_options(why: str) -> Callable[[Command], Command]:
-    """Adds the options of a command that works on a database only; the reason completes "for"."""
+    """Adds the options of a command that works on a database only; it gets `settings`, with the options in
+    their places. The reason completes "for"."""
     said = f"this command works on a database only, for {why}"
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
-        def with_database(database_url: str | None, **options: Any) -> Any:
+        def with_settings(
+            *, database_url: str | None, actor: str | None, broker_url: str | None = None, **options: Any
+        ) -> Any:
             from shuffle_ledger.cli.backends.settings import settings_from  # noqa: PLC0415 - calculators need no database's library
 
-            settings = settings_from()
-            named = database_url is not None or "database_url" in settings.model_fields_set
-            if settings.server is not None and not named:
+            settings = settings_from(database_url=database_url, broker_url=broker_url, actor=actor)
+            if settings.server is not None and "database_url" not in settings.model_fields_set:
                 raise click.UsageError(f"SHUFFLE_LEDGER_SERVER is set, and {said}: name it by --database-url")
-            return command(database_url=database_url, **options)
+            return command(settings=settings, **options)
 
-        wrapped: Any = with_database
+        wrapped: Any = with_settings
         return server_refused(said)(ledger_options(wrapped))  # type: ignore[no-any-return]  # as above
 
     return decorate

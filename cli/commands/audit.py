@@ -38,6 +38,7 @@ from shuffle_ledger.cli.rendering.progress import progress_on
 from shuffle_ledger.ledger.checkpoints import sign_standing
 from shuffle_ledger.ledger.evidence import Numbers
 from shuffle_ledger.ledger.recovery import reconcile
+from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage import Anchor
 from shuffle_ledger.ledger.values import SigningKey, read_public_key, read_saved_heads
 
@@ -171,12 +172,10 @@ def reconcile_(
     reason: str,
     nothing_later: bool,
     public_key: str | None,
-    database_url: str | None,
-    actor: str | None,
+    settings: Settings,
     as_json: bool,
 ) -> None:
     """Accept that the database was put back to an earlier state: what may have lost entries is frozen."""
-    settings = settings_from(database_url=database_url, actor=actor)
     anchor = Anchor(path=against, trusted_public_key=read_public_key(public_key) if public_key else None)
     with open_session(settings) as session:
         done = reconcile(

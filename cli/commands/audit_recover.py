@@ -8,13 +8,13 @@ import click
 from rich.table import Table
 
 from shuffle_ledger.cli.backends.session import open_session
-from shuffle_ledger.cli.backends.settings import settings_from
 from shuffle_ledger.cli.failures import ExitCode
 from shuffle_ledger.cli.options import FILE, TEXT, database_options, output_options
 from shuffle_ledger.cli.rendering.present import document_of, facts, present
 from shuffle_ledger.ledger.evidence import open_bundle
 from shuffle_ledger.ledger.recovery import Recovered
 from shuffle_ledger.ledger.recovery import recover as recover_entries
+from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage import Anchor
 from shuffle_ledger.ledger.values import read_public_key
 
@@ -37,8 +37,7 @@ def recover(
     reason: str,
     nothing_later: bool,
     public_key: str | None,
-    database_url: str | None,
-    actor: str | None,
+    settings: Settings,
     as_json: bool,
 ) -> int:
     """Bring back what a restored database lost, from a BUNDLE: byte for byte, all that the checkpoint proves.
@@ -48,7 +47,6 @@ def recover(
     """
     if not nothing_later:
         raise click.UsageError("--nothing-later is needed: without it every cohort must be frozen")
-    settings = settings_from(database_url=database_url, actor=actor)
     anchor = Anchor(path=against, trusted_public_key=read_public_key(public_key) if public_key else None)
     with open_session(settings) as session:
         done = recover_entries(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
@@ -59,9 +61,8 @@ def calibrate_(
     policy: str | None,
     cohort: str | None,
     precision: float,
-    database_url: str | None,
-    actor: str | None,
     as_json: bool,
+    **where: Any,
 ) -> None:
     """Find the largest epsilon0, or the least common noise, with which a cohort admits T rounds.
 
@@ -88,7 +89,7 @@ def calibrate_(
     else:
         if (epsilon, delta, policy) != (None, None, None):
             raise click.UsageError("--cohort has an epsilon, a delta and a policy of its own: leave them out")
-        found = _within(cohort, described, rounds, precision, database_url, actor)
+        found = _within(cohort, described, rounds, precision, where)
     error = calibrated_error(found)
     document = calibration_document(found, error, cohort=cohort)
     rounds_of = "One round" if rounds == 1 else f"{rounds:,} rounds"
@@ -103,8 +104,7 @@ def _within(
     described: dict[str, object],
     rounds: int,
     precision: float,
-    database_url: str | None,
-    actor: str | None,
+    where: Mapping[str, Any],
 ) -> Calibration:
     """Returns the calibration of rounds within what a cohort of the ledger has left."""
     # Calculators need no database's library.
@@ -112,12 +112,8 @@ def _within(
     from shuffle_ledger.cli.backends.settings import settings_from  # noqa: PLC0415 - only with --cohort
     from shuffle_ledger.ledger.reports import calibrate_for  # noqa: PLC0415 - only with --cohort
 
-    settings = settings_from(database_url=database_url, actor=actor)
-    if (
-        settings.server is not None
-        and database_url is None
-        and "database_url" not in settings.model_fields_set
-    ):
+    settings = settings_from(**where)
+    if settings.server is not None and "database_url" not in settings.model_fields_set:
         raise click.UsageError(f"SHUFFLE_LEDGER_SERVER is set, and {_DATABASE}: name it by --database-url")
     with open_session(settings) as session:
         return calibrate_for(

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import click
 
-from shuffle_ledger.cli.backends.settings import settings_from
 from shuffle_ledger.cli.options import database_options, output_options
 from shuffle_ledger.cli.rendering.present import present
+from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage import initialise
 
 
 @click.command()
 @database_options("it makes and changes the tables")
 @output_options
-def init(database_url: str | None, actor: str | None, as_json: bool) -> None:
+def init(settings: Settings, as_json: bool) -> None:
     """Make the ledger's tables, or bring them up to date. Safe to repeat."""
-    settings = settings_from(database_url=database_url, actor=actor)
     initialise(settings.database_url)
     present({"initialised": True}, lambda: "The ledger is ready.", as_json=as_json)

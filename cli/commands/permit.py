@@ -12,7 +12,6 @@ from rich.table import Table
 
 from shuffle_ledger.cli.backends.opening import open_ledger
 from shuffle_ledger.cli.backends.session import open_session
-from shuffle_ledger.cli.backends.settings import settings_from
 from shuffle_ledger.cli.failures import BadValue, ExitCode
 from shuffle_ledger.cli.files.output_files import write_whole
 from shuffle_ledger.cli.options import (
@@ -29,6 +28,7 @@ from shuffle_ledger.cli.rendering.present import document_of, facts, present
 from shuffle_ledger.ledger.errors import BadSignature
 from shuffle_ledger.ledger.permits import IssuedPermit, PermitKeys, jwk
 from shuffle_ledger.ledger.receipts import Receipt, read_receipt, receipt_problems, stored_receipts
+from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.values import SigningKey
 
 RELEASER = click.option(
@@ -116,13 +116,12 @@ def keygen(file: Path, name: str | None, output: Path | None, as_json: bool) -> 
 @click.argument("receipts", type=FILE, metavar="[RECEIPTS]", required=False)
 @database_options("receipts are compared with its chains; of a server, take a bundle and `audit verify`")
 @output_options
-def verify_(receipts: Path | None, database_url: str | None, actor: str | None, as_json: bool) -> int:
+def verify_(receipts: Path | None, settings: Settings, as_json: bool) -> int:
     """Compare receipts with the ledger: exits with 6 if they differ.
 
     These are the receipts that the ledger keeps, and those in the file RECEIPTS. Each line of it has a
     receipt, or is a line of a gate's state.
     """
-    settings = settings_from(database_url=database_url, actor=actor)
     bad, kept = list[dict[str, str]](), list[Receipt]()
     with open_session(settings) as session:
         keys, known = PermitKeys.of(settings, session.store.ledger_id()), stored_receipts(session.store)

@@ -11,7 +11,6 @@ import click
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.cli.backends.database import health_of
 from shuffle_ledger.cli.backends.session import Session, open_session
-from shuffle_ledger.cli.backends.settings import settings_from
 from shuffle_ledger.cli.commands.audit_statement import statement_files_here
 from shuffle_ledger.cli.failures import BadValue, require
 from shuffle_ledger.cli.options import broker_option, database_options, output_options
@@ -19,6 +18,7 @@ from shuffle_ledger.cli.rendering.started import present_start
 from shuffle_ledger.ledger import logs, telemetry
 from shuffle_ledger.ledger.decisions import admit
 from shuffle_ledger.ledger.security_log import written_to_stderr
+from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.values import Outcome, Pending
 
 if TYPE_CHECKING:
@@ -50,9 +50,7 @@ def serve(
     port: int,
     forwarded_allow_ips: str,
     root_path: str,
-    database_url: str | None,
-    actor: str | None,
-    broker_url: str | None,
+    settings: Settings,
     as_json: bool,
 ) -> None:
     """Serve the HTTP API and the pages until stopped. Tokens (`token create`) say who may use them."""
@@ -60,7 +58,6 @@ def serve(
     require("fastapi")  # named before a library that it brings
     from shuffle_ledger.ledger.api import create_app, run_server  # noqa: PLC0415 - an extra
 
-    settings = settings_from(database_url=database_url, broker_url=broker_url, actor=actor)
     trusted_proxies = checked_proxies(forwarded_allow_ips)
     logging = logs.written_to_stderr(settings.log_format)
     exporting = telemetry.exported("server")

@@ -8,7 +8,6 @@ import click
 from rich.table import Table
 
 from shuffle_ledger.cli.backends.session import open_session
-from shuffle_ledger.cli.backends.settings import settings_from
 from shuffle_ledger.cli.options import DURATION, REAL, TEXT, database_options, output_options
 from shuffle_ledger.cli.rendering.present import document_of, facts, present
 from shuffle_ledger.ledger.access import (
@@ -22,6 +21,7 @@ from shuffle_ledger.ledger.access import (
 )
 from shuffle_ledger.ledger.roles import Role
 from shuffle_ledger.ledger.security_log import written_to_stderr
+from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.values import Json
 
 WHY_HERE = "no token may make, list or revoke tokens: who may is who reaches the database"
@@ -53,12 +53,10 @@ def create_(
     cohorts: tuple[str, ...],
     team: str | None,
     lifetime_days: float,
-    database_url: str | None,
-    actor: str | None,
+    settings: Settings,
     as_json: bool,
 ) -> None:
     """Create a token for NAME, the actor of what is done with it. It is shown now and never again."""
-    settings = settings_from(database_url=database_url, actor=actor)
     with open_session(settings) as session, written_to_stderr():
         issued = issue(
             session.store,
@@ -77,9 +75,9 @@ def create_(
 @click.command("list")
 @database_options(WHY_HERE)
 @output_options
-def list_(database_url: str | None, actor: str | None, as_json: bool) -> None:
+def list_(settings: Settings, as_json: bool) -> None:
     """List all tokens, present and past, without their secrets, which are not stored."""
-    with open_session(settings_from(database_url=database_url, actor=actor)) as session:
+    with open_session(settings) as session:
         found = tokens(session.store)
     present(document_of(found), lambda: token_table(found), as_json=as_json)
 
@@ -88,9 +86,8 @@ def list_(database_url: str | None, actor: str | None, as_json: bool) -> None:
 @click.argument("token_id", metavar="ID")
 @database_options(WHY_HERE)
 @output_options
-def revoke_(token_id: str, database_url: str | None, actor: str | None, as_json: bool) -> None:
+def revoke_(token_id: str, settings: Settings, as_json: bool) -> None:
     """Revoke the token ID, from now on and for ever."""
-    settings = settings_from(database_url=database_url, actor=actor)
     with open_session(settings) as session, written_to_stderr():
         revoked = revoke(session.store, token_id, actor=settings.actor)
     present(document_of(revoked), lambda: token_table([revoked]), as_json=as_json)
@@ -115,8 +112,7 @@ def rotate_(
     lifetime_days: float | None,
     overlap: timedelta | None,
     revoke_old: bool,
-    database_url: str | None,
-    actor: str | None,
+    settings: Settings,
     as_json: bool,
 ) -> None:
     """Create a token like the token ID, or NAME's only valid one: same actor, role, cohorts and lifetime.
@@ -126,7 +122,6 @@ def rotate_(
     """
     if revoke_old and overlap:
         raise click.UsageError("--revoke-old ends the old token at once: leave it out with --overlap")
-    settings = settings_from(database_url=database_url, actor=actor)
     ends = timedelta() if revoke_old else overlap
     with open_session(settings) as session, written_to_stderr():
         made = rotate(session.store, token, actor=settings.actor, lifetime_days=lifetime_days, overlap=ends)

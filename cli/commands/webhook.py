@@ -6,7 +6,6 @@ import click
 from rich.table import Table
 
 from shuffle_ledger.cli.backends.session import open_session
-from shuffle_ledger.cli.backends.settings import settings_from
 from shuffle_ledger.cli.failures import BadValue, ExitCode, require
 from shuffle_ledger.cli.options import REAL, database_options, output_options
 from shuffle_ledger.cli.rendering.present import document_of, facts, present
@@ -67,15 +66,13 @@ def add(
     threshold: float,
     thresholds: tuple[str, ...],
     from_start: bool,
-    database_url: str | None,
-    actor: str | None,
+    settings: Settings,
     as_json: bool,
 ) -> None:
     """Send the events of this ledger to URL, signed with a new secret. It is shown now, never again.
 
     Needs SHUFFLE_LEDGER_WEBHOOK_KEY, from which the secret is derived, as the scheduler has it.
     """
-    settings = settings_from(database_url=database_url, actor=actor)
     key = _key_of(settings)
     with open_session(settings) as session:
         made = subscribe(
@@ -97,9 +94,9 @@ def add(
 @click.command("list")
 @database_options(WHY_HERE)
 @output_options
-def list_(database_url: str | None, actor: str | None, as_json: bool) -> None:
+def list_(settings: Settings, as_json: bool) -> None:
     """List all webhooks with their last errors, without the secrets, which are not stored."""
-    with open_session(settings_from(database_url=database_url, actor=actor)) as session:
+    with open_session(settings) as session:
         found = list_subscriptions(session.store)
     present(document_of(found), lambda: webhook_table(found), as_json=as_json)
 
@@ -108,9 +105,9 @@ def list_(database_url: str | None, actor: str | None, as_json: bool) -> None:
 @click.argument("subscription_id", metavar="ID")
 @database_options(WHY_HERE)
 @output_options
-def remove(subscription_id: str, database_url: str | None, actor: str | None, as_json: bool) -> None:
+def remove(subscription_id: str, settings: Settings, as_json: bool) -> None:
     """Remove the webhook ID."""
-    with open_session(settings_from(database_url=database_url, actor=actor)) as session:
+    with open_session(settings) as session:
         unsubscribe(session.store, subscription_id)
     present({"removed": subscription_id}, lambda: f"Removed {subscription_id}.", as_json=as_json)
 
@@ -119,9 +116,9 @@ def remove(subscription_id: str, database_url: str | None, actor: str | None, as
 @click.argument("subscription_id", metavar="ID")
 @database_options(WHY_HERE)
 @output_options
-def resend(subscription_id: str, database_url: str | None, actor: str | None, as_json: bool) -> None:
+def resend(subscription_id: str, settings: Settings, as_json: bool) -> None:
     """Have the webhook ID, which is paused, go on with the message that failed, with the next delivery."""
-    with open_session(settings_from(database_url=database_url, actor=actor)) as session:
+    with open_session(settings) as session:
         resume(session.store, subscription_id)
     present({"resumed": subscription_id}, lambda: f"Resumed {subscription_id}.", as_json=as_json)
 
@@ -129,13 +126,12 @@ def resend(subscription_id: str, database_url: str | None, actor: str | None, as
 @click.command("deliver")
 @database_options(WHY_HERE)
 @output_options
-def deliver_(database_url: str | None, actor: str | None, as_json: bool) -> int:
+def deliver_(settings: Settings, as_json: bool) -> int:
     """Send the messages that are due now: for a timer, where no scheduler runs.
 
     Exits with 1 if a message was not taken, or a webhook failed for another reason, such as another key. Both
     are tried again later.
     """
-    settings = settings_from(database_url=database_url, actor=actor)
     key = _key_of(settings)
     require("standardwebhooks")  # the extra that brings HTTPX, too
     with open_session(settings) as session:

@@ -9,7 +9,6 @@ from typing import NoReturn
 import click
 
 from shuffle_ledger.cli.backends.session import open_session
-from shuffle_ledger.cli.backends.settings import settings_from
 from shuffle_ledger.cli.failures import BadValue, require
 from shuffle_ledger.cli.options import broker_option, database_options, output_options
 from shuffle_ledger.cli.rendering.started import present_start
@@ -35,13 +34,11 @@ PROCESSES_MAX = 64
 def worker(
     concurrency: int,
     sweep: bool,
-    database_url: str | None,
-    actor: str | None,
-    broker_url: str | None,
+    settings: Settings,
     as_json: bool,
 ) -> None:
     """Decide queued rounds until stopped."""
-    settings = _checked(settings_from(database_url=database_url, broker_url=broker_url, actor=actor))
+    _check(settings)
     present_start(
         {"started": True, "concurrency": concurrency, "sweep": sweep},
         f"Deciding queued rounds in {concurrency} process(es).",
@@ -55,18 +52,18 @@ def worker(
 @database_options("workers decide where the ledger is")
 @broker_option
 @output_options
-def scheduler(database_url: str | None, actor: str | None, broker_url: str | None, as_json: bool) -> None:
+def scheduler(settings: Settings, as_json: bool) -> None:
     """Queue again what was lost, and verify the chains in turn, until stopped. Decides nothing.
 
     One is enough; two do the same work twice, and no harm.
     """
-    settings = _checked(settings_from(database_url=database_url, broker_url=broker_url, actor=actor))
+    _check(settings)
     present_start({"started": True}, "Sweeping and verifying.", form=settings.log_format, as_json=as_json)
     # Three processes: a sweep waits neither for a verification nor for the receivers of webhooks.
     _become_celery(settings, concurrency=3, rounds=False, upkeep=True)
 
 
-def _checked(settings: Settings) -> Settings:
+def _check(settings: Settings) -> None:
     if not settings.broker_url:
         raise BadValue(
             "broker_url", settings.broker_url, "a broker: --broker-url or SHUFFLE_LEDGER_BROKER_URL"
@@ -75,7 +72,6 @@ def _checked(settings: Settings) -> Settings:
     telemetry.check()
     with open_session(settings):
         pass  # an uninitialised ledger is better told now than by every task
-    return settings
 
 
 def _become_celery(settings: Settings, *, concurrency: int, rounds: bool, upkeep: bool) -> NoReturn:
