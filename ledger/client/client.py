@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 import httpx
 
@@ -19,14 +19,36 @@ from shuffle_ledger.ledger.questions.rounds import OfRound, RegisterRound
 from shuffle_ledger.ledger.values.requests import Outcome, Pending, RoundRequest
 
 WAIT_SECONDS = 60.0  # for a decision, where workers make them
+Transport = TypeVar("Transport")
+AnyWire = TypeVar("AnyWire", Wire, AsyncWire)
 _SERVER_WAIT_MAX_SECONDS = 30.0  # in one request; a longer wait is several
 
 
-class _Served(Operations):
+class _Served(Operations, Generic[Transport, AnyWire]):
     """The operations of a server, which both clients have."""
 
-    _wait_seconds: float  # for a decision, where a call names no other number
+    _kind_of_wire: type[AnyWire]
     health = asks(operations.HEALTH)
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        retry_seconds: float = RETRY_SECONDS,
+        wait_seconds: float = WAIT_SECONDS,
+        transport: Transport | None = None,
+    ) -> None:
+        """Connect to nothing yet.
+
+        Raises:
+            InvalidValue: `url` is not that of a server, or `token` cannot be sent.
+        """
+        self._wait_seconds = wait_seconds  # for a decision, where a call names no other number
+        self._wire: AnyWire = self._kind_of_wire(
+            url, token, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds, transport=transport
+        )
 
     @method
     def register(
@@ -70,7 +92,7 @@ def _request(ask: Ask) -> dict[str, Any]:
     return {**ask.operation.request(ask.asked), "headers": headers}
 
 
-class LedgerClient(_Served, Blocking):
+class LedgerClient(_Served[httpx.BaseTransport, Wire], Blocking):
     """A ledger behind a server.
 
     Methods return what the functions of `ledger` of the same name return, and raise the same errors; besides
@@ -81,25 +103,7 @@ class LedgerClient(_Served, Blocking):
         Unavailable: the server cannot be reached or does not answer, for as long as `retry_seconds`.
     """
 
-    def __init__(
-        self,
-        url: str,
-        token: str,
-        *,
-        timeout_seconds: float = TIMEOUT_SECONDS,
-        retry_seconds: float = RETRY_SECONDS,
-        wait_seconds: float = WAIT_SECONDS,
-        transport: httpx.BaseTransport | None = None,
-    ) -> None:
-        """Connect to nothing yet.
-
-        Raises:
-            InvalidValue: `url` is not that of a server, or `token` cannot be sent.
-        """
-        self._wait_seconds = wait_seconds
-        self._wire = Wire(
-            url, token, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds, transport=transport
-        )
+    _kind_of_wire = Wire
 
     def answer(self, ask: Ask) -> Any:
         """Return the server's answer."""
@@ -120,7 +124,7 @@ class LedgerClient(_Served, Blocking):
         self.close()
 
 
-class AsyncLedgerClient(_Served, Awaiting):
+class AsyncLedgerClient(_Served[httpx.AsyncBaseTransport, AsyncWire], Awaiting):
     """The same for programs that use asyncio: methods are awaited, and iterators are asynchronous.
 
         async with AsyncLedgerClient(url, token) as ledger:
@@ -130,21 +134,7 @@ class AsyncLedgerClient(_Served, Awaiting):
     One client serves any number of tasks of one event loop. Errors are those of `LedgerClient`.
     """
 
-    def __init__(
-        self,
-        url: str,
-        token: str,
-        *,
-        timeout_seconds: float = TIMEOUT_SECONDS,
-        retry_seconds: float = RETRY_SECONDS,
-        wait_seconds: float = WAIT_SECONDS,
-        transport: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
-        """Connect to nothing yet; raises as `LedgerClient` does."""
-        self._wait_seconds = wait_seconds
-        self._wire = AsyncWire(
-            url, token, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds, transport=transport
-        )
+    _kind_of_wire = AsyncWire
 
     async def answer(self, ask: Ask) -> Any:
         """Return the server's answer."""

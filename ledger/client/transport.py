@@ -8,7 +8,7 @@ import logging
 import math
 import ssl
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 from tenacity import (
@@ -66,7 +66,11 @@ class _Transient(Exception):
 class _Requests:
     """The requests to one server, with one token."""
 
-    def __init__(self, url: str, token: str, *, timeout_seconds: float, retry_seconds: float) -> None:
+    client: ClassVar[type[httpx.Client | httpx.AsyncClient]]
+
+    def __init__(
+        self, url: str, token: str, *, timeout_seconds: float, retry_seconds: float, transport: object
+    ) -> None:
         """Does not connect yet; raises InvalidValue for an invalid address or token."""
         if not _is_address(url):
             shown = "(hidden)" if "@" in url else url  # it may have a password
@@ -76,15 +80,15 @@ class _Requests:
             raise InvalidValue(field="token", value="(hidden)", expected="a token such as sl_ID_SECRET")
         self._url = url
         self._timeout_seconds = timeout_seconds
-        self._options: dict[str, Any] = {
-            "base_url": url.rstrip("/") + "/v1/",
-            "headers": {
-                "Authorization": f"Bearer {token}",
-                "Accept": "application/json, application/zip, application/jwt",
-            },
-            "follow_redirects": False,  # a token goes to the server it was given for
-            "verify": url.startswith("https://") or _NO_AUTHORITIES,
-        }
+        accepted = "application/json, application/zip, application/jwt"
+        connecting: Any = self.client
+        self._http = connecting(
+            transport=transport,
+            base_url=url.rstrip("/") + "/v1/",
+            headers={"Authorization": f"Bearer {token}", "Accept": accepted},
+            follow_redirects=False,  # a token goes to the server it was given for
+            verify=url.startswith("https://") or _NO_AUTHORITIES,
+        )
         self._policy: dict[str, Any] = {
             "retry": retry_if_exception(lambda error: isinstance(error, _Transient)),
             "stop": stop_after_delay(retry_seconds),
@@ -140,18 +144,7 @@ class _Attempts:
 class Wire(_Requests):
     """The connections to one server, with one token."""
 
-    def __init__(
-        self,
-        url: str,
-        token: str,
-        *,
-        timeout_seconds: float,
-        retry_seconds: float,
-        transport: httpx.BaseTransport | None,
-    ) -> None:
-        """Does not connect yet; raises InvalidValue for an invalid address or token."""
-        super().__init__(url, token, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds)
-        self._http = httpx.Client(transport=transport, **self._options)
+    client = httpx.Client
 
     def close(self) -> None:
         """Close all connections."""
@@ -188,18 +181,7 @@ class Wire(_Requests):
 class AsyncWire(_Requests):
     """As `Wire`, for one event loop."""
 
-    def __init__(
-        self,
-        url: str,
-        token: str,
-        *,
-        timeout_seconds: float,
-        retry_seconds: float,
-        transport: httpx.AsyncBaseTransport | None,
-    ) -> None:
-        """Does not connect yet; raises InvalidValue for an invalid address or token."""
-        super().__init__(url, token, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds)
-        self._http = httpx.AsyncClient(transport=transport, **self._options)
+    client = httpx.AsyncClient
 
     async def aclose(self) -> None:
         """Close all connections."""
