@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -120,22 +120,18 @@ class Failure:
     code: int  # an ExitCode, or one of `gate.CODES`
     kind: str  # stable word for scripts
     message: str  # one sentence for people
-    field: str | None = None
-    value: str | None = None
-    expected: str | None = None
-    file: str | None = None
-    line: int | None = None
-    round_id: str | None = None
-    state: str | None = None  # of a round that was admitted and must not be collected any more
-    cohort_status: str | None = None
-    receipt: str | None = None  # of the earlier release of a round
+    details: Mapping[str, object] = field(default_factory=dict)  # more for scripts
     further: tuple[Failure, ...] = ()  # of the same file, behind this one
-    differences: tuple[Mapping[str, object], ...] = ()  # of a request from what its identifier is bound to
-    warnings: tuple[Mapping[str, object], ...] = ()  # of a cohort that was not opened for them
     usage: str | None = None  # how the command is called; shown to people in place of the message
     lines_bad: int | None = None  # how many lines of the file cannot be accepted, where it is more than one
 
 
+# Of an error: a value that is not what its field takes; the place in a file; the round, and how it stands,
+# where it was admitted and must not be collected any more; the receipt of its earlier release.
+_DETAILS = ("field", "value", "expected", "file", "line", "round_id", "state", "cohort_status", "receipt")
+_PLACE = ("file", "line")
+# A request's differences from what its identifier is bound to; why a cohort was not opened.
+_LISTS = ("differences", "warnings")
 # The libraries of each extra, by the name that they are imported by. pyproject.toml declares the extras.
 EXTRAS: Mapping[str, str] = {
     "amqp": "worker",
@@ -198,25 +194,22 @@ def failure_of(error: BaseException) -> Failure:
         return Failure(code=ExitCode.FAILED, kind="missing_extra", message=extra)
     reason = error.cause if isinstance(error, BadLine) else error
     code, kind = _row_of(reason)
-    value = getattr(reason, "value", None)
-    shown = value if isinstance(value, str) else repr(value)
+    usage = usage_text(reason) if isinstance(reason, click.UsageError) else None
     return Failure(
-        code=code,
-        kind=kind,
-        message=_message_of(error),
-        field=getattr(reason, "field", None),
-        value=None if value is None else shown[:_SHOWN_CHARACTERS],
-        expected=getattr(reason, "expected", None),
-        file=error.file if isinstance(error, BadLine) else None,
-        line=error.line if isinstance(error, BadLine) else None,
-        round_id=getattr(reason, "round_id", None),
-        state=getattr(reason, "state", None),
-        cohort_status=getattr(reason, "cohort_status", None),
-        receipt=getattr(reason, "receipt", None),
-        differences=tuple(map(vars, getattr(reason, "differences", ()))),
-        warnings=tuple(map(vars, getattr(reason, "warnings", ()))),
-        usage=usage_text(reason) if isinstance(reason, click.UsageError) else None,
+        code=code, kind=kind, message=_message_of(error), details=_details(error, reason), usage=usage
     )
+
+
+def _details(error: BaseException, reason: BaseException) -> dict[str, object]:
+    """Returns what is known of an error beside its sentence; `reason`: what is wrong with a line."""
+    place = {"file": error.file, "line": error.line} if isinstance(error, BadLine) else {}
+    found = {name: place.get(name) if name in _PLACE else getattr(reason, name, None) for name in _DETAILS}
+    value = found["value"]
+    if value is not None:
+        found["value"] = (value if isinstance(value, str) else repr(value))[:_SHOWN_CHARACTERS]
+    known = {name: detail for name, detail in found.items() if detail is not None}
+    listed = {name: tuple(map(vars, getattr(reason, name, ()))) for name in _LISTS}
+    return known | {name: each for name, each in listed.items() if each}
 
 
 def _row_of(reason: BaseException) -> tuple[int, str]:

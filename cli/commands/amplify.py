@@ -11,14 +11,13 @@ from shuffle_ledger.accounting import (
     Accountant,
     Certificate,
     InvalidParameter,
-    RenyiBound,
     ShuffledRound,
     charged_as,
     exact_text,
     parse_randomizer,
     published_bounds,
 )
-from shuffle_ledger.cli.commands.amplify_views import counter_facts, few_honest_facts, of_attributes
+from shuffle_ledger.cli.commands.amplify_views import More, counter_facts, few_honest_facts, of_attributes
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.cli.options import (
     NO_LEDGER,
@@ -83,14 +82,14 @@ def amplify(
     document = amplification_document(described, certificate, attacked, third, of=of)
     title = f"One round of {described.randomizer.describe()}, {described.reports:,} reports"
     rows = certificate_facts(certificate, of=of)
-    if renyi is not None:
-        bound = renyi_bound(accountant, {described: 1}, renyi)
-        document |= renyi_document(bound)
-        rows |= renyi_facts(bound)
+    divergence = of_renyi(accountant, {described: 1}, renyi)
+    document |= divergence.document
+    rows |= divergence.rows
     document |= drawn(accountant, {described: 1}, certificate, title=title, picture=plot)
     if compare:
-        document |= comparison_document(described, certificate.delta_upper)
-        rows |= comparison_facts(described, certificate.delta_upper)
+        compared = of_comparison(described, certificate.delta_upper)
+        document |= compared.document
+        rows |= compared.rows
     rows |= few_honest_facts(described, third) | counter_facts(described, certificate)
     if attributes:
         more = of_attributes(accountant, described, certificate, of=of)
@@ -165,47 +164,33 @@ def per_user_facts(described: ShuffledRound) -> dict[str, object]:
     }
 
 
-def renyi_bound(accountant: Accountant, rounds: Mapping[ShuffledRound, int], order: float) -> RenyiBound:
-    """Returns bounds on the Renyi divergence of `rounds`."""
+def of_renyi(accountant: Accountant, rounds: Mapping[ShuffledRound, int], order: float | None) -> More:
+    """Returns bounds on the Renyi divergence of `rounds`; nothing where no order was asked for."""
+    if order is None:
+        return More({}, {})
     try:
-        return accountant.renyi_divergence(rounds, order=order)
+        bound = accountant.renyi_divergence(rounds, order=order)
     except InvalidParameter as problem:
         raise BadValue("renyi", problem.value, problem.expected) from None
-
-
-def renyi_document(bound: RenyiBound) -> dict[str, Json]:
-    """Returns what the JSON answer says of a Renyi divergence."""
-    return {"renyi": {"order": bound.order, "upper": number(bound.upper), "lower": number(bound.lower)}}
-
-
-def renyi_facts(bound: RenyiBound) -> dict[str, object]:
-    """Returns the rows that people read of a Renyi divergence."""
     name = f"Renyi divergence of order {exact_text(bound.order)}"
-    return {f"{name}, at most": upper(bound.upper), f"{name}, at least": lower(bound.lower)}
+    return More(
+        {"renyi": {"order": bound.order, "upper": number(bound.upper), "lower": number(bound.lower)}},
+        {f"{name}, at most": upper(bound.upper), f"{name}, at least": lower(bound.lower)},
+    )
 
 
-def comparison_document(described: ShuffledRound, delta: float) -> dict[str, Json]:
-    """Returns what the JSON answer says of published closed forms."""
-    bounds = published_bounds(described, delta=delta)
-    return {
-        "comparison": [
-            {
-                "name": one.name,
-                "source": one.source,
-                "epsilon_upper": None if one.epsilon_upper is None else number(one.epsilon_upper),
-                "condition": one.condition,
-            }
-            for one in bounds
-        ]
-    }
-
-
-def comparison_facts(described: ShuffledRound, delta: float) -> dict[str, object]:
-    """Returns the rows that people read of published closed forms."""
-    return {
-        one.source: f"needs {one.condition}" if one.epsilon_upper is None else upper(one.epsilon_upper)
-        for one in published_bounds(described, delta=delta)
-    }
+def of_comparison(described: ShuffledRound, delta: float) -> More:
+    """Returns what published closed forms say."""
+    found: list[Json] = []
+    rows: dict[str, object] = {}
+    for one in published_bounds(described, delta=delta):
+        bound = one.epsilon_upper
+        stated = None if bound is None else number(bound)
+        found.append(
+            {"name": one.name, "source": one.source, "epsilon_upper": stated, "condition": one.condition}
+        )
+        rows[one.source] = f"needs {one.condition}" if bound is None else upper(bound)
+    return More({"comparison": found}, rows)
 
 
 def _width(certificate: Certificate) -> str:

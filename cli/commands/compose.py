@@ -7,14 +7,7 @@ from pathlib import Path
 import click
 
 from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.cli.commands.amplify import (
-    certificate_facts,
-    certify,
-    drawn,
-    renyi_bound,
-    renyi_document,
-    renyi_facts,
-)
+from shuffle_ledger.cli.commands.amplify import certificate_facts, certify, drawn, of_renyi
 from shuffle_ledger.cli.files.round_files import read_composition
 from shuffle_ledger.cli.options import FILE, NO_LEDGER, output_options, question_options, server_refused
 from shuffle_ledger.cli.rendering.present import facts, present
@@ -48,9 +41,8 @@ def compose(
         "analysis": ", ".join(sorted({one.stated_analysis for one in rounds}))
     }
     title = f"All rounds of {file}"
-    if renyi is not None:
-        bound = renyi_bound(accountant, rounds, renyi)
-        document |= renyi_document(bound)
-        rows |= renyi_facts(bound)
+    divergence = of_renyi(accountant, rounds, renyi)
+    document |= divergence.document
+    rows |= divergence.rows
     document |= drawn(accountant, rounds, certificate, title=title, picture=plot)
     present(document, lambda: facts(title, rows), as_json=as_json)

@@ -9,8 +9,6 @@ from contextlib import suppress
 from shuffle_ledger.cli.failures import Failure
 from shuffle_ledger.cli.surroundings import abandon
 
-_DETAILS = ("field", "value", "expected", "file", "line", "round_id", "state", "cohort_status", "receipt")
-
 
 def at_terminal() -> bool:
     """Returns whether a person can be asked."""
@@ -62,8 +60,4 @@ def _present_error(failure: Failure) -> None:
 
 
 def _detailed(failure: Failure) -> dict[str, object]:
-    known = {name: detail for name in _DETAILS if (detail := getattr(failure, name)) is not None}
-    for name in ("differences", "warnings"):
-        if getattr(failure, name):
-            known[name] = getattr(failure, name)
-    return {"kind": failure.kind, "message": failure.message, **known}
+    return {"kind": failure.kind, "message": failure.message, **failure.details}

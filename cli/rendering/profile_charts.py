@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import math
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from matplotlib.figure import Figure
 
 from shuffle_ledger.accounting import Accountant, Certificate, ShuffledRound, upper_text
 from shuffle_ledger.cli.rendering.charts import DOTS_PER_INCH, INK, LIMIT, SPENT, quieten
+from shuffle_ledger.ledger.files import write_bytes_whole
 
 _POINTS = 41
 # The picture ends where delta falls to the first of these at a finite epsilon.
@@ -36,7 +36,7 @@ def plot_profile(
 ) -> None:
     """Writes delta as a function of epsilon, from above and from below, and where `answer` lies.
 
-    The format follows the suffix of `picture`. The file is whole or not there: written beside, and moved.
+    The format follows the suffix of `picture`. The file is whole or not there.
     """
     points = _profile(accountant, rounds)
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
@@ -63,17 +63,10 @@ def plot_profile(
 
 
 def write_whole(figure: Figure, picture: Path) -> None:
-    """Writes the figure in the format of its suffix, beside its place, and moves it there."""
-    suffix = picture.suffix.lower()
-    handle, name = tempfile.mkstemp(suffix=suffix, prefix=f".{picture.stem}-", dir=picture.parent)
-    os.close(handle)
-    beside = Path(name)
-    try:
-        figure.savefig(beside, dpi=DOTS_PER_INCH, format=suffix[1:], metadata=dict(_UNDATED[suffix]))
-        beside.chmod(0o644)
-        beside.replace(picture)
-    finally:
-        beside.unlink(missing_ok=True)
+    """Writes the figure in the format of its suffix."""
+    suffix, drawn = picture.suffix.lower(), io.BytesIO()
+    figure.savefig(drawn, dpi=DOTS_PER_INCH, format=suffix[1:], metadata=dict(_UNDATED[suffix]))
+    write_bytes_whole(picture, drawn.getvalue())
 
 
 def _profile(accountant: Accountant, rounds: Mapping[ShuffledRound, int]) -> tuple[Certificate, ...]:
