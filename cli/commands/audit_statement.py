@@ -18,7 +18,7 @@ import click
 from shuffle_ledger.cli.backends.opening import open_ledger
 from shuffle_ledger.cli.backends.settings import settings_from
 from shuffle_ledger.cli.failures import ExitCode, require
-from shuffle_ledger.cli.files.fields import Misread, calendar_date, whole_number
+from shuffle_ledger.cli.files.fields import Misread, whole_number
 from shuffle_ledger.cli.files.output_files import checked_place, write_bytes_whole
 from shuffle_ledger.cli.options import (
     FILE,
@@ -34,7 +34,7 @@ from shuffle_ledger.cli.rendering.progress import progress_on
 from shuffle_ledger.ledger.checkpoints import sign_standing
 from shuffle_ledger.ledger.errors import DoesNotExtend
 from shuffle_ledger.ledger.evidence import AsOf, Statement, StatementWanted, read_earlier_heads
-from shuffle_ledger.ledger.values import DAY_EXPECTED, SigningKey
+from shuffle_ledger.ledger.values import DAY_EXPECTED, NotADay, SigningKey, day_from
 
 LOST = "entries were lost when the database was put back, and what they spent is unknown"
 Form = Literal["html", "pdf", "json"]
@@ -60,9 +60,9 @@ class AsOfType(click.ParamType[AsOf]):
         for read in (whole_number, _end_of_day, _moment):
             try:
                 return read(text)
-            except Misread as meant:
-                if _BEGINS_WITH_DAY.match(text) and meant.expected != DAY_EXPECTED:
-                    return self.fail(f"got {value!r}, expected {meant.expected}", param, ctx)
+            except (Misread, NotADay) as meant:
+                if _BEGINS_WITH_DAY.match(text) and str(meant) != DAY_EXPECTED:
+                    return self.fail(f"got {value!r}, expected {meant}", param, ctx)
             except ValueError:
                 continue
         return self.fail(f"got {value!r}, expected {self.name}", param, ctx)
@@ -239,7 +239,7 @@ _SETTERS: Mapping[Form, Callable[[Statement], bytes]] = {
 
 
 def _end_of_day(text: str) -> datetime:
-    return datetime.combine(calendar_date(text), time.max, tzinfo=UTC)
+    return datetime.combine(day_from(text), time.max, tzinfo=UTC)
 
 
 def _moment(text: str) -> datetime:

@@ -47,14 +47,8 @@ def issue_(round_id: str, releaser: str | None, output: Path | None, as_json: bo
     """Sign the permit of the admitted round ID. Asked again, it is the same permit."""
     with open_ledger(**where) as ledger:
         issued = ledger.permit(round_id, releaser=releaser)
-    write_permit(issued, output)
+    _write(output, issued.permit)
     present(document_of(issued), lambda: permit_facts(issued, output), as_json=as_json)
-
-
-def write_permit(issued: IssuedPermit, output: Path | None) -> None:
-    """Writes a permit to a file, if one is named."""
-    if output is not None:
-        write_whole(output, issued.permit + "\n")
 
 
 def permit_facts(issued: IssuedPermit, output: Path | None) -> Table:
@@ -76,8 +70,7 @@ def keys_(output: Path | None, as_json: bool, **where: Any) -> None:
     """Print the public keys of permits, retired ones included, as a JWK set for gates."""
     with open_ledger(**where) as ledger:
         found = ledger.permit_keys()
-    if output is not None:
-        write_whole(output, json.dumps(found) + "\n")
+    _write(output, json.dumps(found))
     names = {key["kid"]: "published" for key in found["keys"]}
     present(found, lambda: facts(f"Keys of permits of ledger {found['ledger']}", names), as_json=as_json)
 
@@ -90,8 +83,7 @@ def revoked_(output: Path | None, as_json: bool, **where: Any) -> None:
     """Print the signed list of permits that count no more, which is good for an hour."""
     with open_ledger(**where) as ledger:
         token = ledger.revoked_permits()
-    if output is not None:
-        write_whole(output, token + "\n")
+    _write(output, token)
     present({"revoked": token}, lambda: token if output is None else f"written to {output}", as_json=as_json)
 
 
@@ -106,8 +98,7 @@ def keygen(file: Path, name: str | None, output: Path | None, as_json: bool) -> 
     key = SigningKey.generate()
     key.save(file)
     public = {"keys": [jwk(key.public_key_bytes, name)]}
-    if output is not None:
-        write_whole(output, json.dumps(public) + "\n")
+    _write(output, json.dumps(public))
     rows = {"file": str(file), "public key": public["keys"][0]["x"]}
     present(document_of(public), lambda: facts(f"Key {public['keys'][0]['kid']}", rows), as_json=as_json)
 
@@ -141,6 +132,11 @@ def verify_(receipts: Path | None, settings: Settings, as_json: bool) -> int:
     title = f"Receipts: {document['receipts']}, {'NOT as the chains say' if problems else 'all agree'}"
     present(document_of(document), lambda: facts(title, rows), as_json=as_json)
     return ExitCode.NOT_VERIFIED if problems else ExitCode.DONE
+
+
+def _write(output: Path | None, text: str) -> None:
+    if output is not None:
+        write_whole(output, text + "\n")
 
 
 def _lines(file: Path) -> Iterator[str]:

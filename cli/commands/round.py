@@ -11,10 +11,10 @@ import click
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.cli.backends.opening import open_ledger
-from shuffle_ledger.cli.commands.permit import RELEASER, write_permit
+from shuffle_ledger.cli.commands.permit import RELEASER
 from shuffle_ledger.cli.commands.round_views import decision_facts, quote_facts, record_facts
 from shuffle_ledger.cli.failures import BadValue, ExitCode, NeedsSlots
-from shuffle_ledger.cli.files.output_files import checked_place
+from shuffle_ledger.cli.files.output_files import checked_place, write_whole
 from shuffle_ledger.cli.options import (
     FILE,
     NEW_FILE,
@@ -158,7 +158,7 @@ def register_(
             raise NeedsSlots(refused) from None
         if permit is not None and isinstance(answer, Admitted):
             issued = ledger.permit(round_id, releaser=releaser)
-            write_permit(issued, permit)
+            write_whole(permit, issued.permit + "\n")
     document = decision_document(answer)
     document |= {"permit": issued.permit} if issued else {}
     present_decision(document, lambda: decision_facts(answer), as_json=as_json)

@@ -31,11 +31,7 @@ _DIGITS_MAX = 400  # of a whole number
 
 
 class Misread(ValueError):
-    """A text that is not what its field takes, where it is known what was meant."""
-
-    def __init__(self, expected: str) -> None:
-        super().__init__(expected)
-        self.expected = expected
+    """A text that is not what its field takes, where it is known what was meant: its text says that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +52,8 @@ class Kind:
         """Returns the typed value of `field`; raises BadValue with the field's name otherwise."""
         try:
             return self.from_text(str(value).strip()) if text else self.from_json(value)
-        except Misread as meant:
-            raise BadValue(field, value, meant.expected) from None
+        except (Misread, NotADay) as meant:
+            raise BadValue(field, value, str(meant)) from None
         except ValueError:
             raise BadValue(field, value, self.expected) from None
 
@@ -88,30 +84,14 @@ def real_number(text: str) -> float:
     return float(text)
 
 
-def calendar_date(text: str) -> date:
-    """Returns the date that `text` spells as YYYY-MM-DD."""
-    try:
-        return day_from(text)
-    except NotADay as meant:
-        raise Misread(str(meant)) from None
-
-
-def moment(text: str) -> datetime:
-    """Returns the moment that `text` spells, with its zone: 2025-01-06T12:00:00Z."""
-    try:
-        return moment_from(text)
-    except NotADay as meant:
-        raise Misread(str(meant)) from None
-
-
 def start_of(text: str) -> datetime:
     """Returns the moment at which the day that `text` spells as YYYY-MM-DD begins, UTC."""
-    return datetime.combine(calendar_date(text), time(), UTC)
+    return datetime.combine(day_from(text), time(), UTC)
 
 
 def _since(text: str) -> datetime:
     if _DATE.match(text):  # its own sentence says what is wrong with the day
-        return start_of(text) if _DATE.fullmatch(text) else moment(text)
+        return start_of(text) if _DATE.fullmatch(text) else moment_from(text)
     raise ValueError(text)
 
 
@@ -145,7 +125,7 @@ def _json_names(value: object) -> object:
 
 
 def _json_date(value: object) -> date:
-    return calendar_date(_json_text(value))
+    return day_from(_json_text(value))
 
 
 def _json_randomizer(value: object) -> object:
@@ -175,16 +155,16 @@ AUDIENCE = Kind(
 )
 WHOLE = Kind(expected="a whole number", from_text=whole_number, from_json=_json_whole)
 REAL = Kind(expected="a number", from_text=real_number, from_json=_json_real)
-DATE = Kind(expected=DAY_EXPECTED, from_text=calendar_date, from_json=_json_date)
+DATE = Kind(expected=DAY_EXPECTED, from_text=day_from, from_json=_json_date)
 MOMENT = Kind(
     expected=MOMENT_EXPECTED,
-    from_text=moment,
-    from_json=lambda value: moment(_json_text(value)),
+    from_text=moment_from,
+    from_json=lambda value: moment_from(_json_text(value)),
 )
 SINCE = Kind(
     expected=f"{DAY_EXPECTED}, or {MOMENT_EXPECTED}",
     from_text=_since,
-    from_json=lambda value: moment(_json_text(value)),
+    from_json=lambda value: moment_from(_json_text(value)),
 )
 DURATION = Kind(
     expected="a duration with its unit, as 90s, 30m, 12h or 7d; or 0",

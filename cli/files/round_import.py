@@ -31,6 +31,7 @@ from shuffle_ledger.ledger.values import (
     Cohort,
     Outcome,
     Pending,
+    Quote,
     Refused,
     RoundRequest,
     checked_reports,
@@ -88,18 +89,43 @@ class ImportPlan:
     lines: Sequence[RequestLine]
 
 
-class _Counts:
-    """How many rounds there are of each state: of all, and of each cohort."""
+class _Tally:
+    """What became of the rounds of a file: how many there are of each state, and which are refused."""
 
-    def __init__(self, requests: Sequence[RoundRequest]) -> None:
-        self.total: Counter[str] = Counter()
-        self.by_cohort = {name: Counter[str]() for request in requests for name in request.members}
+    def __init__(self, lines: Sequence[RequestLine]) -> None:
+        self._total: Counter[str] = Counter()
+        self._by_cohort = {name: Counter[str]() for line in lines for name in line.request.members}
+        self._refused: list[RefusedLine] = []
+        self._known = 0
 
-    def add(self, request: RoundRequest, state: str) -> None:
-        """Counts a round, which is one round of each of its cohorts."""
-        self.total[state] += 1
-        for name in request.members:
-            self.by_cohort[name][state] += 1
+    def add(
+        self, line: RequestLine, state: str, refused: Refused | Quote | None = None, *, known: bool = False
+    ) -> None:
+        """Counts a round, which is one round of each of its cohorts; `known`: decided before this run."""
+        names = line.request.members
+        for counts in (self._total, *(self._by_cohort[name] for name in names)):
+            counts[state] += 1
+        self._known += known
+        if refused is not None:
+            why = {"reason": str(refused.reason), "message": str(refused.message)}
+            place = {"round_id": line.request.round_id, "cohort": ",".join(names)}
+            self._refused.append(RefusedLine(line=line.line, **place, **why))
+
+    def summary(self, *, opened: int, dry_run: bool = False) -> ImportSummary:
+        """Returns it all; `opened`: how many cohorts were opened."""
+        total, words = self._total, (*_WORDS.values(), _SETTLED)
+        return ImportSummary(
+            rounds=total.total(),
+            rounds_admitted=total["admitted"],
+            rounds_refused=total["refused"],
+            rounds_pending=total["pending"],
+            rounds_settled=total[_SETTLED],
+            rounds_known=self._known,
+            cohorts_opened=opened,
+            cohorts={name: {word: count[word] for word in words} for name, count in self._by_cohort.items()},
+            refused=tuple(sorted(self._refused, key=lambda one: one.line)),
+            dry_run=dry_run,
+        )
 
 
 def plan_import(
@@ -151,9 +177,7 @@ def _selected(ledger: Ledger, line: RequestLine) -> RequestLine:
 
 def rehearse_import(ledger: Ledger, plan: ImportPlan) -> ImportSummary:
     """Returns the decisions that `run_import` would make now, one after the other. Writes nothing."""
-    counts = _Counts([line.request for line in plan.lines])
-    refused: list[RefusedLine] = []
-    known, new = 0, []
+    tally, new = _Tally(plan.lines), list[RequestLine]()
     taken = ledger.perhaps_registered([line.request.round_id for line in plan.lines])
     for line in plan.lines:
         round_id = line.request.round_id
@@ -161,18 +185,13 @@ def rehearse_import(ledger: Ledger, plan: ImportPlan) -> ImportSummary:
         if record is None or record.outcome is None:
             new.append(line)
             continue
-        known += 1
-        counts.add(line.request, record.state)
-        if isinstance(record.outcome, Refused):
-            refused.append(_refused_line(line, record.outcome.reason, record.outcome.message))
+        tally.add(line, record.state, _refusal(record.outcome), known=True)
     quotes = ledger.rehearse([line.request for line in new], opening=plan.opening)
     with progress_on(sys.stderr) as tell:
         for number, (line, answer) in enumerate(zip(new, quotes, strict=True), start=1):
-            counts.add(line.request, answer.would_be)
-            if answer.would_be == "refused":
-                refused.append(_refused_line(line, answer.reason, answer.message))
+            tally.add(line, answer.would_be, answer if answer.would_be == "refused" else None)
             tell("rounds", number, len(new))
-    return _summary(counts, refused, known=known, opened=len(plan.opening), dry_run=True)
+    return tally.summary(opened=len(plan.opening), dry_run=True)
 
 
 def run_import(ledger: Ledger, plan: ImportPlan, *, processes: int | None = None) -> ImportSummary:
@@ -184,10 +203,7 @@ def run_import(ledger: Ledger, plan: ImportPlan, *, processes: int | None = None
         BadLine: a round cannot be decided, or was voided, or its cohort was frozen or overspent, since the
             plan was made.
     """
-    requests = [line.request for line in plan.lines]
-    counts = _Counts(requests)
-    refused: list[RefusedLine] = []
-    known = 0
+    requests, tally = [line.request for line in plan.lines], _Tally(plan.lines)
     rounds = [request.round for request in requests]
     ahead = ledger.losses_ahead(rounds, processes=processes or os.cpu_count() or 1)
     with progress_on(sys.stderr) as tell:
@@ -204,10 +220,8 @@ def run_import(ledger: Ledger, plan: ImportPlan, *, processes: int | None = None
             with _line_named(plan.file, plan.lines[done].line, done):
                 answers = _registered(ledger, some)
             for line, (answer, was_decided) in zip(plan.lines[done:], answers, strict=False):
-                known += was_decided
-                counts.add(line.request, _SETTLED if answer is None else _WORDS[type(answer)])
-                if isinstance(answer, Refused):
-                    refused.append(_refused_line(line, answer.reason, answer.message))
+                state = _SETTLED if answer is None else _WORDS[type(answer)]
+                tally.add(line, state, _refusal(answer), known=was_decided)
             done += len(answers)
             tell("rounds", done, len(requests))
             # After a round that was decided before, or that needs a computation, the next batch is one round.
@@ -217,18 +231,11 @@ def run_import(ledger: Ledger, plan: ImportPlan, *, processes: int | None = None
                 size = max(1, size // 2)
             else:
                 size = min(2 * size, TOGETHER_MAX)
-    return _summary(counts, refused, known=known, opened=len(plan.opening))
+    return tally.summary(opened=len(plan.opening))
 
 
-def _refused_line(line: RequestLine, reason: str | None, message: str | None) -> RefusedLine:
-    request = line.request
-    return RefusedLine(
-        line=line.line,
-        round_id=request.round_id,
-        cohort=",".join(request.members),
-        reason=str(reason),
-        message=str(message),
-    )
+def _refusal(answer: object) -> Refused | None:
+    return answer if isinstance(answer, Refused) else None
 
 
 def _registered(
@@ -245,30 +252,6 @@ def _registered(
         if closed.state != _SETTLED:
             raise
         return [(None, True)]
-
-
-def _summary(
-    counts: _Counts,
-    refused: Sequence[RefusedLine],
-    *,
-    known: int,
-    opened: int,
-    dry_run: bool = False,
-) -> ImportSummary:
-    total = counts.total
-    words = (*_WORDS.values(), _SETTLED)
-    return ImportSummary(
-        rounds=total.total(),
-        rounds_admitted=total["admitted"],
-        rounds_refused=total["refused"],
-        rounds_pending=total["pending"],
-        rounds_settled=total[_SETTLED],
-        rounds_known=known,
-        cohorts_opened=opened,
-        cohorts={name: {word: count[word] for word in words} for name, count in counts.by_cohort.items()},
-        refused=tuple(sorted(refused, key=lambda one: one.line)),
-        dry_run=dry_run,
-    )
 
 
 def _is_missing(ledger: Ledger, wanted: Cohort) -> bool:
