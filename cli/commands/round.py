@@ -43,9 +43,7 @@ from shuffle_ledger.ledger.values import (
     Corrected,
     Incident,
     Pending,
-    Quote,
     Refused,
-    RoundRequest,
     Settled,
     Voided,
     checked_new_name,
@@ -92,7 +90,7 @@ def quote_(
     with open_ledger(**where) as ledger:
         names = [named] if audience is None else ledger.audience(named, round_id=round_id)
         request = request_of(names, described, round_id=round_id or "quote", **more)
-        answer = _price(ledger, request, is_named=round_id is not None)
+        answer = ledger.quote_for_all(request) if round_id is None else ledger.price_named(request)
         fits = ledger.fits_instead(request) if answer.would_be == "refused" else None
     document: Any = document_of(answer)
     present({**document, "fits": document_of(fits)}, lambda: quote_facts(answer, fits), as_json=as_json)
@@ -290,12 +288,6 @@ def _ask_if_far_fewer(round_id: str, reports: int, where: Mapping[str, Any]) -> 
             " have cost more: that is charged for ever, and nothing that is told later takes it back"
         )
         click.confirm("Is the number right? Settle it", err=True, abort=True)
-
-
-def _price(ledger: Ledger, request: RoundRequest, *, is_named: bool) -> Quote:
-    if is_named:
-        return ledger.price_named(request)
-    return ledger.quote_for_all(request)
 
 
 Closed = TypeVar("Closed", Settled, Voided, Corrected, Settled | Incident)
