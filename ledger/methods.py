@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from shuffle_ledger.ledger.evidence.statement import Statement
     from shuffle_ledger.ledger.evidence.statement_request import StatementWanted
     from shuffle_ledger.ledger.values.saved_heads import SavedHeads
-    from shuffle_ledger.ledger.verification.verifier import Numbers, VerificationReport
+    from shuffle_ledger.ledger.verification.number_checks import Numbers
+    from shuffle_ledger.ledger.verification.verifier import VerificationReport
 
 PAGE_ROWS = 500  # asked for at once; fewer make more requests
 

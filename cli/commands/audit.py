@@ -36,7 +36,7 @@ from shuffle_ledger.cli.rendering.audit_views import (
 from shuffle_ledger.cli.rendering.present import document_of, present
 from shuffle_ledger.cli.rendering.progress import progress_on
 from shuffle_ledger.ledger.checkpoints import sign_standing
-from shuffle_ledger.ledger.evidence import Numbers
+from shuffle_ledger.ledger.evidence import BundleNumbers
 from shuffle_ledger.ledger.recovery import reconcile
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage import Anchor
@@ -74,7 +74,7 @@ def verify_(
     cohort: str | None,
     against: Path | None,
     public_key: str | None,
-    numbers: Numbers,
+    numbers: BundleNumbers,
     precision: float | None,
     allow_unpinned: bool,
     as_json: bool,

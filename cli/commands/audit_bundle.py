@@ -16,10 +16,10 @@ from shuffle_ledger.cli.rendering.present import document_of, lower, present, sh
 from shuffle_ledger.cli.rendering.progress import progress_on
 from shuffle_ledger.ledger.evidence import (
     CONTAINER_BYTES_MAX,
+    BundleNumbers,
     BundleReport,
     CohortFound,
     Finding,
-    Numbers,
     verify_bundle,
 )
 from shuffle_ledger.ledger.values import SavedHeads
@@ -57,7 +57,7 @@ def verify_file(
     *,
     trusted: bytes | None,
     against: SavedHeads | None,
-    numbers: Numbers,
+    numbers: BundleNumbers,
     precision: float | None,
     allow_unpinned: bool,
     as_json: bool,

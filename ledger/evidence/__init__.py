@@ -9,7 +9,7 @@ from shuffle_ledger.ledger.evidence.bundle_reader import open_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.evidence.conditions import Condition
 from shuffle_ledger.ledger.evidence.earlier_heads import read_earlier_heads
-from shuffle_ledger.ledger.evidence.findings import BundleReport, CohortFound, Finding, Numbers
+from shuffle_ledger.ledger.evidence.findings import BundleReport, CohortFound, Finding
 from shuffle_ledger.ledger.evidence.statement import (
     Breach,
     CohortPromise,
@@ -25,11 +25,13 @@ from shuffle_ledger.ledger.evidence.statement import (
 )
 from shuffle_ledger.ledger.evidence.statement_builder import AsOf, Progress
 from shuffle_ledger.ledger.evidence.statement_request import StatementWanted, cohort_names
+from shuffle_ledger.ledger.verification.number_checks import BundleNumbers
 
 __all__ = [
     "CONTAINER_BYTES_MAX",
     "AsOf",
     "Breach",
+    "BundleNumbers",
     "BundleReport",
     "CohortFound",
     "CohortPromise",
@@ -37,7 +39,6 @@ __all__ = [
     "Condition",
     "EpsilonBounds",
     "Finding",
-    "Numbers",
     "Progress",
     "PromiseState",
     "StatedKind",

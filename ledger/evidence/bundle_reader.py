@@ -10,7 +10,6 @@ from typing import Any
 from shuffle_ledger.ledger.errors import BadSignature, Damaged, InvalidValue
 from shuffle_ledger.ledger.evidence import archive, bundle
 from shuffle_ledger.ledger.evidence.findings import Findings
-from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
 from shuffle_ledger.ledger.values.entries import LedgerEntry
 from shuffle_ledger.ledger.values.saved_heads import SavedHeads, saved_heads
 
@@ -190,11 +189,3 @@ def _compare_key(members: Mapping[str, bytes], heads: SavedHeads, findings: Find
     if beside != signed:
         what = f"it is not the key that {bundle.HEADS} is signed with" if signed else "nothing here is signed"
         findings.add(what, member=bundle.PUBLIC_KEY)
-
-
-def heads_by_cohort(heads: SavedHeads | None) -> dict[str, list[CheckpointHead]]:
-    """Return heads by cohort; none where they could not be read."""
-    found: dict[str, list[CheckpointHead]] = {}
-    for head in heads.heads if heads is not None else ():
-        found.setdefault(head.cohort, []).append(head)
-    return found

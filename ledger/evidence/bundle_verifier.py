@@ -5,19 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from datetime import datetime
 from importlib.metadata import version
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, exact_text
 from shuffle_ledger.ledger.evidence.bundle import HEADS
-from shuffle_ledger.ledger.evidence.bundle_reader import Chain, Evidence, heads_by_cohort, open_bundle
-from shuffle_ledger.ledger.evidence.findings import BundleReport, CohortFound, Findings, Numbers
+from shuffle_ledger.ledger.evidence.bundle_reader import Chain, Evidence, open_bundle
+from shuffle_ledger.ledger.evidence.findings import BundleReport, CohortFound
 from shuffle_ledger.ledger.evidence.receipts_found import receipts_found
 from shuffle_ledger.ledger.evidence.recomputation import Recomputation
-from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
 from shuffle_ledger.ledger.values.entries import EntryKind
-from shuffle_ledger.ledger.values.saved_heads import SavedHeads
-from shuffle_ledger.ledger.verification.replay import Replay, recorded_later
+from shuffle_ledger.ledger.values.saved_heads import KeptHead, SavedHeads, heads_by_cohort
+from shuffle_ledger.ledger.verification.number_checks import BundleNumbers
+from shuffle_ledger.ledger.verification.replay import Replay
 from shuffle_ledger.ledger.verification.siblings import JointRounds, disagreements, undeclared
 
 Progress = Callable[[str, int, int], None]
@@ -29,7 +28,7 @@ def verify_bundle(
     *,
     trusted_public_key: bytes | None = None,
     against: SavedHeads | None = None,
-    numbers: Numbers = "sampled",
+    numbers: BundleNumbers = "sampled",
     progress: Progress | None = None,
 ) -> BundleReport:
     """Return what is wrong with a bundle, and what agrees.
@@ -57,10 +56,10 @@ def verify_bundle(
         _cohort(
             evidence,
             chain,
-            Recomputation(accountant, numbers, chain.data.count(b"\n")),
+            accountant,
+            numbers,
             signed=signed.get(chain.cohort, []),
             kept=kept.get(chain.cohort, []),
-            against=against,
             joint=joint,
             tell=tell,
         )
@@ -98,36 +97,29 @@ def verify_bundle(
 def _cohort(
     evidence: Evidence,
     chain: Chain,
-    recomputation: Recomputation,
+    accountant: Accountant,
+    numbers: BundleNumbers,
     *,
-    signed: list[CheckpointHead],
-    kept: list[CheckpointHead],
-    against: SavedHeads | None,
+    signed: list[KeptHead],
+    kept: list[KeptHead],
     joint: dict[str, JointRounds],
     tell: Progress,
 ) -> CohortFound:
     findings, name, length = evidence.findings, chain.cohort, chain.data.count(b"\n")
-    replay = Replay(store=evidence, cohort=name)
-    digests: dict[int, str] = {}
-    moments: dict[int, datetime] = {}
+    replay = Replay(store=evidence, cohort=name, kept=[*signed, *kept])
+    recomputation = Recomputation(replay, accountant, numbers, length)
     for step in replay.steps():
-        recomputation.see(step, replay.trail)
-        digests[replay.head_sequence] = replay.head_digest.hex()
-        moments[replay.head_sequence] = step.body.recorded_at
+        recomputation.see(step)
         tell(f"{name}: checking entries", replay.head_sequence, length)
-    checks = recomputation.finish(lambda done, of: tell(f"{name}: computing numbers again", done, of))
+    checks = recomputation.finish(lambda done, of: tell(f"{name}: asking a second method", done, of))
+    if evidence.heads is not None and replay.head_sequence not in {head.sequence for head in signed}:
+        named = f"entry {signed[0].sequence}" if signed else "no entry"
+        replay.blame(replay.head_sequence, f"the chain ends here, and {HEADS} names {named}")
+    replay.miss_kept()
     for problem in replay.problems:
         findings.add(problem.what, member=chain.member, cohort=name, sequence=problem.sequence)
-    for sequence, what in recomputation.problems:
-        findings.add(what, member=chain.member, cohort=name, sequence=sequence)
     for sequence, what in recomputation.notes:
         findings.note(what, member=chain.member, cohort=name, sequence=sequence)
-    if evidence.heads is not None:
-        _compare_signed(replay, chain, signed, findings)
-        _compare_moments(chain, signed, moments, evidence.heads, findings)
-    for head in kept:
-        _compare_kept(replay, chain, head, digests.get(head.sequence), findings)
-    _compare_moments(chain, kept, moments, against, findings)
     joint[name] = replay.joint
     body, ok = recomputation.last, not findings.concern(name)
     return CohortFound(
@@ -141,8 +133,8 @@ def _cohort(
         epsilon_spent_upper=body.spent.epsilon_upper if body else None,
         epsilon_spent_lower=body.spent.epsilon_lower if body else None,
         promise_kept=recomputation.within and not replay.overspent if ok and not replay.frozen else None,
-        rounds_admitted=recomputation.kinds[EntryKind.ADMITTED],
-        rounds_refused=recomputation.kinds[EntryKind.REFUSED],
+        rounds_admitted=replay.kinds[EntryKind.ADMITTED],
+        rounds_refused=replay.kinds[EntryKind.REFUSED],
         kinds=len(recomputation.met),
         kinds_confirmed=len(recomputation.opinions.confirmed),
         kinds_without=tuple(
@@ -179,46 +171,6 @@ def _unknown_members(
             if name not in known:
                 what = f"its round is also of cohort {name!r}, and {HEADS} names no head of that"
                 yield said.facts[0].sequence, what
-
-
-def _compare_signed(replay: Replay, chain: Chain, signed: list[CheckpointHead], findings: Findings) -> None:
-    last = CheckpointHead(
-        cohort=chain.cohort, sequence=replay.head_sequence, digest_hex=replay.head_digest.hex()
-    )
-    if last not in signed:
-        told = f"entry {signed[0].sequence}, {signed[0].digest_hex}" if signed else "no entry"
-        what = f"the chain ends with {last.digest_hex}, and heads.json names {told}"
-        findings.add(what, member=chain.member, cohort=chain.cohort, sequence=replay.head_sequence)
-
-
-def _compare_moments(
-    chain: Chain,
-    heads: list[CheckpointHead],
-    moments: Mapping[int, datetime],
-    saved: SavedHeads | None,
-    findings: Findings,
-) -> None:
-    """Find entries that are heads of a checkpoint, and were recorded after it was signed."""
-    if saved is None or saved.checkpoint is None:
-        return
-    signed_at = saved.checkpoint.created_at
-    for head in heads:
-        moment = moments.get(head.sequence)
-        if moment is not None and moment > signed_at:
-            what = recorded_later(moment, signed_at)
-            findings.add(what, member=chain.member, cohort=chain.cohort, sequence=head.sequence)
-
-
-def _compare_kept(
-    replay: Replay, chain: Chain, head: CheckpointHead, digest: str | None, findings: Findings
-) -> None:
-    if digest == head.digest_hex:
-        return
-    if head.sequence > replay.head_sequence:
-        what = f"it was kept elsewhere as a head, and the chain here ends with entry {replay.head_sequence}"
-    else:
-        what = "it differs from the head that was kept elsewhere: the chain was rewritten"
-    findings.add(what, member=chain.member, cohort=chain.cohort, sequence=head.sequence)
 
 
 def _compare_absent(evidence: Evidence, absent: Collection[str], *, is_compared: bool) -> None:

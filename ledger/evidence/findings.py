@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 
 from shuffle_ledger.ledger.values.saved_heads import Signature
+from shuffle_ledger.ledger.verification.number_checks import Subject
 
 FINDINGS_MAX = 200  # the first ones matter
-
-Numbers = Literal["all", "sampled", "none"]
-# "reading": what filters say is spent, beside the composition of the rounds, which it bounds from above.
-Subject = Literal["spent", "requested", "reading"]
 
 
 @dataclass(frozen=True, kw_only=True)

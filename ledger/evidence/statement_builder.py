@@ -54,6 +54,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryBody, EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.local_budget import local_bounds
 from shuffle_ledger.ledger.values.requests import Cohort, declared_from
+from shuffle_ledger.ledger.values.saved_heads import KeptHead
 from shuffle_ledger.ledger.values.texts import checked_text
 from shuffle_ledger.ledger.values.windows import Period
 from shuffle_ledger.ledger.verification.replay import PROBLEMS_MAX, EntrySource, Problem, Replay
@@ -275,12 +276,13 @@ def _read(
 ) -> tuple[Replay, ChainReading, EntryBody, EntryBody]:
     """Return what a chain says up to an entry, with the bodies of that entry and of the opening; raises
     Damaged if nothing can be stated about it."""
-    replay = Replay(store=_Beginning(store, last), cohort=cohort)
+    heads = [KeptHead(head.sequence, head.digest) for head in kept if head.sequence <= last]
+    replay = Replay(store=_Beginning(store, last), cohort=cohort, kept=heads)
     reading = ChainReading(replay)
     for step in replay.steps():
         reading.see(step)
         tell(f"{cohort}: reading entries", step.sequence, last)
-    _compare_kept(replay, kept, {each.sequence: each.digest for each in reading.moments})
+    replay.miss_kept()
     body, opened = replay.head_body, replay.opened
     if body is None or opened is None or not replay.readable:
         first = next((each for each in replay.problems if each.sequence), None)
@@ -408,15 +410,6 @@ def _last_sequence(store: Store, cohort: Cohort, as_of: AsOf, head: int) -> int:
         raise InvalidValue(field="as_of", value=as_of.isoformat(), expected=expected)
     # Entries that a freeze says were lost may have been written by then.
     return early[-1] + 1 if early[-1] + 1 in freezes else early[-1]
-
-
-def _compare_kept(replay: Replay, kept: list[Head], digests: Mapping[int, str]) -> None:
-    for head in kept:
-        # A head later than the statement says nothing about it.
-        if head.sequence <= replay.head_sequence and digests.get(head.sequence) != head.digest:
-            replay.blame(
-                head.sequence, "it differs from the head that was kept elsewhere: the chain was rewritten"
-            )
 
 
 def _verdict(replay: Replay, reading: ChainReading) -> Verdict:

@@ -30,7 +30,7 @@ from shuffle_ledger.ledger.values.texts import checked_text
 
 if TYPE_CHECKING:
     from shuffle_ledger.ledger.evidence.statement_request import StatementWanted
-    from shuffle_ledger.ledger.verification.verifier import Numbers
+    from shuffle_ledger.ledger.verification.number_checks import Numbers
 
 KEPT_MAX = COHORTS_MAX = 1000
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from shuffle_ledger.ledger.errors import BadSignature, InvalidValue
 from shuffle_ledger.ledger.values.checkpoint import (
@@ -30,6 +31,24 @@ class SavedHeads:
     heads: tuple[CheckpointHead, ...]
     signature: Signature
     checkpoint: Checkpoint | None  # None: a plain list
+
+
+class KeptHead(NamedTuple):
+    """A head that a chain must contain."""
+
+    sequence: int
+    digest: str  # hexadecimal
+    signed_at: datetime | None = None  # its entry was not recorded later; None: it is not signed
+
+
+def heads_by_cohort(saved: SavedHeads | None) -> dict[str, list[KeptHead]]:
+    """Return heads by cohort; none where there are none, or where they could not be read."""
+    found: dict[str, list[KeptHead]] = {}
+    if saved is not None:
+        signed_at = saved.checkpoint.created_at if saved.checkpoint else None
+        for head in saved.heads:
+            found.setdefault(head.cohort, []).append(KeptHead(head.sequence, head.digest_hex, signed_at))
+    return found
 
 
 def read_saved_heads(path: Path, trusted_public_key: bytes | None = None) -> SavedHeads:

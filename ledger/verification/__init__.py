@@ -3,10 +3,10 @@
 Imports `policies`, `checkpoints` and what lies below them.
 """
 
+from shuffle_ledger.ledger.verification.number_checks import Numbers
 from shuffle_ledger.ledger.verification.verifier import (
     CohortVerification,
     Comparison,
-    Numbers,
     VerificationReport,
     verify,
 )

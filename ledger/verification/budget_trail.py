@@ -80,8 +80,10 @@ class ChargeSource(Protocol):
     def charge(self, accounted: ShuffledRound, filters: FilterSet) -> FilterCharge:
         """Return what a round costs each filter."""
 
-    def certify(self, held: Mapping[ShuffledRound, int], *, delta: float) -> Spending:
-        """Return the certified composition of rounds."""
+    def certify(
+        self, held: Mapping[ShuffledRound, int], *, delta: float, budget: float | None = None
+    ) -> Spending:
+        """Return the certified composition of rounds, as narrow as tells whether it is within a budget."""
 
 
 @dataclass

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Protocol
 
 from shuffle_ledger.accounting import (
@@ -35,6 +34,7 @@ from shuffle_ledger.ledger.values.requests import (
     RoundRequest,
 )
 from shuffle_ledger.ledger.values.round_parameters import read_round
+from shuffle_ledger.ledger.values.saved_heads import KeptHead
 from shuffle_ledger.ledger.verification.budget_trail import Trail
 from shuffle_ledger.ledger.verification.entry_shapes import misshapen, written_moment
 from shuffle_ledger.ledger.verification.siblings import PRECEDES, JointRounds, misjudged
@@ -132,6 +132,7 @@ class Replay:
     joint: JointRounds = field(default_factory=JointRounds)  # rounds of several cohorts
     losses: dict[bytes, tuple[int, str]] = field(default_factory=dict)  # loss key -> entry, digest it names
     trail: Trail = field(default_factory=Trail)  # of the policy
+    kept: Iterable[KeptHead] = ()  # elsewhere, which the chain must contain
     _truth: ShuffledRound | None = None  # the round that the entry at hand says was released
     _request: RoundRequest | None = None  # what the entry at hand decides
 
@@ -167,6 +168,7 @@ class Replay:
             self.kinds[entry.kind] += 1
             self.head_sequence, self.head_digest = entry.sequence, entry.digest
             self.head_body = body
+            self._compare_kept(entry)
             if body is None:
                 self.readable = False
                 continue
@@ -182,6 +184,26 @@ class Replay:
                 self.readable = False
                 continue
             yield step
+
+    def miss_kept(self) -> None:
+        """Blame the chain, read to its end, for the heads beyond it that were kept elsewhere."""
+        for head in self.kept:
+            if head.sequence > self.head_sequence:
+                ends = f"the chain now ends at {self.head_sequence}"
+                self.blame(head.sequence, f"it was saved as a head and is missing: {ends}")
+
+    def _compare_kept(self, entry: LedgerEntry) -> None:
+        here = [head for head in self.kept if head.sequence == entry.sequence]
+        if any(head.digest != entry.digest.hex() for head in here):
+            self.blame(entry.sequence, "it differs from the head that was saved: the chain was rewritten")
+
+    def _check_signed(self, body: EntryBody) -> None:
+        for head in self.kept:
+            signed_at = head.signed_at if head.sequence == body.sequence else None
+            if signed_at is not None and body.recorded_at > signed_at:
+                recorded, signed = map(canonical.spelled_moment, (body.recorded_at, signed_at))
+                what = f"it was recorded at {recorded}, after its head was signed, at {signed}"
+                self.blame(body.sequence, what)
 
     def _check_link(self, entry: LedgerEntry) -> None:
         expected = self.head_sequence + 1
@@ -214,6 +236,7 @@ class Replay:
     def _check_carried(self, body: EntryBody, previous: EntryBody | None) -> None:
         if not _has_known_policy(body):
             self.blame(body.sequence, f"no version known here has numerical policy {body.numerical_policy!r}")
+        self._check_signed(body)
         if body.kind is EntryKind.OPENED:
             self._check_opening(body)
         elif body.sequence == FIRST_SEQUENCE:
@@ -511,12 +534,6 @@ class Replay:
                 self.blame(
                     body.sequence, f"it names another privacy loss than entry {sequence} for the same round"
                 )
-
-
-def recorded_later(recorded_at: datetime, signed_at: datetime) -> str:
-    """Return in words that an entry was recorded after its head was signed."""
-    recorded, signed = (canonical.spelled_moment(moment) for moment in (recorded_at, signed_at))
-    return f"it was recorded at {recorded}, after its head was signed, at {signed}"
 
 
 def _users(described: ShuffledRound) -> int:

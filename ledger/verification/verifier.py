@@ -7,37 +7,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
-from shuffle_ledger.accounting import Accountant, AccountingError, ShuffledRound, exact_text
-from shuffle_ledger.accounting.verification import Coverage
+from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger import loss_cache
-from shuffle_ledger.ledger.errors import Damaged, LedgerError, NotFound, TryAgain, Unavailable
+from shuffle_ledger.ledger.errors import Damaged, LedgerError, TryAgain, Unavailable
 from shuffle_ledger.ledger.policies.registry import LossSource
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.entries import EntryKind, Spending
 from shuffle_ledger.ledger.values.requests import CohortStatus
-from shuffle_ledger.ledger.values.saved_heads import SavedHeads, Signature
+from shuffle_ledger.ledger.values.saved_heads import KeptHead, SavedHeads, Signature, heads_by_cohort
 from shuffle_ledger.ledger.values.texts import checked_text
 from shuffle_ledger.ledger.verification.feed_order import moved_ahead
-from shuffle_ledger.ledger.verification.replay import (
-    ALTERS,
-    PROBLEMS_MAX,
-    Problem,
-    Replay,
-    ReplayedEntry,
-    recorded_later,
-)
+from shuffle_ledger.ledger.verification.number_checks import NumberChecks, Numbers
+from shuffle_ledger.ledger.verification.replay import PROBLEMS_MAX, Problem, Replay
 from shuffle_ledger.ledger.verification.sibling_chains import siblings_in
 from shuffle_ledger.ledger.verification.siblings import JointRounds
 from shuffle_ledger.ledger.verification.table_comparison import compare_tables
 
-SAMPLES_PER_COHORT = 16
 LOSSES_NAMED_MAX = 20  # stored privacy losses that were changed
 TELL_EVERY = 500  # entries between two words about how far a replay is
-SHARPER = 1 / 16  # of the precision, where an interval around the spending contains the budget
 
-Numbers = Literal["sampled", "all"]
 Tell: TypeAlias = Callable[[str, int, int], None]  # what, how many are done, of how many
 
 
@@ -106,9 +95,7 @@ def verify(
         NotFound: no such cohort.
         TryAgain, Unavailable: the database cannot be read now, which says nothing about the ledger.
     """
-    saved: dict[str, list[tuple[int, str]]] = {}
-    for head in against.heads if against else ():
-        saved.setdefault(head.cohort, []).append((head.sequence, head.digest_hex))
+    saved = heads_by_cohort(against)
     if cohort is not None:
         names = [store.cohort(checked_text("cohort", cohort)).name]
         saved = {name: heads for name, heads in saved.items() if name in names}
@@ -118,13 +105,7 @@ def verify(
     found = []
     for place, name in enumerate(names):
         tell = None if progress is None else partial(_tell, progress, name, place, len(names))
-        run = _ChainVerification(
-            store=store,
-            accountant=accountant,
-            numbers=numbers,
-            tell=tell,
-            signed_at=against.checkpoint.created_at if against and against.checkpoint else None,
-        )
+        run = _ChainVerification(store=store, accountant=accountant, numbers=numbers, tell=tell)
         found.append(run.judged(name, saved.get(name, ()), chains))
     found = [_with_siblings(store, each, chains) for each in found]
     found += [_missing(name) for name in sorted(set(saved) - set(names))]
@@ -208,10 +189,9 @@ class _ChainVerification:
     accountant: Accountant
     numbers: Numbers
     tell: Callable[[int], None] | None = None  # how many entries were replayed
-    signed_at: datetime | None = None  # when the saved heads were signed; None: they are not
 
     def judged(
-        self, name: str, saved: Iterable[tuple[int, str]], chains: dict[str, JointRounds]
+        self, name: str, saved: Iterable[KeptHead], chains: dict[str, JointRounds]
     ) -> CohortVerification:
         """Return what was found; adds the chain to `chains`."""
         try:
@@ -224,10 +204,16 @@ class _ChainVerification:
             return _unreadable(name, f"its rows cannot be read: {error}")
 
     def _verified(
-        self, name: str, saved: Iterable[tuple[int, str]], chains: dict[str, JointRounds]
+        self, name: str, saved: Iterable[KeptHead], chains: dict[str, JointRounds]
     ) -> CohortVerification:
-        replay = Replay(store=self.store, cohort=name)
-        checker = _NumberChecker(self.store, self.accountant, replay, self.numbers)
+        replay = Replay(store=self.store, cohort=name, kept=saved)
+        checker = NumberChecks(
+            replay=replay,
+            losses=LossSource(store=self.store, accountant=self.accountant, keep=False),
+            accountant=self.accountant,
+            numbers=self.numbers,
+            length=sum(self.store.count_entries(name).values()),
+        )
         for number, step in enumerate(replay.steps(self.store.entries_of(name))):
             if self.tell is not None and number % TELL_EVERY == 0:
                 self.tell(number)
@@ -239,8 +225,7 @@ class _ChainVerification:
         checker.finish()
         compare_tables(replay, self.store, beside)
         chains[name] = replay.joint
-        for sequence, digest in saved:
-            _compare_saved(replay, self.store, sequence, digest, self.signed_at)
+        replay.miss_kept()
         problems = tuple(sorted(replay.problems, key=lambda problem: problem.sequence or math.inf))
         return CohortVerification(
             cohort=name,
@@ -252,117 +237,6 @@ class _ChainVerification:
             problems=problems,
             status=replay.status,
         )
-
-
-class _NumberChecker:
-    """Computes certificates again, at every largest spending and at some entries in between."""
-
-    def __init__(self, store: Store, accountant: Accountant, replay: Replay, numbers: Numbers) -> None:
-        self._store = store
-        self._accountant = accountant
-        self._losses = LossSource(store=store, accountant=accountant, keep=False)
-        self._coverage = Coverage(accountant)
-        self._replay = replay
-        length = sum(store.count_entries(replay.cohort).values())
-        self._stride = 1 if numbers == "all" else max(1, -(-length // SAMPLES_PER_COHORT))
-        self._last: tuple[ReplayedEntry, bool] | None = (
-            None  # the step before, and whether it is checked already
-        )
-        self.checked = 0
-
-    def see(self, step: ReplayedEntry) -> None:
-        """Take notice of the next step."""
-        self._check_charges(step)
-        kind = step.body.kind
-        if kind in ALTERS:
-            self._check_last()  # what follows may hold less: this was the most
-        due = kind in ALTERS or step.sequence % self._stride == 0
-        if due:
-            self._check(step)
-        self._last = (step, due)
-
-    def finish(self) -> None:
-        """Check the last step."""
-        self._check_last()
-
-    def _check_charges(self, step: ReplayedEntry) -> None:
-        try:
-            for what in self._replay.trail.recompute(self._losses, self._coverage):
-                self._replay.blame(step.sequence, what)
-        except (AccountingError, LedgerError, ArithmeticError) as error:
-            self._replay.blame(step.sequence, f"its charge cannot be computed again: {error}")
-
-    def _check_last(self) -> None:
-        if self._last is not None and not self._last[1]:
-            self._check(self._last[0])
-            self._last = (self._last[0], True)
-
-    def _check(self, step: ReplayedEntry) -> None:
-        self.checked += 1
-        body = step.body
-        if math.isinf(body.epsilon_budget):
-            return  # there is no budget: what is spent of it is zero by definition
-        again = self._certify(step, step.held)
-        if again is not None and step.filtered:
-            # The filters' bound is separate and sound, so the composition cannot need more.
-            if body.spent.epsilon_upper < again.epsilon_lower:
-                self._compare(step, "what is spent", body.spent, again)
-        elif again is not None:
-            self._compare(step, "what is spent", body.spent, again)
-            if body.kind is EntryKind.ADMITTED and self._is_beyond(step, again):
-                self._replay.blame(
-                    step.sequence,
-                    f"it admits a round beyond the budget of {exact_text(body.epsilon_budget)}: computed"
-                    f" again, up to epsilon {exact_text(again.epsilon_upper)} is spent with it",
-                )
-        if step.candidate is not None:
-            requested = self._certify(step, step.candidate)
-            if requested is not None:
-                self._compare(step, "what was requested", Spending(**body.details["requested"]), requested)
-
-    def _is_beyond(self, step: ReplayedEntry, again: Spending) -> bool:
-        """Return whether more than the budget is spent; where the interval leaves that open, a finer one."""
-        if again.epsilon_lower <= step.body.epsilon_budget < again.epsilon_upper:
-            finer = Accountant(precision=self._accountant.precision * SHARPER)
-            certificate = finer.certify(step.held, delta=step.body.delta_budget)
-            return certificate.epsilon_lower > step.body.epsilon_budget
-        return again.epsilon_lower > step.body.epsilon_budget
-
-    def _certify(self, step: ReplayedEntry, held: Mapping[ShuffledRound, int]) -> Spending | None:
-        try:
-            return loss_cache.certify(
-                self._store, self._accountant, held, delta=step.body.delta_budget, keep=False
-            )
-        except (AccountingError, LedgerError) as error:
-            self._replay.blame(step.sequence, f"its numbers cannot be computed again: {error}")
-            return None
-
-    def _compare(self, step: ReplayedEntry, subject: str, stated: Spending, again: Spending) -> None:
-        # Both intervals contain the same exact number, whatever rules and precision they came from.
-        if stated.epsilon_upper < again.epsilon_lower or again.epsilon_upper < stated.epsilon_lower:
-            self._replay.blame(
-                step.sequence,
-                f"it says epsilon of {subject} is from {exact_text(stated.epsilon_lower)} to"
-                f" {exact_text(stated.epsilon_upper)};"
-                f" computed again it is from {exact_text(again.epsilon_lower)} to"
-                f" {exact_text(again.epsilon_upper)}",
-            )
-
-
-def _compare_saved(
-    replay: Replay, store: Store, sequence: int, digest: str, signed_at: datetime | None
-) -> None:
-    try:
-        entry = store.entry(replay.cohort, sequence)
-    except NotFound:
-        replay.blame(
-            sequence, f"it was saved as a head and is missing: the chain now ends at {replay.head_sequence}"
-        )
-        return
-    if entry.digest.hex() != digest:
-        replay.blame(sequence, "it differs from the head that was saved: the chain was rewritten")
-    elif signed_at is not None and (moment := entry.content().recorded_at) > signed_at:
-        replay.blame(sequence, recorded_later(moment, signed_at))
 
 
 def _missing(name: str) -> CohortVerification:

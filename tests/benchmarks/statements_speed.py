@@ -20,7 +20,6 @@ from shuffle_ledger.ledger import decisions
 from shuffle_ledger.ledger.answers.heads import StoredHead
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
-from shuffle_ledger.ledger.evidence.findings import Numbers
 from shuffle_ledger.ledger.evidence.statement import Statement
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
 from shuffle_ledger.ledger.storage import schema
@@ -28,6 +27,7 @@ from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import LedgerEntry
 from shuffle_ledger.ledger.values.requests import RoundRequest
+from shuffle_ledger.ledger.verification.number_checks import BundleNumbers
 from tests.benchmarks.case import Case, Work
 
 ROUNDS = 10_000
@@ -117,7 +117,7 @@ def setting(setter: Callable[[Statement], bytes]) -> Work:
     return lambda: f"{len(setter(statement)) / 1e6:.1f} MB"
 
 
-def verifying(numbers: Numbers) -> Work:
+def verifying(numbers: BundleNumbers) -> Work:
     """A bundle: of all rounds without numbers, of the hundred real ones with them."""
     if numbers == "none":
         data = make_bundle(long_ledger(), [NAME]).data
