@@ -8,8 +8,7 @@ with which verification compares them too.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -17,20 +16,25 @@ from typing import Protocol
 from sqlalchemy import ColumnElement, Connection, func, select, text
 from sqlalchemy.exc import IntegrityError
 
-from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.errors import Conflict, Damaged, LedgerError, LostRace, NotFound, TryAgain
 from shuffle_ledger.ledger.storage import anchor, appends, engine, rows
 from shuffle_ledger.ledger.storage.anchor import Losses
+from shuffle_ledger.ledger.storage.appends import Step
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import rounds
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint, CheckpointHead
-from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryBody, EntryKind, LedgerEntry
+from shuffle_ledger.ledger.values.entries import (
+    FIRST_SEQUENCE,
+    GENESIS_DIGEST,
+    EntryBody,
+    EntryKind,
+    LedgerEntry,
+)
 from shuffle_ledger.ledger.values.requests import (
     REASON_LENGTH_MAX,
     Cohort,
-    CohortStatus,
     declared_from,
     request_digest,
 )
@@ -57,30 +61,11 @@ class Recovered:
     unproven: tuple[Unproven, ...]  # nothing is written while there are any
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Lost:
-    """One lost entry, and how the tables beside the chain follow it."""
-
-    entry: LedgerEntry
-    body: EntryBody
-    changes: tuple[HoldingChange, ...]
-    status: CohortStatus
-    opening: EntryBody  # the one in force
-
-
 class Copy(EntrySource, Protocol):
     """Chains kept elsewhere, as in a bundle."""
 
     def cohorts(self) -> Iterable[str]:
         """Name the cohorts it has chains of."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _LostEntries:
-    """The lost entries of one cohort, in order."""
-
-    cohort: str
-    lost: tuple[_Lost, ...]
 
 
 def recover(store: Store, checkpoint: Checkpoint, source: Copy, *, reason: str, actor: str) -> Recovered:
@@ -122,14 +107,14 @@ def recover(store: Store, checkpoint: Checkpoint, source: Copy, *, reason: str, 
             number = anchor.insert_reconciliation(
                 connection, checkpoint, nothing_lost, reason=reason, actor=actor, nothing_later=True
             )
-            for tail in tails:
-                _append(connection, tail)
+            for lost in tails.values():
+                _append(connection, lost)
             _count_on(connection)
     except (IntegrityError, LostRace) as error:
         raise TryAgain("somebody wrote to the ledger meanwhile; nothing was changed, try again") from error
     return Recovered(
         number=number,
-        entries={tail.cohort: len(tail.lost) for tail in tails},
+        entries={cohort: len(lost) for cohort, lost in tails.items()},
         unproven=tuple(unproven),
     )
 
@@ -150,52 +135,32 @@ def _check_nothing_later(checkpoint: Checkpoint, found: Losses, source: Copy) ->
             )
 
 
-def _tails(store: Store, found: Losses, source: EntrySource) -> tuple[list[_LostEntries], list[Unproven]]:
-    tails, unproven = [], []
+def _tails(store: Store, found: Losses, source: EntrySource) -> tuple[dict[str, list[Step]], list[Unproven]]:
+    tails, unproven = {}, []
     for head in (*found.behind, *found.missing):
         try:
-            tails.append(_tail(store, head, source))
+            tails[head.cohort] = _tail(store, head, source)
         except LedgerError as error:
             unproven.append(Unproven(cohort=head.cohort, why=str(error)))
     return tails, unproven
 
 
-class _Watched:
-    """A source that remembers which entry it gave last."""
-
-    def __init__(self, source: EntrySource) -> None:
-        self._source = source
-        self.last: LedgerEntry | None = None
-
-    def entries_of(self, cohort: str, /) -> Iterator[LedgerEntry]:
-        """Yield a cohort's entries in order."""
-        for entry in self._source.entries_of(cohort):
-            self.last = entry
-            yield entry
-
-
-def _tail(store: Store, head: CheckpointHead, source: EntrySource) -> _LostEntries:
+def _tail(store: Store, head: CheckpointHead, source: EntrySource) -> list[Step]:
     """Return what the ledger lacks of a chain up to `head`; raises LedgerError unless all of it is proven."""
-    here, digest = _place(store, head.cohort)
+    view = _present(store, head.cohort)
+    here, digest = (0, b"") if view is None else (view.head_sequence, view.head_digest)
     if here >= head.sequence:
         raise Conflict(f"entry {head.sequence} is not the one of the checkpoint: others were written since")
-    watched = _Watched(source)
-    replay = Replay(store=watched, cohort=head.cohort)
-    held, local = Counter(replay.held), Counter(replay.local)
-    lost: list[_Lost] = []
+    replay = Replay(store=source, cohort=head.cohort)
+    lost: list[Step] = []
     for step in replay.steps():
-        entry = watched.last
-        if entry is None or replay.problems or step.sequence > head.sequence:
+        if replay.problems or step.sequence > head.sequence:
             break
-        if entry.sequence == here and entry.digest != digest:
+        if step.sequence == here and replay.head_digest != digest:
             raise Conflict(f"entry {here} is not the one in the copy: other entries were written since")
-        if entry.sequence > here:
-            changes = tuple(_changes(held, replay.held, local, replay.local))
-            opening = replay.opened or step.body
-            lost.append(
-                _Lost(entry=entry, body=step.body, changes=changes, status=replay.status, opening=opening)
-            )
-        held, local = Counter(replay.held), Counter(replay.local)
+        if step.sequence > here:
+            lost.append(_step(view or _unopened(step.body), step.body, replay))
+            view = lost[-1].after
     if replay.problems:
         raise Damaged(
             f"the copy does not hold: entry {replay.problems[0].sequence}: {replay.problems[0].what}"
@@ -211,28 +176,50 @@ def _tail(store: Store, head: CheckpointHead, source: EntrySource) -> _LostEntri
         raise Damaged("the copy does not begin with the entry that opened the cohort")
     with engine.reading(store.engine) as connection:
         _check_parts(connection, lost)
-    return _LostEntries(cohort=head.cohort, lost=tuple(lost))
+    return lost
 
 
-def _place(store: Store, cohort: str) -> tuple[int, bytes]:
+def _present(store: Store, cohort: str) -> CohortView | None:
     try:
-        view = store.view(cohort)
+        return store.view(cohort)
     except NotFound:
-        return 0, b""
-    return view.head_sequence, view.head_digest
+        return None
 
 
-def _changes(
-    held_before: Counter[ShuffledRound],
-    held: Counter[ShuffledRound],
-    local_before: Counter[ShuffledRound],
-    local: Counter[ShuffledRound],
-) -> Iterator[HoldingChange]:
-    for accounted in {*held_before, *held, *local_before, *local}:
-        count = held[accounted] - held_before[accounted]
-        local_count = local[accounted] - local_before[accounted]
-        if count or local_count:
-            yield HoldingChange(accounted=accounted, count=count, local_count=local_count)
+def _step(view: CohortView, body: EntryBody, replay: Replay) -> Step:
+    """Return an entry that was just replayed, byte for byte, and what the tables beside the chain follow."""
+    opens = _as_opened(body) if body.kind is EntryKind.OPENED else None
+    budget = body.epsilon_budget if opens or body.kind is EntryKind.BUDGET_CHANGED else None
+    changes = (
+        HoldingChange(
+            accounted=kind,
+            count=replay.held[kind] - view.held.get(kind, 0),
+            local_count=replay.local[kind] - view.local.get(kind, 0),
+        )
+        for kind in {*view.held, *replay.held, *view.local, *replay.local}
+    )
+    draft = EntryDraft(
+        kind=body.kind,
+        round_id=body.round_id,
+        actor=body.actor,
+        numerical_policy=body.numerical_policy,
+        spent=body.spent,
+        details=body.details,
+        changes=tuple(each for each in changes if each.count or each.local_count),
+        status=replay.status,
+        epsilon_budget=budget,
+        opens=opens,
+    )
+    entry = LedgerEntry.following(view.head_digest, body)
+    if entry.digest != replay.head_digest:
+        raise Damaged(f"entry {body.sequence} of {body.cohort!r} would not be what it was")
+    return Step(view, draft, body, entry)
+
+
+def _unopened(body: EntryBody) -> CohortView:
+    """Return the view of a cohort before the entry that opens it."""
+    cohort, at = _as_opened(body), body.recorded_at
+    return CohortView(cohort=cohort, head_sequence=0, head_digest=GENESIS_DIGEST, spent=body.spent, at=at)
 
 
 def _as_opened(body: EntryBody) -> Cohort:
@@ -248,55 +235,22 @@ def _as_opened(body: EntryBody) -> Cohort:
     )
 
 
-def _append(connection: Connection, tail: _LostEntries) -> None:
-    for lost in tail.lost:
-        if lost.entry.sequence == FIRST_SEQUENCE:
-            rows.insert_cohort(connection, _as_opened(lost.body), lost.entry)
+def _append(connection: Connection, lost: Sequence[Step]) -> None:
+    for step in lost:
+        if step.entry.sequence == FIRST_SEQUENCE:
+            rows.insert_cohort(connection, step.view.cohort, step.entry)
             continue
-        if lost.body.kind in _DECISIONS or _is_first_restated(connection, lost.body):
-            _register(connection, lost.body)
-        view, draft = _as_written(lost)
-        step = appends.Step.of(view, draft)
+        if step.body.kind in _DECISIONS or _is_first_restated(connection, step.body):
+            _register(connection, step.body)
         appends.write(connection, [step])
-        _check_parts(connection, [lost])  # now that nobody else opens one
-        if step.entry != lost.entry:
-            raise Damaged(f"entry {lost.entry.sequence} of {tail.cohort!r} would not be what it was")
+        _check_parts(connection, [step])  # now that nobody else opens one
 
 
-def _check_parts(connection: Connection, lost: Sequence[_Lost]) -> None:
+def _check_parts(connection: Connection, lost: Sequence[Step]) -> None:
     """Raise Conflict if an entry opens a cohort again of which a part has the rules of the opening before."""
     for body in (each.body for each in lost if each.body.kind is EntryKind.OPENED):
         if (part := rows.part_of(connection, body.cohort)) is not None:
             raise Conflict(f"{part} was opened since, by rules that entry {body.sequence} replaced")
-
-
-def _as_written(lost: _Lost) -> tuple[CohortView, EntryDraft]:
-    """Return the view and the draft that an entry was written from, as far as it depends on them."""
-    body, opened = lost.body, _as_opened(lost.opening)
-    opens = body.kind is EntryKind.OPENED
-    changes_budget = opens or body.kind is EntryKind.BUDGET_CHANGED
-    now = {"epsilon_budget": body.epsilon_budget, "status": lost.status, "opened_at": None}
-    cohort = Cohort(**vars(opened) | now)
-    view = CohortView(
-        cohort=cohort,
-        head_sequence=body.sequence - 1,
-        head_digest=lost.entry.previous_digest,
-        spent=body.spent,
-        at=body.recorded_at,
-    )
-    draft = EntryDraft(
-        kind=body.kind,
-        round_id=body.round_id,
-        actor=body.actor,
-        numerical_policy=body.numerical_policy,
-        spent=body.spent,
-        details=body.details,
-        changes=lost.changes,
-        status=lost.status,
-        epsilon_budget=body.epsilon_budget if changes_budget else None,
-        opens=opened if opens else None,
-    )
-    return view, draft
 
 
 def _register(connection: Connection, body: EntryBody) -> None:
