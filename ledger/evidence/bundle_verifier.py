@@ -14,7 +14,7 @@ from shuffle_ledger.ledger.evidence.findings import BundleReport, CohortFound
 from shuffle_ledger.ledger.evidence.receipts_found import receipts_found
 from shuffle_ledger.ledger.evidence.recomputation import Recomputation
 from shuffle_ledger.ledger.values.entries import EntryKind
-from shuffle_ledger.ledger.values.saved_heads import KeptHead, SavedHeads, heads_by_cohort
+from shuffle_ledger.ledger.values.saved_heads import SavedHead, SavedHeads, heads_by_cohort
 from shuffle_ledger.ledger.verification.number_checks import BundleNumbers
 from shuffle_ledger.ledger.verification.replay import Replay
 from shuffle_ledger.ledger.verification.siblings import JointRounds, disagreements, undeclared
@@ -100,8 +100,8 @@ def _cohort(
     accountant: Accountant,
     numbers: BundleNumbers,
     *,
-    signed: list[KeptHead],
-    kept: list[KeptHead],
+    signed: list[SavedHead],
+    kept: list[SavedHead],
     joint: dict[str, JointRounds],
     tell: Progress,
 ) -> CohortFound:

@@ -54,7 +54,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryBody, EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.local_budget import local_bounds
 from shuffle_ledger.ledger.values.requests import Cohort, declared_from
-from shuffle_ledger.ledger.values.saved_heads import KeptHead
+from shuffle_ledger.ledger.values.saved_heads import SavedHead
 from shuffle_ledger.ledger.values.texts import checked_text
 from shuffle_ledger.ledger.values.windows import Period
 from shuffle_ledger.ledger.verification.replay import PROBLEMS_MAX, EntrySource, Problem, Replay
@@ -276,7 +276,7 @@ def _read(
 ) -> tuple[Replay, ChainReading, EntryBody, EntryBody]:
     """Return what a chain says up to an entry, with the bodies of that entry and of the opening; raises
     Damaged if nothing can be stated about it."""
-    heads = [KeptHead(head.sequence, head.digest) for head in kept if head.sequence <= last]
+    heads = [SavedHead(head.sequence, head.digest) for head in kept if head.sequence <= last]
     replay = Replay(store=_Beginning(store, last), cohort=cohort, kept=heads)
     reading = ChainReading(replay)
     for step in replay.steps():

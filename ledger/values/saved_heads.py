@@ -33,7 +33,7 @@ class SavedHeads:
     checkpoint: Checkpoint | None  # None: a plain list
 
 
-class KeptHead(NamedTuple):
+class SavedHead(NamedTuple):
     """A head that a chain must contain."""
 
     sequence: int
@@ -41,13 +41,13 @@ class KeptHead(NamedTuple):
     signed_at: datetime | None = None  # its entry was not recorded later; None: it is not signed
 
 
-def heads_by_cohort(saved: SavedHeads | None) -> dict[str, list[KeptHead]]:
+def heads_by_cohort(saved: SavedHeads | None) -> dict[str, list[SavedHead]]:
     """Return heads by cohort; none where there are none, or where they could not be read."""
-    found: dict[str, list[KeptHead]] = {}
+    found: dict[str, list[SavedHead]] = {}
     if saved is not None:
         signed_at = saved.checkpoint.created_at if saved.checkpoint else None
         for head in saved.heads:
-            found.setdefault(head.cohort, []).append(KeptHead(head.sequence, head.digest_hex, signed_at))
+            found.setdefault(head.cohort, []).append(SavedHead(head.sequence, head.digest_hex, signed_at))
     return found
 
 

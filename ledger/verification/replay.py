@@ -34,7 +34,7 @@ from shuffle_ledger.ledger.values.requests import (
     RoundRequest,
 )
 from shuffle_ledger.ledger.values.round_parameters import read_round
-from shuffle_ledger.ledger.values.saved_heads import KeptHead
+from shuffle_ledger.ledger.values.saved_heads import SavedHead
 from shuffle_ledger.ledger.verification.budget_trail import Trail
 from shuffle_ledger.ledger.verification.entry_shapes import misshapen, written_moment
 from shuffle_ledger.ledger.verification.siblings import PRECEDES, JointRounds, misjudged
@@ -132,7 +132,7 @@ class Replay:
     joint: JointRounds = field(default_factory=JointRounds)  # rounds of several cohorts
     losses: dict[bytes, tuple[int, str]] = field(default_factory=dict)  # loss key -> entry, digest it names
     trail: Trail = field(default_factory=Trail)  # of the policy
-    kept: Iterable[KeptHead] = ()  # elsewhere, which the chain must contain
+    kept: Iterable[SavedHead] = ()  # elsewhere, which the chain must contain
     _truth: ShuffledRound | None = None  # the round that the entry at hand says was released
     _request: RoundRequest | None = None  # what the entry at hand decides
 

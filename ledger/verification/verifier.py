@@ -15,7 +15,7 @@ from shuffle_ledger.ledger.errors import Damaged, LedgerError, TryAgain, Unavail
 from shuffle_ledger.ledger.policies.registry import LossSource
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import CohortStatus
-from shuffle_ledger.ledger.values.saved_heads import KeptHead, SavedHeads, Signature, heads_by_cohort
+from shuffle_ledger.ledger.values.saved_heads import SavedHead, SavedHeads, Signature, heads_by_cohort
 from shuffle_ledger.ledger.values.texts import checked_text
 from shuffle_ledger.ledger.verification.feed_order import moved_ahead
 from shuffle_ledger.ledger.verification.number_checks import NumberChecks, Numbers
@@ -191,7 +191,7 @@ class _ChainVerification:
     tell: Callable[[int], None] | None = None  # how many entries were replayed
 
     def judged(
-        self, name: str, saved: Iterable[KeptHead], chains: dict[str, JointRounds]
+        self, name: str, saved: Iterable[SavedHead], chains: dict[str, JointRounds]
     ) -> CohortVerification:
         """Return what was found; adds the chain to `chains`."""
         try:
@@ -204,7 +204,7 @@ class _ChainVerification:
             return _unreadable(name, f"its rows cannot be read: {error}")
 
     def _verified(
-        self, name: str, saved: Iterable[KeptHead], chains: dict[str, JointRounds]
+        self, name: str, saved: Iterable[SavedHead], chains: dict[str, JointRounds]
     ) -> CohortVerification:
         replay = Replay(store=self.store, cohort=name, kept=saved)
         checker = NumberChecks(
