@@ -135,13 +135,15 @@ def manifest_bytes(members: Mapping[str, bytes], cohorts: Iterable[str]) -> byte
         listed.append({"cohort": cohort, "member": member, "entries": count, "head": head})
     content = {
         "format": BUNDLE_FORMAT,
-        "members": [
-            {"name": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-            for name, data in members.items()
-        ],
+        "members": [listed_member(name, data) for name, data in members.items()],
         "cohorts": listed,
     }
     return json_bytes(content)
+
+
+def listed_member(name: str, data: bytes) -> dict[str, Any]:
+    """Return how the manifest lists a member."""
+    return {"name": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def json_bytes(content: Mapping[str, Any]) -> bytes:

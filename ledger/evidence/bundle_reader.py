@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -138,24 +137,11 @@ def _compare_manifest(
     for name in listed.keys() - others.keys():
         findings.add("it is missing, and in the manifest", member=name)
     for name, data in others.items():
-        digest = hashlib.sha256(data).hexdigest()
-        if name not in listed:
-            findings.add("it is not in the manifest", member=name)
-        elif (listed[name].get("sha256"), listed[name].get("bytes")) != (digest, len(data)):
-            findings.add("its SHA-256 or its length is not the one in manifest.json", member=name)
+        if listed.get(name) != bundle.listed_member(name, data):
+            findings.add("the manifest does not list it with this SHA-256 and length", member=name)
     if others.get(bundle.FORMAT_NOTE) != bundle.FORMAT_TEXT.encode("utf-8"):
         what = "it is not the note" if bundle.FORMAT_NOTE in others else "it is missing, the note"
         findings.add(f"{what} that every bundle of this format has", member=bundle.FORMAT_NOTE)
-    _compare_with_manifest(members, others, chains, findings)
-
-
-def _compare_with_manifest(
-    members: Mapping[str, bytes],
-    others: Mapping[str, bytes],
-    chains: tuple[Chain, ...],
-    findings: Findings,
-) -> None:
-    """Find a manifest that is not what the other members give."""
     names = [chain.cohort for chain in chains]
     if len(set(names)) != len(names):
         findings.add("it gives one cohort two chains", member=bundle.MANIFEST)

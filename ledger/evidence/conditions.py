@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.ledger.values.windows import Period
 
 PRIVACY_UNIT: Final = "one user's report in every round of the cohort: a user sends one report per round"
 PRIVACY_UNIT_OF_SEVERAL: Final = (
@@ -145,11 +146,12 @@ OF_WINDOWS: Final = Condition(
 )
 
 
-def unit_of_period(described: str, first: str, last: str) -> str:
+def unit_of_period(period: Period) -> str:
     """Return the privacy unit of a window's period: what may differ between two neighbouring populations."""
+    described = f"these {period.kind}" if period.is_sliding else f"this UTC calendar {period.kind}"
     return (
-        f"what one user sent in rounds of the cohort collected in {described}, {first} to {last}, UTC: a user"
-        " sends one report per round, or at most as many as the round states"
+        f"what one user sent in rounds of the cohort collected in {described}, {period.first} to"
+        f" {period.last}, UTC: a user sends one report per round, or at most as many as the round states"
     )
 
 

@@ -56,7 +56,6 @@ from shuffle_ledger.ledger.values.local_budget import local_bounds
 from shuffle_ledger.ledger.values.requests import Cohort, declared_from
 from shuffle_ledger.ledger.values.saved_heads import SavedHead
 from shuffle_ledger.ledger.values.texts import checked_text
-from shuffle_ledger.ledger.values.windows import Period
 from shuffle_ledger.ledger.verification.replay import PROBLEMS_MAX, EntrySource, Problem, Replay
 from shuffle_ledger.ledger.verification.sibling_chains import siblings_in
 from shuffle_ledger.ledger.verification.siblings import JointRounds
@@ -209,7 +208,7 @@ def _period_found(
         return "unknown", math.inf
     chains[name] = replay.joint
     verdict = _verdict(replay, reading)
-    if any((each.sequence or 0) <= last for each in siblings_in(store, name, chains)):
+    if _differing(store, name, chains, last):
         verdict = "unknown"
     return verdict, math.inf if verdict == "unknown" else body.spent.epsilon_upper
 
@@ -243,12 +242,16 @@ class _Beginning:
         return itertools.takewhile(lambda each: each.sequence <= self._last, self._source.entries_of(cohort))
 
 
+def _differing(store: Store, cohort: str, chains: Mapping[str, JointRounds], last: int) -> list[Problem]:
+    """Return where other chains say otherwise of a cohort's rounds, up to an entry."""
+    return [each for each in siblings_in(store, cohort, chains) if (each.sequence or 0) <= last]
+
+
 def _with_siblings(
     store: Store, found: CohortStatement, chains: Mapping[str, JointRounds]
 ) -> CohortStatement:
     """Return the statement of a cohort, given what other chains say of its rounds of several cohorts."""
-    last = found.head.sequence
-    differ = [each for each in siblings_in(store, found.cohort, chains) if (each.sequence or 0) <= last]
+    differ = _differing(store, found.cohort, chains, found.head.sequence)
     if not differ:
         return found
     problems = (*found.chain_problems, *_spelled(differ))[:PROBLEMS_MAX]
@@ -427,7 +430,7 @@ def _promise(replay: Replay, opened: EntryBody, body: EntryBody) -> CohortPromis
     unit = PRIVACY_UNIT if is_single else PRIVACY_UNIT_OF_SEVERAL
     return CohortPromise(
         population=int(opened.details["population"]),
-        privacy_unit=unit if period is None else _unit(period),
+        privacy_unit=unit if period is None else unit_of_period(period),
         neighbours=NEIGHBOURS if period is None else NEIGHBOURS_OF_PERIOD,
         windows=declared["windows"],
         period=period,
@@ -442,11 +445,6 @@ def _promise(replay: Replay, opened: EntryBody, body: EntryBody) -> CohortPromis
         opened_by=opened.actor,
         openings=replay.kinds[EntryKind.OPENED],
     )
-
-
-def _unit(period: Period) -> str:
-    described = f"these {period.kind}" if period.is_sliding else f"this UTC calendar {period.kind}"
-    return unit_of_period(described, period.first.isoformat(), period.last.isoformat())
 
 
 def _alone(
