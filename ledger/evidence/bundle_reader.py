@@ -138,7 +138,7 @@ def _compare_manifest(
         findings.add("it is missing, and in the manifest", member=name)
     for name, data in others.items():
         if listed.get(name) != bundle.listed_member(name, data):
-            findings.add("the manifest does not list it with this SHA-256 and length", member=name)
+            findings.add("its SHA-256 or its length is not the one in manifest.json", member=name)
     if others.get(bundle.FORMAT_NOTE) != bundle.FORMAT_TEXT.encode("utf-8"):
         what = "it is not the note" if bundle.FORMAT_NOTE in others else "it is missing, the note"
         findings.add(f"{what} that every bundle of this format has", member=bundle.FORMAT_NOTE)
