@@ -115,6 +115,7 @@ class BudgetPolicy:
         slots: tuple[tuple[ShuffledRound, int], ...] = (),
         slots_epsilon: tuple[float, float] = (0.0, 0.0),
         approximate_share: float = APPROXIMATE_SHARE,
+        filters: FilterSet | None = None,
     ) -> BudgetPolicy:
         """Returns the rules that a new cohort, period or quota is opened with.
 
@@ -123,12 +124,14 @@ class BudgetPolicy:
             slots: declared kinds of rounds with their numbers.
             slots_epsilon: certified bounds on the epsilon of all of them together, at `share_of_slots`.
             approximate_share: part of delta for approximate rounds.
+            filters: those that an opening stated, if it needs some; None: the budget's.
 
         Raises:
             InvalidParameter: filters cannot share the budget's delta.
         """
-        filters = None
-        if cohort.policy == POLICY_ADAPTIVE and cohort.has_life:
+        if cohort.policy != POLICY_ADAPTIVE or not cohort.has_life:
+            filters = None
+        elif filters is None:
             left = cohort.delta_budget * (1 - SLOTS_SHARE if slots else 1.0)
             filters = FilterSet.for_budget(
                 epsilon=cohort.epsilon_budget, delta=left, approximate_share=approximate_share

@@ -31,7 +31,6 @@ from shuffle_ledger.ledger.machine import (
     DELTA_UNIT,
     EPSILON_UNIT,
     LOSS_UNIT,
-    BudgetKind,
     Cause,
     Charge,
     Cost,
@@ -55,8 +54,15 @@ from shuffle_ledger.ledger.policies.policy import (
     spending_of_record,
 )
 from shuffle_ledger.ledger.policies.registry import policy_from
+from shuffle_ledger.ledger.storage.store import opening_details
 from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, EntryBody, EntryKind, Spending
-from shuffle_ledger.ledger.values.requests import CohortStatus, RefusalReason, RoundRequest
+from shuffle_ledger.ledger.values.requests import (
+    Cohort,
+    CohortStatus,
+    RefusalReason,
+    RoundRequest,
+    declared_from,
+)
 from shuffle_ledger.ledger.values.round_parameters import read_round
 from shuffle_ledger.ledger.verification.entry_shapes import differing
 
@@ -187,8 +193,6 @@ class Trail:
             return
         if self._limits is not None:
             yield from _unproven_limits(filters, self._limits)
-            if self._opens and self._limits.sliding not in (None, self._limits.promise.gaussian):
-                yield "its sliding limit is not the variance that its promise allows"
         if self._stated is not None:
             accounted, cost = self._stated
             if self._stated not in self._proven:
@@ -215,16 +219,20 @@ class Trail:
         policy = self.policy = policy_from(str(details.get("policy")), body.to_bytes())
         self.state = machine.new_state(policy.machine_rules, policy.limits)
         self._limits = policy.limits
-        self.ceiling = details.get("ceiling")
         self._standing = policy.standing_after(self.state)
-        yield from differing("details.standing", details["standing"], self._standing)
-        if policy.delta != body.delta_budget:
-            yield "its rules are of another delta than the budget's"
-        if policy.rounds_per_user != details.get("rounds_per_user"):
-            yield "its filters count another number of rounds for each user than it says"
-        if policy.kind is not _kind(body):
-            yield "its rules are for another kind of budget than it says"
-        yield from _misplaced(policy, body)
+        cohort = Cohort(
+            name=body.cohort,
+            population=details["population"],
+            epsilon_budget=body.epsilon_budget,
+            delta_budget=body.delta_budget,
+            policy=details["policy"],
+            **declared_from(details),
+        )
+        self.ceiling = cohort.ceiling
+        again = opening_details(cohort, _opened_again(policy, cohort).opening())
+        if cohort.quota is not None and "reason" in details:
+            again["reason"] = details["reason"]
+        yield from differing("details", details, again)
         if policy.filters is not None:
             yield from _misdivided(policy, policy.filters)
         if policy.filters is None and policy.machine_rules.slots_epsilon > policy.limits.promise.epsilon:
@@ -434,32 +442,30 @@ def _after(state: State, posting: Posting) -> State:
     )
 
 
-def _kind(body: EntryBody) -> BudgetKind:
-    if "quota" in body.details:
-        return BudgetKind.QUOTA
-    if "period" in body.details:
-        return BudgetKind.PERIOD
-    return BudgetKind.LIFE if math.isfinite(body.epsilon_budget) else BudgetKind.RECORD
-
-
-def _misplaced(policy: BudgetPolicy, body: EntryBody) -> Iterator[str]:
-    """Yield how the epsilons of an opening's limits are not those of its budget."""
-    refuse, promise, promised = policy.limits.refuse, policy.limits.promise, body.epsilon_budget
-    if policy.kind is not BudgetKind.QUOTA:
-        promised = body.details.get("ceiling", promised)
-    if promise.epsilon != epsilon_units(promised):
-        yield "it promises another epsilon than its budget says"
-    if refuse.epsilon != epsilon_units(body.epsilon_budget):
-        yield "it refuses rounds at another epsilon than its budget's"
-    if refuse.epsilon == promise.epsilon and refuse != promise:
-        yield "its limits at one epsilon differ"
-    local = body.details.get("local_budget")
-    if policy.limits.local != (None if local is None else epsilon_units(local)):
-        yield "its limit of local epsilon is not the local budget that it says"
-    if policy.filters is not None:
-        accounts = policy.filters.accounts.limits(float(promise.epsilon * EPSILON_UNIT))
-        if list(map(bool, accounts)) != [bool(policy.limits.certain), bool(policy.limits.slack)]:
-            yield "it leaves a limit of certain loss or slack out"
+def _opened_again(policy: BudgetPolicy, cohort: Cohort) -> BudgetPolicy:
+    """Returns the rules that a cohort is opened with, by the filters, slots and amounts that a policy states:
+    `recompute` proves those."""
+    again = BudgetPolicy.opened(
+        cohort,
+        slots=policy.slots_declared,
+        slots_epsilon=policy.slots_epsilon,
+        approximate_share=policy.approximate_share,
+        filters=policy.filters,
+    )
+    stated, limits = policy.limits, again.limits
+    if again.filters is None:
+        return again
+    promise = dataclasses.replace(stated.promise, epsilon=limits.promise.epsilon)
+    refuse = dataclasses.replace(stated.refuse, epsilon=limits.refuse.epsilon)
+    limits = dataclasses.replace(
+        limits,
+        promise=promise,
+        refuse=promise if refuse.epsilon == promise.epsilon else refuse,
+        certain=limits.certain and (stated.certain or limits.certain),
+        slack=limits.slack and (stated.slack or limits.slack),
+        sliding=None if limits.sliding is None else promise.gaussian,
+    )
+    return dataclasses.replace(again, limits=limits)
 
 
 def _misdivided(policy: BudgetPolicy, filters: FilterSet) -> Iterator[str]:

@@ -14,24 +14,18 @@ from typing import Any, Final
 
 from shuffle_ledger.accounting import InvalidParameter
 from shuffle_ledger.ledger.errors import LedgerError
-from shuffle_ledger.ledger.machine import Cost, Limits
+from shuffle_ledger.ledger.machine import Cost
 from shuffle_ledger.ledger.policies.numbers import is_spelled
-from shuffle_ledger.ledger.policies.policy import BudgetPolicy
 from shuffle_ledger.ledger.values import canonical
-from shuffle_ledger.ledger.values.audiences import checked_labels
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
-from shuffle_ledger.ledger.values.quotas import Quota
 from shuffle_ledger.ledger.values.requests import (
-    DECLARED,
     NOTHING_LATER,
-    POLICIES,
     VOID_ATTESTATION,
     RefusalReason,
     ReleaseTimes,
     RoundRequest,
 )
 from shuffle_ledger.ledger.values.round_parameters import is_round_spelled
-from shuffle_ledger.ledger.values.windows import Period, Window, checked_windows
 
 _OF_ROUNDS: Final = (
     EntryKind.ADMITTED,
@@ -44,9 +38,8 @@ _OF_ROUNDS: Final = (
 _DECISION: Final = frozenset(
     {"request", "accounted", "requested", "privacy_loss", "registration", "registered_at"}
 )
-# Fields of `details`, beside `standing`, which every entry has.
+# Fields of `details`, beside `standing`, which every entry has. Openings are compared whole.
 _FIELDS: Final[Mapping[EntryKind, frozenset[str]]] = {
-    EntryKind.OPENED: frozenset({"population", "policy", "rules", "limits"}),
     EntryKind.ADMITTED: _DECISION | {"cost", "charge"},
     EntryKind.REFUSED: _DECISION | {"reason", "message"},
     EntryKind.SETTLED: frozenset({"reports", "accounted_before", "accounted", "privacy_loss", "overspent"})
@@ -63,9 +56,8 @@ _FIELDS: Final[Mapping[EntryKind, frozenset[str]]] = {
     ),
     EntryKind.FROZEN: frozenset({"reason", "checkpoint", "nothing_later", "last_known"}),
 }
-# Fields that entries may have: of cohorts with labels or windows, of rounds of several chains.
+# Fields that entries may have.
 _OPTIONAL: Final[Mapping[EntryKind, frozenset[str]]] = {
-    EntryKind.OPENED: frozenset({*DECLARED, "reason"}),
     EntryKind.REFUSED: frozenset({"refused_by", "cost", "charge"}),
     # A frozen cohort records releases without charging them; no cost bounds an early incident.
     EntryKind.CORRECTED: frozenset({"cost", "charge"}),
@@ -85,24 +77,22 @@ _UNREADABLE = (
 )
 
 
-def misshapen(body: EntryBody, policy: str) -> Iterator[str]:
-    """Yield what no ledger writes into an entry of a cohort with this policy: names, types, spellings."""
+def misshapen(body: EntryBody) -> Iterator[str]:
+    """Yield what no ledger writes into an entry: names, types, spellings."""
     yield from _head(body)
     yield from _spending("spent", body.spent.to_mapping(), body.delta_budget)
     details = body.details
     if not isinstance(details, Mapping):
         yield "its details are none"
         return
-    expected = _FIELDS[body.kind] | {"standing"}
-    optional = _OPTIONAL.get(body.kind, frozenset())
-    yield from _names("details", details, expected, optional)
+    if body.kind is not EntryKind.OPENED:
+        expected, optional = _FIELDS[body.kind] | {"standing"}, _OPTIONAL.get(body.kind, frozenset())
+        yield from _names("details", details, expected, optional)
     for name in sorted(details.keys() & _CHECKS.keys()):
         if not _holds(_CHECKS[name], details[name]):
             yield f"details.{name} is not written as ledgers write it"
     if isinstance(details.get("requested"), Mapping):
         yield from _spending("details.requested", details["requested"], body.delta_budget)
-    if "rules" in details and not _holds(lambda rules: _are_rules(policy, details, rules), details["rules"]):
-        yield "details.rules is not written as ledgers write it"
     if body.kind is EntryKind.CORRECTED and details.get("round", ...) is None:
         yield "it corrects a round and does not say to what"
 
@@ -208,15 +198,6 @@ def _is_request(value: Any) -> bool:
     return bool(beside == RoundRequest.from_mapping(value).beside_round())
 
 
-def _are_labels(value: Any) -> bool:
-    return bool(value) and is_as_written(value, checked_labels(value))
-
-
-def _are_windows(value: Any) -> bool:
-    found = checked_windows(map(Window.from_mapping, value), cohort="any")
-    return bool(value) and is_as_written(value, [window.to_mapping() for window in found])
-
-
 def _are_refusals(value: Any) -> bool:
     names = {"reason", "epsilon_spent_upper", "epsilon_requested_upper", "epsilon_budget", "delta_budget"}
     return bool(value) and all(
@@ -232,20 +213,8 @@ def _is_cost(value: Any) -> bool:
     return is_spelled(Cost, value)
 
 
-def _are_limits(value: Any) -> bool:
-    return is_spelled(Limits, value)
-
-
-def _are_rules(policy: str, details: Mapping[str, Any], rules: object) -> bool:
-    return is_as_written(rules, BudgetPolicy.from_details(policy, details).rules)
-
-
 def _is_bound(value: Any) -> bool:
     return type(value) is float and value >= 0
-
-
-def _is_limit(value: Any) -> bool:
-    return type(value) is float and 0 < value < math.inf
 
 
 def _is_count(value: Any) -> bool:
@@ -278,8 +247,6 @@ def _are_times(value: Any) -> bool:
 
 
 _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
-    "population": _is_number,
-    "policy": lambda value: value in POLICIES,
     "request": _is_request,
     "accounted": _is_round,
     "accounted_before": _is_round,
@@ -297,14 +264,6 @@ _CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "nothing_later": lambda value: value in (None, NOTHING_LATER),
     "last_known": _is_last_known,
     "cost": _is_cost,
-    "limits": _are_limits,
-    "labels": _are_labels,
-    "windows": _are_windows,
-    "period": lambda value: is_as_written(value, Period.from_mapping(value).to_mapping()),
-    "ceiling": _is_limit,
-    "local_budget": _is_limit,
-    "rounds_per_user": _is_number,
-    "quota": lambda value: is_as_written(value, Quota.from_mapping(value).to_mapping()),
     "refused_by": _are_refusals,
     "round": lambda value: value is None or _is_round(value),
     "released": _are_times,

@@ -56,7 +56,6 @@ _NOT_FOLLOWING = (
 ALTERS = (EntryKind.SETTLED, EntryKind.VOIDED, EntryKind.CORRECTED, EntryKind.INCIDENT)
 # A window may give this to its periods beside a budget.
 _OF_PARTS = frozenset({"local_budget"})
-_OF_LIFE = frozenset({"ceiling", "local_budget", "rounds_per_user"})
 _CARRIES_SPENDING = (EntryKind.OPENED, EntryKind.REFUSED, EntryKind.BUDGET_CHANGED, EntryKind.CLOSED)
 
 
@@ -226,9 +225,7 @@ class Replay:
             self.blame(entry.sequence, "its columns (cohort, sequence, kind, round) differ from its body")
 
     def _check_shape(self, body: EntryBody) -> None:
-        opened = body if body.kind is EntryKind.OPENED else self.opened
-        policy = str(opened.details.get("policy")) if opened is not None else POLICY_ADAPTIVE
-        wrong = list(misshapen(body, policy))
+        wrong = list(misshapen(body))
         for what in wrong:
             self.blame(body.sequence, what)
         self.readable = self.readable and not wrong
@@ -276,8 +273,6 @@ class Replay:
             case EntryKind.OPENED:
                 self.opened = body
                 self.joint.open(body)
-                self._check_ceiling(body)
-                self._check_life(body)
                 self._check_part(body)
             case EntryKind.ADMITTED | EntryKind.REFUSED:
                 candidate = self._apply_decision(body)
@@ -308,20 +303,10 @@ class Replay:
         )
 
     def _apply_budget(self, body: EntryBody) -> None:
-        self._check_ceiling(body)
         if self.joint.period is not None or not self.joint.has_life:
             self.blame(body.sequence, "it changes the budget of a window, or one that there is not")
-
-    def _check_ceiling(self, body: EntryBody) -> None:
         if self.joint.ceiling is not None and body.epsilon_budget > self.joint.ceiling:
             self.blame(body.sequence, "the budget is above the ceiling that the cohort was opened with")
-
-    def _check_life(self, body: EntryBody) -> None:
-        is_limited = self.joint.windows and body.details["policy"] == POLICY_ADAPTIVE
-        if not self.joint.has_life and (not is_limited or _OF_LIFE & set(body.details)):
-            self.blame(
-                body.sequence, "only windows limit its rounds, and it has none, a plan or limits of its life"
-            )
 
     def _check_part(self, body: EntryBody) -> None:
         part = {"period", "quota"} & set(body.details)

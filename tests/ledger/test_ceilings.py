@@ -229,12 +229,12 @@ FORGERIES: dict[str, tuple[int, Callable[[EntryBody], EntryBody], str]] = {
     "opened beyond": (
         1,
         lambda body: dataclasses.replace(body, details={**body.details, "ceiling": 0.1}),
-        "above the ceiling",
+        "expected at least epsilon",
     ),
     "no number": (
         1,
         lambda body: dataclasses.replace(body, details={**body.details, "ceiling": "0.4"}),
-        "details.ceiling is not written",
+        "ceiling: got",
     ),
 }
 

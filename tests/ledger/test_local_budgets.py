@@ -134,7 +134,7 @@ def test_decisions_against_the_limit_are_found(desk: Desk) -> None:
     assert "is not the one that its numbers" in str(verify(desk.store, desk.accountant))
     rewrite(desk.store, 1, lowered)
     rewrite(desk.store, 1, unequal)
-    assert "is not the local budget that it says" in str(verify(desk.store, desk.accountant))
+    assert "details.limits.local does not follow" in str(verify(desk.store, desk.accountant))
 
 
 def test_a_cost_below_the_epsilon0_of_its_reports_is_found(desk: Desk) -> None:

@@ -167,4 +167,4 @@ def test_another_number_than_the_rules_have_is_found(desk: Desk) -> None:
         return dataclasses.replace(body, details={**body.details, "rounds_per_user": 9})
 
     rewrite(desk.store, 1, more)
-    assert "another number of rounds for each user" in str(verify(desk.store, desk.accountant))
+    assert "details.rules.rounds_per_user does not follow" in str(verify(desk.store, desk.accountant))

@@ -259,12 +259,12 @@ def as_life(body: EntryBody) -> EntryBody:
 @pytest.mark.parametrize(
     ("forge", "found"),
     [
-        (as_life, "details.rules is not written"),
+        (as_life, "are not those of policy adaptive"),
         (lambda body: dataclasses.replace(body, epsilon_budget=1.0), "its delta_budget is none"),
-        (without("windows"), "it has none, a plan or limits of its life"),
+        (without("windows"), "nothing would limit its rounds"),
         (
             lambda body: dataclasses.replace(body, details={**body.details, "local_budget": 2.0}),
-            "it has none, a plan or limits of its life",
+            "expected none without a budget of the cohort's life",
         ),
     ],
 )
