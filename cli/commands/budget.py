@@ -76,6 +76,7 @@ def budget_facts(statement: BudgetStatement) -> Table:
             "without the shuffler": _local_text(statement),
             "population": statement.population,
             "policy, status": f"{statement.policy}, {statement.status}",
+            **({"closed": statement.closure.described} if statement.closure else {}),
             "head": f"{statement.head.sequence} {statement.head.digest}",
         },
     )

@@ -36,7 +36,7 @@ from shuffle_ledger.cli.rendering.present import (
     tell_overspent,
     upper,
 )
-from shuffle_ledger.ledger.answers import ASSUMES, ListedCohort, SlotReading
+from shuffle_ledger.ledger.answers import ASSUMES, Closure, ListedCohort, SlotReading
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound, UnacceptedWarnings
 from shuffle_ledger.ledger.values import (
     POLICIES,
@@ -256,7 +256,9 @@ def show(name: str, as_json: bool, **where: Any) -> None:
     with open_ledger(**where) as ledger:
         found = ledger.cohort(name)
     present(
-        document_of(found), lambda: cohort_facts(found, found.slots, openings=found.openings), as_json=as_json
+        document_of(found),
+        lambda: cohort_facts(found, found.slots, openings=found.openings, closure=found.closure),
+        as_json=as_json,
     )
 
 
@@ -306,7 +308,13 @@ def _labels(given: Sequence[str]) -> dict[str, str]:
     return labels
 
 
-def cohort_facts(found: Cohort, slots: Sequence[SlotReading] = (), *, openings: int = 1) -> Table:
+def cohort_facts(
+    found: Cohort,
+    slots: Sequence[SlotReading] = (),
+    *,
+    openings: int = 1,
+    closure: Closure | None = None,
+) -> Table:
     """Returns a cohort's table for people."""
     again = {"openings": f"{openings}: the last one is in force"} if openings > 1 else {}
     labels = ", ".join(f"{name}={value}" for name, value in found.labels.items())
@@ -318,6 +326,7 @@ def cohort_facts(found: Cohort, slots: Sequence[SlotReading] = (), *, openings: 
             "policy": found.policy,
             "holds if": "\n".join(ASSUMES[found.policy]),
             "status": found.status,
+            **({"closed": closure.described} if closure else {}),
             **({"labels": labels} if labels else {}),
             **{f"each {window.described}": window_text(window) for window in found.windows},
             **_part_facts(found),

@@ -3,7 +3,13 @@
 Imports `values` only: a program that asks a server loads no engine.
 """
 
-from shuffle_ledger.ledger.answers.budgets import BudgetStatement, PromiseReading, QuotaReading, SlotReading
+from shuffle_ledger.ledger.answers.budgets import (
+    BudgetStatement,
+    Closure,
+    PromiseReading,
+    QuotaReading,
+    SlotReading,
+)
 from shuffle_ledger.ledger.answers.cohorts import ListedCohort
 from shuffle_ledger.ledger.answers.forecasts import (
     Forecast,
@@ -28,6 +34,7 @@ __all__ = [
     "FITS_IF",
     "STATES",
     "BudgetStatement",
+    "Closure",
     "Fits",
     "Forecast",
     "JointForecast",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 
 from shuffle_ledger.accounting import (
     AccountsReading,
@@ -17,6 +17,26 @@ from shuffle_ledger.accounting import (
 from shuffle_ledger.ledger.answers.heads import Head
 from shuffle_ledger.ledger.values.requests import CohortStatus
 from shuffle_ledger.ledger.values.windows import Period, Window
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closure:
+    """The entry by which a cohort was closed, and its periods and quotas with it."""
+
+    sequence: int  # in the cohort's own chain
+    closed_at: datetime
+    closed_by: str
+    reason: str
+
+    @property
+    def described(self) -> str:
+        """When, by whom and why, for people."""
+        return f"{self.closed_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC by {self.closed_by}: {self.reason}"
+
+
+def status_now(status: CohortStatus, closure: Closure | None) -> CohortStatus:
+    """Returns the status of a cohort or a part: what its own chain says, and closed where that says open."""
+    return "closed" if closure is not None and status == "open" else status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +137,7 @@ class BudgetStatement:
     rounds_pending: int
     opened_at: datetime
     head: Head
+    closure: Closure | None = None  # None: the cohort is not closed
 
     def __repr__(self) -> str:
         """Returns the spending, rounded up, and the rest of the budget, rounded down, in few digits."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shuffle_ledger.ledger.answers.budgets import PromiseReading, SlotReading
+from shuffle_ledger.ledger.answers.budgets import Closure, PromiseReading, SlotReading
 from shuffle_ledger.ledger.values.requests import Cohort
 
 
@@ -21,3 +21,4 @@ class ShownCohort(Cohort):
 
     openings: int = 1  # one more for each time that it was opened again; the last one is in force
     slots: tuple[SlotReading, ...] = ()  # of policy plan: what was declared, and what of it is taken
+    closure: Closure | None = None  # None: it is not closed

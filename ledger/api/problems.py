@@ -37,7 +37,7 @@ MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_SECONDS = 1
 _SHOWN_MAX = 200
 # Everything that a request did before it failed stays: a round may be registered, and undecided.
-_DAMAGED = "What is stored was damaged or changed: `shuffle-ledger audit verify` says what, and where."
+_DAMAGED = "Stored data was damaged or changed: `shuffle-ledger audit verify` says what, and where."
 _FAILED = "The server failed, and wrote down why. What was recorded stays: ask the same again to learn it."
 _UNAVAILABLE = "The database cannot be used now. Ask the same again: for a round, with the same identifier."
 _BEYOND = ("epsilon_upper", "epsilon_budget", "delta_budget")
@@ -91,7 +91,7 @@ TOO_MANY_FAILURES = ProblemType(
     kind="too_many_failures", status=429, title="Too many wrong tokens, or identifiers of others", retry=True
 )
 FAILED = ProblemType(kind="failed", status=500, title="The server failed")
-DAMAGED = ProblemType(kind="damaged", status=500, title="What is stored was damaged or changed")
+DAMAGED = ProblemType(kind="damaged", status=500, title="Stored data was damaged or changed")
 STUCK = ProblemType(kind="stuck", status=500, title="The round could not be decided")
 BUSY = ProblemType(kind="busy", status=503, title="The ledger is busy", retry=True)
 BEHIND = ProblemType(kind="behind_checkpoint", status=503, title="The ledger is behind its checkpoint")

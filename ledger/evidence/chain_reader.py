@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger.ledger.answers.budgets import Closure
 from shuffle_ledger.ledger.decisions.outcomes import collected_on
 from shuffle_ledger.ledger.evidence.statement import (
     Breach,
@@ -24,6 +25,7 @@ from shuffle_ledger.ledger.evidence.statement import (
     StatedRestatement,
     StatedRound,
 )
+from shuffle_ledger.ledger.reports.listing import closure_in
 from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, EntryBody, EntryKind
 from shuffle_ledger.ledger.values.requests import RefusalReason, ReleaseTimes
 from shuffle_ledger.ledger.verification.replay import Replay, ReplayedEntry
@@ -50,6 +52,7 @@ class ChainReading:
         self.lost: list[StatedLoss] = []
         self.told: list[StatedRestatement] = []
         self._broken: EntryBody | None = None  # the first entry after which the promise is not kept
+        self.closure: Closure | None = None
         self._is_unbounded = False  # a release may have come before the cohort was opened
         self.moments: list[Moment] = []
 
@@ -80,6 +83,8 @@ class ChainReading:
             self.told.append(_restatement(body))
             self._charge(body.details["accounted"])
             self._is_unbounded = self._is_unbounded or bool(body.details.get("chosen_after"))
+        elif body.kind is EntryKind.CLOSED:
+            self.closure = closure_in(body)
         elif body.kind is EntryKind.FROZEN:
             self.lost.append(
                 StatedLoss(

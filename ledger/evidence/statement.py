@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from typing import Any, Literal, TypeAlias
 
 from shuffle_ledger.accounting import AccountsReading, FilterReading, ShuffledRound
-from shuffle_ledger.ledger.answers.budgets import FittingRounds
+from shuffle_ledger.ledger.answers.budgets import Closure, FittingRounds
 from shuffle_ledger.ledger.answers.heads import Head
 from shuffle_ledger.ledger.evidence.conditions import Condition
 from shuffle_ledger.ledger.receipts import StatedRelease
@@ -280,6 +280,7 @@ class CohortStatement:
     told: tuple[StatedRestatement, ...] = ()  # afterwards, of releases
     breach: Breach | None = None  # None: none that the chain tells
     fits: tuple[FittingRounds, ...] | None = None  # what may still be admitted; None: likewise
+    closure: Closure | None = None  # None: it was not closed; of a part as of an earlier entry, not stated
     charged: tuple[StatedKind, ...] | None = None  # None: a server of before does not say it
     as_of: datetime  # when the last entry was recorded
     head: Head

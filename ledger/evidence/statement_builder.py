@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRound
 from shuffle_ledger.ledger import loss_cache
-from shuffle_ledger.ledger.answers.budgets import FittingRounds
+from shuffle_ledger.ledger.answers.budgets import FittingRounds, status_now
 from shuffle_ledger.ledger.answers.heads import Head
 from shuffle_ledger.ledger.answers.summaries import ASSUMES, assumes
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
@@ -49,6 +49,7 @@ from shuffle_ledger.ledger.policies.registry import LossSource
 from shuffle_ledger.ledger.receipts import stated_releases
 from shuffle_ledger.ledger.reports.budgets import unknown_readings
 from shuffle_ledger.ledger.reports.forecasts import by_frequency, what_fits
+from shuffle_ledger.ledger.reports.listing import closure_of
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryBody, EntryKind, LedgerEntry
@@ -311,6 +312,9 @@ def _cohort_statement(
     _check_since(since, last)
     replay, reading, body, opened = _read(store, cohort.name, last, kept, tell)
     chains[cohort.name] = replay.joint
+    closure = reading.closure
+    if cohort.parent is not None and last == now.sequence:
+        closure = closure_of(store, cohort)
     held, delta = dict(+replay.held), body.delta_budget
     has_life, spent = replay.joint.has_life, body.spent
     if not has_life:  # what a round costs alone is stated at the delta of a period
@@ -328,7 +332,8 @@ def _cohort_statement(
         verdict=_verdict(replay, reading),
         chain_problems=tuple(_spelled(replay.problems)),
         promise=_promise(replay, opened, body),
-        status=replay.status,
+        status=status_now(replay.status, closure),
+        closure=closure,
         spent=EpsilonBounds.of(spent),
         epsilon_remaining=body.epsilon_remaining,
         discretization=body.spent.discretization,

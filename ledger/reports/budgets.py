@@ -15,8 +15,10 @@ from shuffle_ledger.accounting import (
 )
 from shuffle_ledger.ledger.answers.budgets import (
     BudgetStatement,
+    Closure,
     PromiseReading,
     WindowReading,
+    status_now,
 )
 from shuffle_ledger.ledger.answers.heads import Head, StoredHead
 from shuffle_ledger.ledger.decisions.outcomes import collected_on
@@ -25,6 +27,7 @@ from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import LossSource
 from shuffle_ledger.ledger.reports.forecasts import by_frequency, what_fits
+from shuffle_ledger.ledger.reports.listing import closure_of
 from shuffle_ledger.ledger.reports.promises import promise_reading
 from shuffle_ledger.ledger.storage.rows import CohortView, StoredHolding
 from shuffle_ledger.ledger.storage.store import Store
@@ -70,10 +73,10 @@ def budget(
         BehindCheckpoint: more was spent than the ledger knows.
     """
     name = checked_text("cohort", cohort_name)
-    view = store.view(name)
+    view, closure = _view_now(store, name)
     store.check_anchor()  # now: the connection may have been opened for this
     day = on or view.now.date()
-    periods = _periods_on(store, view, day)
+    periods = [_as_now(each, closure) for each in _periods_on(store, view, day)]
     binding = [*([view] if view.cohort.has_life else []), *periods]
     least = min(binding, key=_remaining)
     head = store.entry(name, view.head_sequence).content()
@@ -108,7 +111,7 @@ def budget(
         composition_epsilon_lower=composed.epsilon_lower,
         promises=tuple(_promise(each) for each in binding if each.cohort.quota is None),
         on=day,
-        booked=tuple(map(_promise, views_booked(store, view, day))),
+        booked=tuple(_promise(_as_now(each, closure)) for each in views_booked(store, view, day)),
         windows=_windows(view.cohort, periods),
         fits=what_fits(losses, view, by_frequency(seen), on=day),
         numerical_policy=head.numerical_policy,
@@ -122,6 +125,7 @@ def budget(
         rounds_pending=store.count_pending(name),
         opened_at=_opened(cohort.opened_at),
         head=Head(sequence=view.head_sequence, digest=view.head_digest.hex()),
+        closure=closure,
     )
     return _of_lost(found) if cohort.status == "frozen" else found
 
@@ -132,6 +136,20 @@ def _periods_on(store: Store, view: CohortView, day: date) -> list[CohortView]:
         return views_on(store, view, day)
     except InvalidValue as error:
         raise InvalidValue(field="on", value=day.isoformat(), expected=error.expected) from error
+
+
+def _view_now(store: Store, name: str) -> tuple[CohortView, Closure | None]:
+    view = store.view(name)
+    closure = closure_of(store, view.cohort)
+    return _as_now(view, closure), closure
+
+
+def _as_now(view: CohortView, closure: Closure | None) -> CohortView:
+    """Return a chain with the status that people read; decisions take that of the chain alone."""
+    status = status_now(view.cohort.status, closure)
+    if status == view.cohort.status:
+        return view
+    return replace(view, cohort=replace(view.cohort, status=status))
 
 
 def _of_lost(found: BudgetStatement) -> BudgetStatement:

@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime
 
 from sqlalchemy import and_, func, not_, select, text
 
+from shuffle_ledger.ledger.answers.budgets import Closure, status_now
 from shuffle_ledger.ledger.answers.cohorts import ShownCohort
 from shuffle_ledger.ledger.answers.entries import PAGE_MAX
 from shuffle_ledger.ledger.decisions.outcomes import collected_on
@@ -20,7 +21,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import ENTRY_COLUMNS, REFUSED, cohorts, entries, heads
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import FIRST_SEQUENCE, EntryBody, EntryKind, LedgerEntry
-from shuffle_ledger.ledger.values.requests import POLICY_PLAN, CohortStatus
+from shuffle_ledger.ledger.values.requests import POLICY_PLAN, Cohort, CohortStatus
 
 REFUSALS_READ_MAX = 5000
 USES_AT_ONCE = 500  # chains whose last entries one statement reads
@@ -52,12 +53,33 @@ class CohortHead:
 def shown_cohort(store: Store, name: str) -> ShownCohort:
     """Return a cohort with its openings and the slots of its plan; raises NotFound."""
     cohort = store.cohort(name)
+    closure = closure_of(store, cohort)
+    told = {"closure": closure, "status": status_now(cohort.status, closure)}
     openings = store.count_entries(name).get(EntryKind.OPENED, 1)
     if cohort.policy != POLICY_PLAN:
-        return ShownCohort(**vars(cohort), openings=openings)
+        return ShownCohort(**vars(cohort) | told, openings=openings)
     view = store.view(name)
     slots = registry.policy_of(store, view).slots(view)
-    return ShownCohort(**vars(view.cohort), openings=openings, slots=slots)
+    return ShownCohort(**vars(view.cohort) | told, openings=openings, slots=slots)
+
+
+def closure_of(store: Store, cohort: Cohort) -> Closure | None:
+    """Return how a cohort was closed, or the one that it is a part of; None if it is not. Raises Damaged."""
+    name = cohort.parent or cohort.name
+    if not store.count_entries(name).get(EntryKind.CLOSED):
+        return None
+    found = latest_entries(store, name, limit=1, kind=EntryKind.CLOSED)
+    return closure_in(found[0].content()) if found else None
+
+
+def closure_in(body: EntryBody) -> Closure:
+    """Return what an entry that closes a cohort says."""
+    return Closure(
+        sequence=body.sequence,
+        closed_at=body.recorded_at,
+        closed_by=body.actor,
+        reason=str(body.details.get("reason")),
+    )
 
 
 def entries_after(store: Store, cohort: str, *, after: int, limit: int) -> EntryPage:

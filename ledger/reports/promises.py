@@ -43,7 +43,7 @@ def promises_of(
     uses = cohort_uses(store, only=names)
     return {
         one.name: (
-            *([_of_chain(uses[one.name], None)] if one.has_life else []),
+            *([_of_chain(uses[one.name], None, one.status)] if one.has_life else []),
             *_least([_of_period(one, *each, uses.get(each[1].name)) for each in periods[one.name]]),
         )
         for one in cohorts
@@ -60,11 +60,11 @@ def worst_used_shares(store: Store, names: Sequence[str], day: date) -> dict[str
     return found
 
 
-def _of_chain(use: CohortUse, period: Period | None) -> PromiseReading:
+def _of_chain(use: CohortUse, period: Period | None, of_cohort: CohortStatus) -> PromiseReading:
     return promise_reading(
         budget=use.cohort,
         period=period,
-        status=use.status,
+        status="closed" if use.status == "open" and of_cohort == "closed" else use.status,
         epsilon_budget=use.epsilon_budget,
         delta_budget=use.delta_budget,
         epsilon_spent_upper=use.epsilon_spent_upper,
@@ -73,12 +73,12 @@ def _of_chain(use: CohortUse, period: Period | None) -> PromiseReading:
 
 def _of_period(cohort: Cohort, window: Window, period: Period, use: CohortUse | None) -> PromiseReading:
     if use is not None:
-        return _of_chain(use, period)
+        return _of_chain(use, period, cohort.status)
     lost = cohort.status == "frozen"
     return promise_reading(
         budget=period.name,
         period=period,
-        status="frozen" if lost else "open",
+        status=cohort.status if cohort.status in ("closed", "frozen") else "open",
         epsilon_budget=window.epsilon,
         delta_budget=window.delta,
         epsilon_spent_upper=math.inf if lost else 0.0,

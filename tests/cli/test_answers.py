@@ -258,7 +258,11 @@ def test_a_cohort_is_opened_listed_and_shown(directory: Path, run: Run) -> None:
     assert set(opened.json) == fields
     assert opened.json["policy"] == "adaptive"
     assert run(*order).json == opened.json
-    assert run("cohort", "show", "phones", "--json").json == opened.json | {"openings": 1, "slots": []}
+    assert run("cohort", "show", "phones", "--json").json == opened.json | {
+        "openings": 1,
+        "slots": [],
+        "closure": None,
+    }
     (listed,) = run("cohort", "list", "--json").json
     (promise,) = listed.pop("promises")
     assert listed == opened.json

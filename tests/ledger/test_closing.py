@@ -27,6 +27,9 @@ from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
+from shuffle_ledger.ledger.reports.budgets import budget
+from shuffle_ledger.ledger.reports.listing import shown_cohort
+from shuffle_ledger.ledger.reports.promises import listed_cohorts
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import EntryKind
@@ -152,3 +155,17 @@ def test_a_part_is_closed_with_its_cohort(store: Store, accountant: Accountant) 
     with pytest.raises(Conflict, match="close that one"):
         close_cohort(store, period, reason="withdrawn", actor="bob")
     assert [entry.kind for entry in store.entries_of(period)][-1] != EntryKind.CLOSED
+    assert {each.status for each in budget(store, accountant, "phones").promises} == {"open"}
+    close_cohort(store, "phones", reason="the study is over", actor="bob")
+    (listed,) = listed_cohorts(store, [store.cohort("phones")], datetime.now(UTC).date())
+    assert {each.status for each in listed.promises} == {"closed"}
+    for name in ("phones", period):
+        told = budget(store, accountant, name)
+        assert {(each.status, each.epsilon_remaining) for each in told.promises} == {("closed", 0.0)}
+        assert {(each.status, each.epsilon_remaining) for each in told.windows} <= {("closed", 0.0)}
+        (stated,) = make_statement(store, accountant, [name], made_at=datetime.now(UTC)).cohorts
+        for found in (told, shown_cohort(store, name), stated):
+            assert found.status == "closed"
+            assert found.closure is not None
+            assert (found.closure.closed_by, found.closure.reason) == ("bob", "the study is over")
+    assert verify(store, accountant).ok

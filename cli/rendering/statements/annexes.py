@@ -102,6 +102,8 @@ def _facts(cohort: CohortStatement, digits: Digits) -> Iterator[tuple[str, str]]
     again = f", in place of {promise.openings - 1} earlier ones" if promise.openings > 1 else ""
     yield "Opened", f"{moment(promise.opened_at)} by {promise.opened_by}{again}"
     yield "Status", cohort.status
+    if cohort.closure is not None:
+        yield "Closed", cohort.closure.described
     if promise.has_life:
         yield from _life(cohort, digits)
     for each in cohort.filters:
