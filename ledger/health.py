@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.checkpoints.schedule import ScheduledCheckpoints
-from shuffle_ledger.ledger.errors import BehindCheckpoint, NotFound, TryAgain, Unavailable
+from shuffle_ledger.ledger.errors import BehindCheckpoint, Damaged, NotFound, TryAgain, Unavailable
 from shuffle_ledger.ledger.files import shortage
 from shuffle_ledger.ledger.storage.census import (
     census,
@@ -229,7 +229,7 @@ def _full_disks(store: Store, checkpoints: ScheduledCheckpoints | None) -> list[
 def _last_verification(store: Store, name: str) -> StoredVerification | None:
     try:
         return store.verifications(only=[name]).get(name)
-    except (TypeError, ValueError) as error:  # SQLite takes any value: it must not keep other cohorts waiting
+    except Damaged as error:  # SQLite takes any value: it must not keep other cohorts waiting
         _log.warning("what the last verification of cohort %s found cannot be read: %s", name, error)
         return None
 

@@ -23,7 +23,7 @@ def test_a_cohort_is_opened_like_another_one_but_for_its_options(directory: Path
     assert run("cohort", "open", "model", *model).code == 0
     like = run("cohort", "open", "twin", "--like", "model", "--json").json
     found = run("cohort", "show", "model", "--json").json
-    differing = {"name", "opened_at", "openings", "slots"}
+    differing = {"name", "opened_at", "openings", "slots", "closure"}
     assert {name: like[name] for name in found.keys() - differing} == {
         name: value for name, value in found.items() if name not in differing
     }
