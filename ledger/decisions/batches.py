@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound
+from shuffle_ledger.ledger.decisions import optimistic_append
 from shuffle_ledger.ledger.decisions.admission import admit_at_once
 from shuffle_ledger.ledger.decisions.outcomes import joint_outcome
 from shuffle_ledger.ledger.decisions.quotas import with_budgets
@@ -16,7 +17,6 @@ from shuffle_ledger.ledger.errors import (
     Damaged,
     InvalidValue,
     LedgerError,
-    LostRace,
     NotFound,
     TryAgain,
     Unavailable,
@@ -50,8 +50,8 @@ def admit_together(
 ) -> list[Outcome]:
     """Register and decide rounds in their order and in one commit: as many of the first ones as can be.
 
-    Ends before a round that `admit_at_once` leaves alone or refuses to look at. Decides none where another
-    writer was first, or holds the cohort's lock for too long.
+    Ends before a round that `admit_at_once` leaves alone or refuses to look at. Decides none where other
+    writers were first every time, or hold the cohort's lock for too long.
 
     **Guarantee**: as `admit`, for each; the outcomes are those of one after another.
 
@@ -80,7 +80,7 @@ def _admitted_together(
         asked[given.round_id] = one
     if not asked:
         return []
-    charged: list[ShuffledRound | None] = []
+    charged: dict[str, ShuffledRound | None] = {}
 
     def drafted(round_id: str, new: Sequence[NewRound]) -> Sequence[EntryDraft] | None:
         try:
@@ -89,15 +89,15 @@ def _admitted_together(
             return None
         if not isinstance(step, Drafted):
             return None
-        charged.append(step.drafts[0].accounted)
+        charged[round_id] = step.drafts[0].accounted
         return step.drafts
 
     wanted = {round_id: one.request.cohorts for round_id, one in asked.items()}
     try:
-        bodies = store.append_with_rounds(wanted, drafted)
-    except (Damaged, LostRace, NotFound, TryAgain):
+        bodies = optimistic_append.append_with_rounds(store, wanted, drafted)
+    except (Damaged, NotFound, TryAgain):
         return []
-    return [joint_outcome(each, accounted) for each, accounted in zip(bodies, charged, strict=False)]
+    return [joint_outcome(each, charged[round_id]) for each, round_id in zip(bodies, wanted, strict=False)]
 
 
 def admit_each(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from shuffle_ledger.ledger.errors import Damaged, LostRace, TryAgain
@@ -108,24 +108,30 @@ def append_with_round(
     round_id: str,
     decide: Callable[[Sequence[NewRound]], Sequence[EntryDraft] | None],
 ) -> list[EntryBody] | None:
-    """Append the outcome that `decide` drafts for a new round to the chain of each of its cohorts, with its
-    rows; see `Store.append_with_rounds`.
+    """Append the outcome that `decide` drafts for a new round, as below; None if it drafts none."""
+    appended = append_with_rounds(store, {round_id: cohorts}, lambda _, new: decide(new))
+    return appended[0] if appended else None
+
+
+def append_with_rounds(
+    store: Store,
+    wanted: Mapping[str, Sequence[str]],
+    decide: Callable[[str, Sequence[NewRound]], Sequence[EntryDraft] | None],
+) -> list[list[EntryBody]]:
+    """Append the outcomes that `decide` drafts for new rounds to the chains of their cohorts, with the rows;
+    see `Store.append_with_rounds`. After a lost race `decide` is asked about all of them again.
 
     Raises:
         TryAgain: others were faster every time; nothing was appended.
         NotFound: no such cohort.
         Damaged: a cohort is not as its last entry says.
     """
-
     turn = Turn()
 
-    def once() -> list[EntryBody] | None:
-        appended = store.append_with_rounds(
-            {round_id: cohorts}, lambda _, new: decide(new), in_turn=turn.is_held
-        )
-        return appended[0] if appended else None
+    def once() -> list[list[EntryBody]]:
+        return store.append_with_rounds(wanted, decide, in_turn=turn.is_held)
 
-    return _insisting(store, cohorts, once, turn)
+    return _insisting(store, sorted({name for each in wanted.values() for name in each}), once, turn)
 
 
 class Turn:

@@ -15,6 +15,7 @@ from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.decisions import (
     admit_together,
     change_budget,
+    optimistic_append,
     register,
     register_and_admit,
 )
@@ -128,19 +129,19 @@ def test_it_ends_before_what_is_not_decided_at_once(
     assert verify(three, accountant, numbers="all").ok
 
 
-def test_it_leaves_nothing_where_somebody_was_faster(
+def test_it_decides_all_again_where_somebody_was_faster(
     three: Store,
     database_url: str,
     accountant: Accountant,
     make_request: MakeRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One of three heads moved: nothing is written, and the cache holds what the database holds."""
+    """One of three heads moved: nothing of the first attempt is left, and memory is as the database."""
     write = appends.write
 
     def beaten(connection: Any, steps: Sequence[Any]) -> None:
+        patch.undo()
         if connection.dialect.name == "postgresql":
-            patch.undo()
             with Store.connect(database_url) as faster:
                 change_budget(faster, "watches", epsilon=1.25, reason="a test", actor="tester")
             write(connection, steps)
@@ -149,11 +150,29 @@ def test_it_leaves_nothing_where_somebody_was_faster(
             raise LostRace("as if a head had moved")
 
     requests = [make_request(f"round-{number}", cohort=COHORTS[number % 3]) for number in range(6)]
-    before = [list(three.entries_of(name)) for name in COHORTS[:2]]
+    before = [three.view(name).head_sequence for name in COHORTS]
     with monkeypatch.context() as patch:
         patch.setattr(appends, "write", beaten)
+        assert len(together(three, accountant, requests)) == len(requests)
+    changed = three.engine.dialect.name == "postgresql"
+    added = [three.view(name).head_sequence - last for name, last in zip(COHORTS, before, strict=True)]
+    assert added == [2, 2, 2 + changed]
+    assert verify(three, accountant, numbers="all").ok
+
+
+def test_it_leaves_nothing_where_others_are_always_faster(
+    three: Store, accountant: Accountant, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def beaten(*_: Any) -> None:
+        raise LostRace("as if a head had moved")
+
+    requests = [make_request(f"round-{number}", cohort=COHORTS[number % 3]) for number in range(6)]
+    before = [list(three.entries_of(name)) for name in COHORTS]
+    with monkeypatch.context() as patch:
+        patch.setattr(optimistic_append, "RACES_MAX", 2)
+        patch.setattr(appends, "write", beaten)
         assert together(three, accountant, requests) == []
-    assert [list(three.entries_of(name)) for name in COHORTS[:2]] == before
+    assert [list(three.entries_of(name)) for name in COHORTS] == before
     assert three.taken([request.round_id for request in requests]) == set()
     assert len(together(three, accountant, requests)) == len(requests)
     assert verify(three, accountant, numbers="all").ok
