@@ -97,6 +97,7 @@ def test_sums_are_rounded_up_and_intervals_stay_intervals(
         assert promise.epsilon(interval, delta).upper <= math.nextafter(float(promise.most), math.inf)
 
 
+@pytest.mark.slow
 def test_products_that_floats_cannot_tell_from_nothing_are_refused() -> None:
     """They were impossible then, and what rules a value out."""
     rare = "table([[0.5, 0.5], [1e-50, 1.0]])"
