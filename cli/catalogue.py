@@ -135,7 +135,7 @@ class CatalogueGroup(click.Group):
         return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def _help(self, name: str, limit: int = 1000) -> str:
-        """Returns the first sentence of a command's help, in so many characters."""
+        """Returns the first sentence of a command's help, in at most `limit` characters."""
         module, _, function = COMMANDS.get(self.path + name, "").partition(":")
         text = _docstrings(module)[function] if module else GROUPS[self.path + name]
         return click.Command(name, help=text).get_short_help_str(limit)

@@ -190,7 +190,7 @@ precision_option = click.option(
     help="Wanted relative width of an interval of epsilon, from 1e-6 to 0.1; an interval of delta is as"
     f" narrow as that makes it (default: {exact_text(DEFAULT_PRECISION)}).",
 )
-# What is asked of rounds: a number or None each, and `plot`, a path or None.
+# A command that asks about rounds gets a number or None for each of these, and for `plot` a path or None.
 question_options = together(
     click.option("--delta", type=REAL, metavar="D", help="Bound epsilon at this delta."),
     click.option("--epsilon", type=REAL, metavar="E", help="Bound delta at this epsilon."),

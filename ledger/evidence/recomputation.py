@@ -79,7 +79,7 @@ class Recomputation:
         self.last = step.body
         self.within = self.within and step.body.spent.epsilon_upper <= step.promised
         if self._numbers != "none":
-            # What cannot be computed was named by the check.
+            # The check named already which charge cannot be computed.
             with contextlib.suppress(AccountingError, LedgerError, ArithmeticError, ValueError):
                 self.notes += [(step.sequence, what) for what in self._replay.trail.dearer(self._losses)]
 

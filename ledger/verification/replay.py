@@ -83,7 +83,6 @@ class ReplayedEntry:
     held: Mapping[ShuffledRound, int]  # as `of_one_user`
     candidate: Mapping[ShuffledRound, int] | None  # of a refused round: what was asked for
     promised: float  # the epsilon that must hold
-    limit: float  # the epsilon beyond which rounds are refused
     filtered: bool = False  # filters decided: what is spent is their reading, not the composition of `held`
 
 
@@ -299,7 +298,6 @@ class Replay:
             candidate=candidate if refused else None,
             filtered=self.trail.filtered,
             promised=self.trail.promised_epsilon,
-            limit=body.epsilon_budget,
         )
 
     def _apply_budget(self, body: EntryBody) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import math
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from shuffle_ledger.accounting import NUMERICAL_POLICY, Accountant, ShuffledRoun
 from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
 from shuffle_ledger.ledger.decisions import admit, register, settle, void
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
+from shuffle_ledger.ledger.policies.registry import LossSource
 from shuffle_ledger.ledger.reports.budgets import heads
 from shuffle_ledger.ledger.storage.rows import StoredLoss
 from shuffle_ledger.ledger.storage.store import Store
@@ -59,6 +61,24 @@ def problems(store: Store, accountant: Accountant, **options: Any) -> list[tuple
     report = verify(store, accountant, "phones", **options)
     assert report.ok == (not report.cohorts[0].problems)
     return [(problem.sequence, problem.what) for problem in report.cohorts[0].problems]
+
+
+def test_an_admission_whose_rounds_compose_to_more_than_the_budget_is_named(
+    lived: Store, accountant: Accountant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the chain and the machine say: the composition is a check of its own."""
+    budget = lived.cohort("phones").epsilon_budget
+
+    def beyond(_: LossSource, held: object, *, delta: float, budget: float | None = None) -> Spending:
+        return dataclasses.replace(Spending.nothing(delta), epsilon_lower=more, epsilon_upper=math.inf)
+
+    more = math.nextafter(budget, math.inf)
+    monkeypatch.setattr(LossSource, "certify", beyond)
+    found = [place for place, what in problems(lived, accountant, numbers="all") if "admits a round" in what]
+    assert found == [entry.sequence for entry in lived.entries_of("phones") if entry.kind == "admitted"]
+    more = budget
+    found = [place for place, what in problems(lived, accountant, numbers="all") if "admits a round" in what]
+    assert found == []
 
 
 def test_an_untouched_ledger_is_sound(lived: Store, accountant: Accountant) -> None:
