@@ -10,15 +10,13 @@ from fractions import Fraction
 from typing import Any
 
 from shuffle_ledger.accounting import validation
-from shuffle_ledger.accounting.amplification.decomposition import LEAST_PROBABILITY
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF
-from shuffle_ledger.accounting.printed_numbers import exact_text
-from shuffle_ledger.accounting.randomizers import Generic, LocalGaussian, LocalRandomizer
+from shuffle_ledger.accounting.randomizers import LocalGaussian, LocalRandomizer
 from shuffle_ledger.accounting.randomizers.base import OF_CERTAIN_NUMBERS, DecomposedRandomizer
 from shuffle_ledger.accounting.randomizers.generic import CLONE, CLONE_IDENTICAL, TIGHT, of_any_order
-from shuffle_ledger.accounting.randomizers.mixed import MixedFleet
 from shuffle_ledger.accounting.randomizers.notation import parse_randomizer
+from shuffle_ledger.accounting.rounds.contradictions import contradictions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,29 +74,16 @@ class ShuffledRound:
         put(self, "honest_fraction", validation.share("honest_fraction", self.honest_fraction))
         if self.sampled_from is not None:
             population = validation.whole("sampled_from", self.sampled_from, 1, validation.MAXIMUM_REPORTS)
-            if population < self.fewest_users:
-                expected = f"at least the {self.reports} reports sampled from it"
-                if self.reports_per_user > 1:
-                    expected = f"at least {self.fewest_users} users, who sent the {self.reports} reports"
-                raise InvalidParameter("sampled_from", population, expected)
             put(self, "sampled_from", population)
         if self.participation is not None:
             put(self, "participation", validation.share("participation", self.participation))
-            if self.participation < validation.MINIMUM_PROBABILITY:
-                expected = f"a probability from {exact_text(validation.MINIMUM_PROBABILITY)} to 1"
-                raise InvalidParameter("participation", self.participation, expected)
-            if self.sampled_from is not None:
-                raise InvalidParameter(
-                    "participation", self.participation, "nothing when sampled_from is given"
-                )
         put(self, "delta0", validation.share("delta0", self.delta0, zero=True))
-        if 0 < self.delta0 < validation.MINIMUM_PROBABILITY:
-            expected = f"0 or a number from {exact_text(validation.MINIMUM_PROBABILITY)} to below 1"
-            raise InvalidParameter("delta0", self.delta0, expected)
-        self._choose_analysis()
-        self._check_honesty()
-        if self.reports_per_user > 1:
-            self._check_several()
+        names = self.possible_analyses
+        unproven = [name for name in self.randomizer.analyses if name in OF_CERTAIN_NUMBERS - {*names}]
+        if self.analysis is None or self.analysis in unproven:
+            put(self, "analysis", names[0])
+        for parameter, value, expected in contradictions(self):
+            raise InvalidParameter(parameter, value, expected)
 
     def _generalize(self) -> None:
         """Puts `generic` in the place of a randomizer of which only the local privacy is accounted."""
@@ -115,99 +100,19 @@ class ShuffledRound:
         if self.analysis == CLONE and CLONE in randomizer.analyses:
             put(self, "randomizer", of_any_order(self.randomizer))
 
-    def _choose_analysis(self) -> None:
-        randomizer = self.randomizer
-        if self.participation is not None and not randomizer.takes_participation:
-            expected = f"nothing for {randomizer.kind}: {randomizer.silence}"
-            raise InvalidParameter("participation", self.participation, expected)
-        if self.coin is not None and isinstance(randomizer, DecomposedRandomizer):
-            least = randomizer.least_probability
-            if self.coin * least < LEAST_PROBABILITY:
-                floor, found = exact_text(LEAST_PROBABILITY), exact_text(least)
-                expected = f"no output less likely than {floor}, one of {found} among them"
-                raise InvalidParameter("participation", self.participation, expected)
-        if self.delta0 > 0 and not isinstance(randomizer, Generic):
-            expected = f"0 for {randomizer.kind}: published for generic alone"
-            raise InvalidParameter("delta0", self.delta0, expected)
-        names = self._possible_analyses()
-        if self.analysis is None or (
-            self.analysis in OF_CERTAIN_NUMBERS & set(randomizer.analyses) - set(names)
-        ):
-            object.__setattr__(self, "analysis", names[0])
-        if not isinstance(self.analysis, str) or self.analysis not in names:
-            expected = f"one of {', '.join(names)} for {randomizer.kind}"
-            if names != randomizer.analyses:
-                expected += " with sampled_from" if self.sampled_from else " with participation or delta0"
-            if self.analysis == CLONE and isinstance(randomizer, DecomposedRandomizer):
-                expected += "; generic(epsilon0=E) stands for any randomizer of a local epsilon0 E"
-            raise InvalidParameter("analysis", self.analysis, expected)
-
-    def _possible_analyses(self) -> tuple[str, ...]:
+    @property
+    def possible_analyses(self) -> tuple[str, ...]:
         """Returns the names of the randomizer's bounds that hold for this round, the default one first."""
         names, silent = self.randomizer.analyses, self.coin is not None and self.coin < 1
         if silent or self.delta0 > 0:
             # The tight pair is a bound, not a decomposition: it has no silent component and no published
             # slack.
             names = tuple(name for name in names if name != TIGHT)
-        if isinstance(self.randomizer, DecomposedRandomizer) and (silent or self._is_partly_honest_sample):
+        if isinstance(self.randomizer, DecomposedRandomizer) and (silent or self.certain_reports is None):
             # The blanket's silent component and its one contour for every number of honest reports have no
             # counterpart here.
             names = tuple(name for name in names if name not in OF_CERTAIN_NUMBERS)
         return names
-
-    @property
-    def _is_partly_honest_sample(self) -> bool:
-        """Returns whether the number of honest reports is random, by sampling."""
-        return self.sampled_from is not None and self.honest_fraction < 1
-
-    def _check_honesty(self) -> None:
-        if isinstance(self.randomizer, MixedFleet):
-            if self.reports != self.randomizer.reports:
-                expected = f"{self.randomizer.reports}, the reports of all groups of the mixed fleet"
-                raise InvalidParameter("reports", self.reports, expected)
-            if self.sampled_from is not None:
-                expected = "nothing for mixed: how a sample falls on its groups is not accounted"
-                raise InvalidParameter("sampled_from", self.sampled_from, expected)
-        least = self.randomizer.minimum_honest
-        if least == 0 and self.honest_fraction < 1:
-            expected = f"1 for {self.randomizer.kind}: {self.randomizer.silence}"
-            raise InvalidParameter("honest_fraction", self.honest_fraction, expected)
-        if isinstance(self.randomizer, LocalGaussian) and self._is_partly_honest_sample:
-            expected = (
-                "1 for a sample of local_gaussian without a delta0: its bound takes too long for every"
-                " number of honest reports; leave sampled_from out, which then earns no credit, and give the"
-                " honest share of the reports, or state a delta0"
-            )
-            raise InvalidParameter("honest_fraction", self.honest_fraction, expected)
-        if self.reports < least:
-            raise InvalidParameter("reports", self.reports, f"at least {least} for {self.randomizer.kind}")
-        if self.honest_reports < least:
-            count = "one" if least == 1 else str(least)
-            expected = f"a share of the {self.reports} reports that leaves at least {count} honest"
-            raise InvalidParameter("honest_fraction", self.honest_fraction, expected)
-
-    def _check_several(self) -> None:
-        """Refuses several reports of one user where no bound is proven for them."""
-        expected = None
-        if not isinstance(self.randomizer, DecomposedRandomizer):
-            expected = f"1 for {self.randomizer.kind}: the bound needs reports that are randomized one by one"
-        elif self.analysis == CLONE:
-            expected = (
-                f"1 for {CLONE}: the bound needs one randomizer on all devices, fixed before the round, as"
-                f" {' and '.join(name for name in self._possible_analyses() if name != CLONE)} do"
-            )
-        elif self.participation is not None:
-            expected = (
-                "1 with participation: its coin would decide on all reports of a user together; leave it out"
-                " and count the reports that were sent"
-            )
-        elif self.sampled_from is not None and self.honest_fraction < 1:
-            expected = (
-                "1 for a partly honest sample, whose number of honest reports is random; leave sampled_from"
-                " out, which earns no credit here, and give the honest share of the reports"
-            )
-        if expected is not None:
-            raise InvalidParameter("reports_per_user", self.reports_per_user, expected)
 
     @property
     def written(self) -> LocalRandomizer:

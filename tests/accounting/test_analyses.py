@@ -86,6 +86,7 @@ def test_the_default_is_the_bound_that_asks_for_nothing(
         ({"randomizer": "declared(epsilon=1)", "analysis": "clone"}, "one of declared"),
         ({"randomizer": "binomial_sum()", "analysis": "clone"}, "one of exact"),
         ({"analysis": "blanket"}, "one of clone, tight, clone-identical"),
+        ({"analysis": ["clone"]}, "one of clone, tight, clone-identical"),
         ({"analysis": "tight", "participation": 0.5}, "one of clone, clone-identical"),
         ({"analysis": "tight", "delta0": 1e-12}, "one of clone, clone-identical"),
         ({"randomizer": "joint(generic(epsilon0=20), generic(epsilon0=20))"}, "from 1e-09 to 30"),
