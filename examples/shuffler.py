@@ -34,7 +34,7 @@ PATH, LENGTH = re.compile(r"/rounds/([\w.-]{1,200})/(reports|release)"), re.comp
 
 
 class Answer(NamedTuple):
-    """What a client gets."""
+    """The answer to a client."""
 
     status: int
     document: dict[str, Any]

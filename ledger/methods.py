@@ -317,7 +317,7 @@ class Operations:
         Raises:
             Conflict: the ledger has no event with this cursor.
         """
-        asked = ListEvents(after=after, limit=PAGE_ROWS, cohort=cohort, kind=tuple(kinds))  # type: ignore[arg-type]  # the one who answers checks them
+        asked = ListEvents(after=after, limit=PAGE_ROWS, cohort=cohort, kind=tuple(kinds))  # type: ignore[arg-type]  # the answering side checks them
         while True:
             page = yield Ask(operation=operations.LIST_EVENTS, asked=asked)
             yield NextValues(page.events)

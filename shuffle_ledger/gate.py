@@ -104,7 +104,7 @@ class GateRefused(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Permit:
-    """What a permit says. `read_permit` has checked its signature, and nothing else."""
+    """The words of a permit. `read_permit` has checked its signature, and nothing else."""
 
     token: str
     key: Mapping[str, str]  # which signed it, as a JSON web key
@@ -485,7 +485,7 @@ def _whole_lines(descriptor: int) -> list[bytes]:
     """Return the lines of the state file.
 
     A last line without an end is a write that never ended. If only its end is missing, it counts, for a
-    release may have followed; else none did, and it is cut off. What no gate writes is never cut off.
+    release may have followed; else none did, and it is cut off. Text that no gate writes is never cut off.
     """
     with os.fdopen(os.dup(descriptor), "rb") as file:
         file.seek(0)

@@ -1,4 +1,4 @@
-"""How long the tasks of a worker took, for Prometheus, at a port of its own.
+"""The durations of a worker's tasks, for Prometheus, at a separate port.
 
 The processes that run tasks write into files of a folder of this worker, and its main process reads all of
 them when it is asked. So nothing is lost when such a process ends, and no task waits for a scrape.

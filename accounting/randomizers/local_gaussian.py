@@ -267,7 +267,7 @@ def _cut_off(noise: LocalGaussian, cut: float) -> tuple[float, Analysis]:
     above = Cells(
         low=t[1:], high=t[:-1], excess=more, hidden=kept * (1 - ROUGH), rest=rest, beyond=beyond
     ).above()
-    # What is beyond the cut joins the first cell, at the mean of their ratios.
+    # The mass beyond the cut joins the first cell, at the mean of their ratios.
     more[0] += beyond * (1 - 2 * ROUGH)
     kept[0] += float(integrated(hidden, outside).sum()) * (1 + ROUGH)
     below = Cells(low=t[1:], high=t[:-1], excess=more, hidden=kept, rest=rest).below()

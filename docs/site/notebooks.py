@@ -13,8 +13,8 @@ FOLDER = Path(__file__).parents[1] / "notebooks"
 
 
 def kept(notebook: dict[str, Any]) -> dict[str, Any]:
-    """Returns an executed notebook without times of execution and without the versions of what ran it. What a
-    cell prints is one output, however many pieces it came in."""
+    """Returns an executed notebook without times of execution and without the versions of its programs. The
+    text that a cell prints is one output, also if it came in pieces."""
     about = {"kernelspec": notebook["metadata"]["kernelspec"], "language_info": {"name": "python"}}
     cells = [{**cell, "metadata": {}} for cell in notebook["cells"]]
     for cell in cells:

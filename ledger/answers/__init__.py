@@ -1,4 +1,4 @@
-"""What the ledger answers: budgets, cohorts, rounds, forecasts, entries, and the words for them.
+"""The answers of the ledger: budgets, cohorts, rounds, forecasts, entries, and the words for them.
 
 Imports `values` only: a program that asks a server loads no engine.
 """

@@ -1,4 +1,4 @@
-"""What is left of budgets: of a cohort, of its periods and plans, and of teams."""
+"""The rest of budgets: of a cohort, of its periods and plans, and of teams."""
 
 from __future__ import annotations
 

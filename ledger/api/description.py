@@ -329,7 +329,7 @@ _RANDOMIZER: Schema = {
 
 
 def _shuffled_round(asked: Schema) -> Schema:
-    """Return the schema of a round in answers: its randomizer in full, and analyses that nobody asks for."""
+    """Return the schema of a round in answers: its randomizer in full, and analyses that no request names."""
     about = "A round, with every field that it was described by."
     answered = {"randomizer": _RANDOMIZER, "analysis": {"type": ["string", "null"]}}
     properties = {**asked["properties"], **answered}

@@ -1,4 +1,4 @@
-"""What a server does itself about an operation: it registers with its dispatch, makes long answers,
+"""The operations that a server answers itself: it registers with its dispatch, makes long answers,
 remembers others, and knows its own state. Everything else is answered as `ledger.answering` does."""
 
 from __future__ import annotations

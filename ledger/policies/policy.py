@@ -263,7 +263,7 @@ class BudgetPolicy:
         slots = " or the declared slots," if self.slots_declared else ""
         return f"the filter{slots} that holds at the smallest epsilon; {assumes(POLICY_ADAPTIVE)}"
 
-    # What a chain says.
+    # The record of a chain.
 
     def opening(self) -> dict[str, Any]:
         """Returns what the first entry states."""
@@ -313,7 +313,7 @@ class BudgetPolicy:
         limits = read(Limits, standing["limits"]) if "limits" in standing else self.limits
         return self.read_total(standing.get("total")), limits
 
-    # What is shown.
+    # The numbers for people.
 
     def slots(self, view: CohortView) -> tuple[SlotReading, ...]:
         """Returns the declared slots, and how many of each are claimed."""

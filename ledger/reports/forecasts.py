@@ -173,7 +173,7 @@ def _window(view: CohortView, kind: str) -> Window:
     return next(window for window in view.cohort.windows if window.kind == kind)
 
 
-# What is asked.
+# The question.
 
 
 def what_fits(

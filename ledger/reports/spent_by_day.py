@@ -1,4 +1,4 @@
-"""What a budget spent by the end of each day of collection, also where rounds came in another order."""
+"""A budget's spent part by the end of each day of collection, also where rounds came in another order."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _KINDS = (
 
 
 class _Guard(NamedTuple):
-    """What a trigger refuses before a row changes: some columns' changes, and what a condition says."""
+    """The changes of a row that a trigger refuses: those of some columns, those that a condition names."""
 
     table: str
     moment: str

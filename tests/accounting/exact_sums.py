@@ -219,8 +219,8 @@ class Gains(NamedTuple):
 
 
 def bits(a: float, b: float, reports: int, excess: float) -> float:
-    """The largest divergence of bits that are 1 with chance a or b. Of many others, numbers of those who hold
-    the first input next to none and to all are tried, where the largest one is or nearly is."""
+    """The largest divergence of bits that are 1 with chance a or b, over the numbers of others that hold the
+    first input. Of many others, only numbers near none and near all are tried, near the largest one."""
     others = reports - 1
     near = np.unique(np.geomspace(1, 300, 60).astype(int) - 1).tolist()
     numbers = range(reports) if others <= 300 else [*near, *(others - one for one in near)]

@@ -288,7 +288,7 @@ def test_dishonest_users_are_not_counted() -> None:
 def test_rounds_of_a_random_number_of_reports_fall_back_to_the_blanket(
     asked: str | None, fields: dict[str, Any]
 ) -> None:
-    """Where the analysis is not computed the round says that it is the blanket's, whoever derived it."""
+    """Where the analysis is not computed the round says that it is the blanket's, also a derived round."""
     for text in ("krr(k=2, epsilon0=1)", "duchi(epsilon0=1)", RESPONSE):
         randomizer = parse_randomizer(text)
         blanket = ShuffledRound(randomizer=randomizer, reports=1_000, analysis="blanket", **fields)

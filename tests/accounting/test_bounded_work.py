@@ -128,7 +128,7 @@ def test_a_composition_does_bounded_work(
         tracemalloc.stop()
     assert peak < MOST_BYTES
     _overlaps(found, known)
-    # What is above the limit is the last contour's.
+    # The work above the limit is the last contour's.
     assert sum(one.work for one in compositions) < 3 * most_work(1)
 
 

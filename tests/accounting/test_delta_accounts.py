@@ -160,7 +160,7 @@ BUDGETS = st.floats(-9, 4).map(lambda x: 10.0**x)
 def test_limits_of_accounts_are_paid_by_their_shares(
     low: float, high: float, delta: float, share: float
 ) -> None:
-    """By 50 digits: what a limit allows costs at most the share, and hardly less."""
+    """By 50 digits: the rounds that a limit allows cost at most the share, and little less."""
     accounts = FilterSet.for_budget(epsilon=1.0, delta=delta, approximate_share=share).accounts
     low, high = sorted((low, high))
     (certain, slack), (certain_above, slack_above) = accounts.limits(low), accounts.limits(high)

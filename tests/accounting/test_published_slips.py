@@ -44,7 +44,7 @@ def test_lemma_a_1_of_the_clones_holds_where_its_proof_does_not_reach(delta: flo
 
 
 def test_algorithm_6_of_the_role_of_interactivity_subtracts_too_much() -> None:
-    """What is expected of users of whom `held` hold a value: the rest tells it `1/(e + 1)` of the time."""
+    """The expectation for users of whom `held` hold a value: others say it with chance `1/(e + 1)`."""
     e, users = Fraction(3), 100
     for held in (0, 30, 100):
         count = held * e / (e + 1) + (users - held) / (e + 1)

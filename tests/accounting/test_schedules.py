@@ -1,4 +1,4 @@
-"""What the filters admit of schedules that a cohort may repeat, beside what composition would admit."""
+"""The rounds that the filters admit of schedules that a cohort may repeat, beside those of composition."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_repetitions_of_small_samples_are_lost_on_purpose(accountant: Accountant
 def test_declared_slots_beside_the_filters_have_room_for_small_samples(
     accountant: Accountant, epsilon: float, delta: float, least: float
 ) -> None:
-    """What is missing is the price of their share of delta, a half."""
+    """The missing rounds are the price of their share of delta, a half."""
     kept, exact = admitted_beside_slots(accountant, STRONG_SAMPLES[0], epsilon, delta)
     assert least * exact <= kept <= exact
     assert Budget(accountant, epsilon, delta).room(STRONG_SAMPLES[0]) < kept

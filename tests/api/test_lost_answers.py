@@ -224,7 +224,7 @@ def test_an_answer_that_is_lost_is_said_to_be_unknown(
     committing: list[int] = []
     event.listen(store.engine, "before_cursor_execute", cut)
     event.listen(store.engine, "commit", lose)
-    # Of a kind that is not known, so that its row has a commit of its own.
+    # Of a kind that is not known, so that its row is committed separately.
     answer = server.register("lost", reports=1200)
     assert not armed[0]
     assert answer.json() == {

@@ -172,7 +172,7 @@ class Budget:
         return self.policy.filters
 
     def cost(self, kind: ShuffledRound) -> Cost:
-        """What a round costs."""
+        """Return the cost of a round."""
         if kind not in self.costs:
             charge = self.accountant.charge(kind, self.filters)
             self.costs[kind] = cost_of(charge, fits=self.policy.fitting(kind))

@@ -1,4 +1,4 @@
-"""What the operators' page says about partitions, compared with the tables."""
+"""The operators' page about partitions, compared with the tables."""
 
 from __future__ import annotations
 

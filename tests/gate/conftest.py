@@ -69,5 +69,5 @@ def ledger(tmp_path: Path) -> Signer:
 
 @pytest.fixture
 def stranger(tmp_path: Path) -> Signer:
-    """Return a key that nobody trusts."""
+    """Return a key that no gate trusts."""
     return Signer(tmp_path / "stranger.pem")

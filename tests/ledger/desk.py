@@ -117,7 +117,7 @@ def rewrite(
 
 
 def break_promise(store: Store, accountant: Accountant, cohort: str, *, round_id: str = "lost") -> Incident:
-    """Tell of a release of which nobody knows what it was."""
+    """Record a release whose round is unknown."""
     told: dict[str, Any] = {"reason": "a bug", "actor": "ada", "released": ReleaseTimes()}
     return record_incident(store, accountant, cohort, round_id=round_id, described=None, **told)
 

@@ -370,7 +370,7 @@ def test_each_number_changed_by_one_unit_is_found(
     """Digests and signature are made anew. Entries whose numbers are those of others are asked once.
 
     The ledger is asked about larger limits, and about other numbers that are smaller. Limits that it proves
-    with numbers of its own are larger by more than round-off.
+    with its numbers are larger by more than round-off.
     """
     made, path, seen, missed = bundles[cohort], tmp_path / "bundle.zip", set(), set()
     assert not is_found(forged(made, lambda *_: None, signer=KEY), cohort), "a number is all that is forged"
@@ -452,7 +452,7 @@ def test_a_round_is_admitted_by_all_its_budgets_or_by_none(
 
 
 class History:
-    """What the machine posts for events that are drawn with small numbers, as bodies of entries."""
+    """The machine's postings for events that are drawn with small numbers, as bodies of entries."""
 
     def __init__(self, seed: int) -> None:
         self.draw = draw = random.Random(seed)  # noqa: S311 - the same each time

@@ -42,7 +42,7 @@ def place(store: Store, cohort: str, sequence: int) -> int:
 
 
 def move(store: Store, *moves: tuple[str, int, int]) -> None:
-    """Give entries other places, by way of places that nobody has."""
+    """Give entries other places, by way of free places."""
     change = "UPDATE entries SET position = :to WHERE cohort = :cohort AND sequence = :sequence"
     with disarmed(store) as connection:
         for offset in (10**6, 0):

@@ -1,4 +1,4 @@
-"""What the feed, lists and pages rest on beside the chain: a change of it is named by verification."""
+"""The columns beside the chain that the feed, lists and pages read: verification names a change of them."""
 
 from __future__ import annotations
 

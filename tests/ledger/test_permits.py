@@ -349,7 +349,7 @@ def test_a_receipt_that_is_kept_and_not_settled_is_a_problem(
 
 
 def test_a_receipt_of_what_no_release_is_is_not_kept(house: House) -> None:
-    """Signed by the releaser, or with a permit by whoever has the ledger's key."""
+    """Signed by the releaser, or with a permit that the ledger's key signed."""
     house.admitted(sampled_from=50_000)
     permit = house.permit()
     own = read_permit(permit, house.keys.published)

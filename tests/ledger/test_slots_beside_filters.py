@@ -50,7 +50,7 @@ class Desk(AnyDesk):
         return self.decide(request)
 
     def admitted(self, kind: ShuffledRound, most: int) -> int:
-        """Ask for rounds of a kind until one is refused, or for so many; return how many were admitted."""
+        """Ask for rounds of a kind until one is refused, at most this many; return how many were admitted."""
         for count in range(most):
             if isinstance(self.ask(kind), Refused):
                 return count

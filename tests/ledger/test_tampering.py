@@ -66,7 +66,7 @@ def problems(store: Store, accountant: Accountant, **options: Any) -> list[tuple
 def test_an_admission_whose_rounds_compose_to_more_than_the_budget_is_named(
     lived: Store, accountant: Accountant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the chain and the machine say: the composition is a check of its own."""
+    """The composition is checked apart from the chain and the machine."""
     budget = lived.cohort("phones").epsilon_budget
 
     def beyond(_: LossSource, held: object, *, delta: float, budget: float | None = None) -> Spending:

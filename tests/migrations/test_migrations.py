@@ -34,7 +34,7 @@ INITIALISE = (
 )
 REPOSITORY = Path(__file__).parents[2]
 ROUND = ShuffledRound(randomizer=parse_randomizer("krr(k=2, epsilon0=0.5)"), reports=1000)
-# What the database says, and changes that it refuses so: each kept column for itself.
+# The database's message, and the changes that it refuses with it: each kept column by itself.
 REFUSED = {
     "entries are never changed": ["UPDATE entries SET kind = kind"],
     "entries are never removed": ["DELETE FROM entries"],

@@ -70,7 +70,7 @@ class Model:
 
 
 class Replay:
-    """What a list of events leaves."""
+    """The state after a list of events."""
 
     def __init__(self, rules: Rules, limits: Limits) -> None:
         self.rules, self.limits = rules, limits
