@@ -139,7 +139,8 @@ _FIRST_DAY = click.option(
     "--collected-on",
     type=DATE,
     metavar="DATE",
-    help="The day of collection, UTC, or the first one. With windows it defaults to today.",
+    help="The day of collection, UTC, or the first one. With windows a new round's is today if it is left"
+    " out; an incident needs it.",
 )
 _LAST_DAY = click.option(
     "--collected-until", type=DATE, metavar="DATE", help="The last day, if there are several."
