@@ -44,6 +44,7 @@ from shuffle_ledger.ledger.values import (
     POLICY_PLAN,
     Cohort,
     Window,
+    worst_status,
 )
 
 if TYPE_CHECKING:
@@ -387,7 +388,7 @@ def cohort_table(cohorts: list[ListedCohort]) -> Table:
         labels = ", ".join(f"{name}={value}" for name, value in found.labels.items())
         before = found.name, shown(found.population)
         for one in found.promises:
-            status = one.status if found.status == "open" else found.status
+            status = worst_status(one.status, found.status)
             behind = found.policy, coloured(status), labels
             table.add_row(
                 *before,

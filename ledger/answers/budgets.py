@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
@@ -15,7 +16,7 @@ from shuffle_ledger.accounting import (
     upper_text,
 )
 from shuffle_ledger.ledger.answers.heads import Head
-from shuffle_ledger.ledger.values.requests import CohortStatus
+from shuffle_ledger.ledger.values.requests import CohortStatus, openness, worst_status
 from shuffle_ledger.ledger.values.windows import Period, Window
 
 
@@ -34,9 +35,10 @@ class Closure:
         return f"{self.closed_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC by {self.closed_by}: {self.reason}"
 
 
-def status_now(status: CohortStatus, closure: Closure | None) -> CohortStatus:
-    """Returns the status of a cohort or a part: what its own chain says, and closed where that says open."""
-    return "closed" if closure is not None and status == "open" else status
+def status_now(status: CohortStatus, *, is_closed: bool) -> CohortStatus:
+    """Returns the status of a cohort or a part, given what its own chain says and whether the cohort was ever
+    closed: the worst of both."""
+    return worst_status(status, "closed") if is_closed else status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +61,12 @@ class PromiseReading:
     def used_share(self) -> float:
         """Upper bound on the spent share of the budget; infinite where it admits nothing any more."""
         return self.epsilon_spent_upper / self.epsilon_budget if self.status == "open" else math.inf
+
+
+def least_promise(promises: Sequence[PromiseReading]) -> PromiseReading:
+    """Returns the promise that has the least left; of several with nothing left, the one with the worst
+    status."""
+    return min(promises, key=lambda one: (one.epsilon_remaining, openness(one.status)))
 
 
 @dataclass(frozen=True, kw_only=True)

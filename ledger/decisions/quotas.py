@@ -112,12 +112,13 @@ def _open(store: Store, parent: Cohort, quota: Quota, epsilon: float, *, reason:
 def _reading(store: Store, parent: Cohort, quota: Quota) -> QuotaReading:
     view = store.view(quota.name)
     epsilon, used = view.cohort.epsilon_budget, view.spent.epsilon_upper
+    is_open = parent.status == view.cohort.status == "open"
     return QuotaReading(
         team=quota.team,
         budget=quota.name,
         epsilon=epsilon,
         epsilon_used_upper=used,
-        epsilon_remaining=epsilon_left(epsilon, used),
+        epsilon_remaining=epsilon_left(epsilon, used) if is_open else 0.0,
         rounds=view.spent.rounds,
         share=share_of_budget(epsilon, whole=parent.epsilon_budget, delta=parent.delta_budget),
     )

@@ -332,7 +332,7 @@ def _cohort_statement(
         verdict=_verdict(replay, reading),
         chain_problems=tuple(_spelled(replay.problems)),
         promise=_promise(replay, opened, body),
-        status=status_now(replay.status, closure),
+        status=status_now(replay.status, is_closed=closure is not None),
         closure=closure,
         spent=EpsilonBounds.of(spent),
         epsilon_remaining=body.epsilon_remaining,

@@ -18,7 +18,6 @@ from shuffle_ledger.ledger.answers.budgets import (
     Closure,
     PromiseReading,
     WindowReading,
-    status_now,
 )
 from shuffle_ledger.ledger.answers.heads import Head, StoredHead
 from shuffle_ledger.ledger.decisions.outcomes import collected_on
@@ -27,14 +26,14 @@ from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import LossSource
 from shuffle_ledger.ledger.reports.forecasts import by_frequency, what_fits
-from shuffle_ledger.ledger.reports.listing import closure_of
+from shuffle_ledger.ledger.reports.listing import closure_of, view_now
 from shuffle_ledger.ledger.reports.promises import promise_reading
 from shuffle_ledger.ledger.storage.rows import CohortView, StoredHolding
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
 from shuffle_ledger.ledger.values.local_budget import local_bounds
-from shuffle_ledger.ledger.values.requests import Cohort
+from shuffle_ledger.ledger.values.requests import Cohort, openness
 from shuffle_ledger.ledger.values.saved_heads import HEADS_FORMAT
 from shuffle_ledger.ledger.values.texts import checked_text
 
@@ -76,9 +75,9 @@ def budget(
     view, closure = _view_now(store, name)
     store.check_anchor()  # now: the connection may have been opened for this
     day = on or view.now.date()
-    periods = [_as_now(each, closure) for each in _periods_on(store, view, day)]
+    periods = [view_now(each, is_closed=closure is not None) for each in _periods_on(store, view, day)]
     binding = [*([view] if view.cohort.has_life else []), *periods]
-    least = min(binding, key=_remaining)
+    least = _least(binding)
     head = store.entry(name, view.head_sequence).content()
     kinds = store.count_entries(name)
     seen = {_round(item): item.local_count for item in store.holdings(name)}
@@ -111,7 +110,9 @@ def budget(
         composition_epsilon_lower=composed.epsilon_lower,
         promises=tuple(_promise(each) for each in binding if each.cohort.quota is None),
         on=day,
-        booked=tuple(_promise(_as_now(each, closure)) for each in views_booked(store, view, day)),
+        booked=tuple(
+            _promise(view_now(each, is_closed=closure is not None)) for each in views_booked(store, view, day)
+        ),
         windows=_windows(view.cohort, periods),
         fits=what_fits(losses, view, by_frequency(seen), on=day),
         numerical_policy=head.numerical_policy,
@@ -141,15 +142,7 @@ def _periods_on(store: Store, view: CohortView, day: date) -> list[CohortView]:
 def _view_now(store: Store, name: str) -> tuple[CohortView, Closure | None]:
     view = store.view(name)
     closure = closure_of(store, view.cohort)
-    return _as_now(view, closure), closure
-
-
-def _as_now(view: CohortView, closure: Closure | None) -> CohortView:
-    """Return a chain with the status that people read; decisions take that of the chain alone."""
-    status = status_now(view.cohort.status, closure)
-    if status == view.cohort.status:
-        return view
-    return replace(view, cohort=replace(view.cohort, status=status))
+    return view_now(view, is_closed=closure is not None), closure
 
 
 def _of_lost(found: BudgetStatement) -> BudgetStatement:
@@ -186,7 +179,7 @@ def _windows(cohort: Cohort, views: Sequence[CohortView]) -> tuple[WindowReading
     found = []
     for window in cohort.windows:
         of_kind = [each for each in views if each.cohort.period and each.cohort.period.kind == window.kind]
-        least = min(of_kind, key=_remaining)
+        least = _least(of_kind)
         if least.cohort.period is None:
             raise AssertionError("a view of a period")
         found.append(
@@ -199,6 +192,12 @@ def _windows(cohort: Cohort, views: Sequence[CohortView]) -> tuple[WindowReading
             )
         )
     return tuple(found)
+
+
+def _least(views: Sequence[CohortView]) -> CohortView:
+    """Return the chain whose budget has the least left; of several with nothing left, the one with the worst
+    status."""
+    return min(views, key=lambda view: (_remaining(view), openness(view.cohort.status)))
 
 
 def _remaining(view: CohortView) -> float:

@@ -24,6 +24,7 @@ from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.policies.numbers import cost_of
 from shuffle_ledger.ledger.policies.registry import BudgetPolicy, LossSource, policy_of
 from shuffle_ledger.ledger.policies.room import is_over
+from shuffle_ledger.ledger.reports.listing import views_now
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, Cohort
@@ -126,7 +127,7 @@ def calibrate_for(
         Conflict: the cohort admits no rounds any more.
         InvalidParameter: a value is out of range, no parameter is left out, or none is admitted.
     """
-    view = store.view(checked_text("cohort", cohort))
+    (view,) = views_now(store, [store.view(checked_text("cohort", cohort))])
     store.check_anchor()  # now: the connection may have been opened for this
     _refuse_closed(view)
     losses = LossSource(store=store, accountant=accountant, keep=False)

@@ -38,6 +38,7 @@ from shuffle_ledger.ledger.policies.registry import LossSource, policy_of
 from shuffle_ledger.ledger.policies.room import SEARCH, Room, dearest, help_of_slots, is_over, room_of
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
 from shuffle_ledger.ledger.reports.chain_outlines import chain_outlines
+from shuffle_ledger.ledger.reports.listing import views_now
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
@@ -222,7 +223,7 @@ def forecast(
         BehindCheckpoint: more was spent than the ledger knows.
         AccountingError, LedgerError: the numbers cannot be computed.
     """
-    view = store.view(checked_text("cohort", cohort))
+    (view,) = views_now(store, [store.view(checked_text("cohort", cohort))])
     store.check_anchor()  # now: the connection may have been opened for this
     if wanted.round is not None:
         check_sizes(wanted.round, view.cohort.population)
@@ -261,7 +262,7 @@ def joint_forecast(
     kind = wanted.described()
     request = request_of(audience, kind, round_id="forecast", team=team)
     request = with_budgets(store, request, is_new=True)
-    views = views_of(store, request)
+    views = views_now(store, views_of(store, request))
     check_request(request, [view.cohort for view in views])
     losses = LossSource(store=store, accountant=accountant, keep=False)
     charged = [view for view in views if view.cohort.period is None]  # a cohort's forecast has its windows
@@ -303,6 +304,7 @@ def recent_schedule(losses: LossSource, view: CohortView, *, today: date) -> Rec
     """Returns how long the schedule that the last entries show fits; None if they show none; raises as
     `schedule_forecast`.
     """
+    (view,) = views_now(losses.store, [view])
     schedule = chain_outlines(losses.store, [view.cohort.name])[view.cohort.name].schedule
     return None if schedule is None else schedule_forecast(losses, view, schedule, today=today)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 
 from sqlalchemy import and_, func, not_, select, text
@@ -16,7 +16,7 @@ from shuffle_ledger.ledger.decisions.outcomes import collected_on
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.storage import engine, rows
-from shuffle_ledger.ledger.storage.rows import IS_NO_PART
+from shuffle_ledger.ledger.storage.rows import IS_NO_PART, CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import ENTRY_COLUMNS, REFUSED, cohorts, entries, heads
 from shuffle_ledger.ledger.values import canonical
@@ -54,7 +54,7 @@ def shown_cohort(store: Store, name: str) -> ShownCohort:
     """Return a cohort with its openings and the slots of its plan; raises NotFound."""
     cohort = store.cohort(name)
     closure = closure_of(store, cohort)
-    told = {"closure": closure, "status": status_now(cohort.status, closure)}
+    told = {"closure": closure, "status": status_now(cohort.status, is_closed=closure is not None)}
     openings = store.count_entries(name).get(EntryKind.OPENED, 1)
     if cohort.policy != POLICY_PLAN:
         return ShownCohort(**vars(cohort) | told, openings=openings)
@@ -70,6 +70,30 @@ def closure_of(store: Store, cohort: Cohort) -> Closure | None:
         return None
     found = latest_entries(store, name, limit=1, kind=EntryKind.CLOSED)
     return closure_in(found[0].content()) if found else None
+
+
+def closed_among(store: Store, names: Collection[str]) -> set[str]:
+    """Return those of some cohorts that were closed, whatever their status became since."""
+    listed, found = sorted(names), set[str]()
+    query = select(heads.c.cohort).where(heads.c.closures > 0)
+    for start in range(0, len(listed), USES_AT_ONCE):
+        some = query.where(heads.c.cohort.in_(listed[start : start + USES_AT_ONCE]))
+        with engine.reading_once(store.engine) as connection:
+            found.update(connection.execute(some).scalars())
+    return found
+
+
+def view_now(view: CohortView, *, is_closed: bool) -> CohortView:
+    """Return a chain with the status that people read, `status_now`. Decisions take that of the chain."""
+    status = status_now(view.cohort.status, is_closed=is_closed)
+    return replace(view, cohort=replace(view.cohort, status=status))
+
+
+def views_now(store: Store, views: Sequence[CohortView]) -> list[CohortView]:
+    """Return chains with the status that people read: a part is closed with its cohort."""
+    parents = [view.cohort.parent for view in views]
+    closed = closed_among(store, {name for name in parents if name is not None})
+    return [view_now(view, is_closed=name in closed) for view, name in zip(views, parents, strict=True)]
 
 
 def closure_in(body: EntryBody) -> Closure:

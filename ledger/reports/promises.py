@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date, timedelta
 
-from shuffle_ledger.ledger.answers.budgets import PromiseReading
+from shuffle_ledger.ledger.answers.budgets import PromiseReading, least_promise, status_now
 from shuffle_ledger.ledger.answers.cohorts import ListedCohort
-from shuffle_ledger.ledger.reports.listing import CohortUse, cohort_uses
+from shuffle_ledger.ledger.reports.listing import CohortUse, closed_among, cohort_uses
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Cohort, CohortStatus, epsilon_left
 from shuffle_ledger.ledger.values.windows import Period, Window
@@ -41,13 +41,15 @@ def promises_of(
     names = [one.name for one in cohorts if one.has_life]
     names += [period.name for each in periods.values() for _, period in each]
     uses = cohort_uses(store, only=names)
-    return {
-        one.name: (
-            *([_of_chain(uses[one.name], None, one.status)] if one.has_life else []),
-            *_least([_of_period(one, *each, uses.get(each[1].name)) for each in periods[one.name]]),
-        )
-        for one in cohorts
-    }
+    closed = closed_among(store, [one.name for one in cohorts if one.status != "open"])
+
+    def of(one: Cohort) -> Iterator[PromiseReading]:
+        is_closed = one.name in closed
+        if one.has_life:
+            yield _of_chain(uses[one.name], None, is_closed=is_closed)
+        yield from _least([_of_period(one, *each, uses, is_closed=is_closed) for each in periods[one.name]])
+
+    return {one.name: tuple(of(one)) for one in cohorts}
 
 
 def worst_used_shares(store: Store, names: Sequence[str], day: date) -> dict[str, float]:
@@ -60,25 +62,27 @@ def worst_used_shares(store: Store, names: Sequence[str], day: date) -> dict[str
     return found
 
 
-def _of_chain(use: CohortUse, period: Period | None, of_cohort: CohortStatus) -> PromiseReading:
+def _of_chain(use: CohortUse, period: Period | None, *, is_closed: bool) -> PromiseReading:
     return promise_reading(
         budget=use.cohort,
         period=period,
-        status="closed" if use.status == "open" and of_cohort == "closed" else use.status,
+        status=status_now(use.status, is_closed=is_closed),
         epsilon_budget=use.epsilon_budget,
         delta_budget=use.delta_budget,
         epsilon_spent_upper=use.epsilon_spent_upper,
     )
 
 
-def _of_period(cohort: Cohort, window: Window, period: Period, use: CohortUse | None) -> PromiseReading:
-    if use is not None:
-        return _of_chain(use, period, cohort.status)
+def _of_period(
+    cohort: Cohort, window: Window, period: Period, uses: Mapping[str, CohortUse], *, is_closed: bool
+) -> PromiseReading:
+    if period.name in uses:
+        return _of_chain(uses[period.name], period, is_closed=is_closed)
     lost = cohort.status == "frozen"
     return promise_reading(
         budget=period.name,
         period=period,
-        status=cohort.status if cohort.status in ("closed", "frozen") else "open",
+        status=status_now("frozen" if lost else "open", is_closed=is_closed),
         epsilon_budget=window.epsilon,
         delta_budget=window.delta,
         epsilon_spent_upper=math.inf if lost else 0.0,
@@ -114,7 +118,4 @@ def promise_reading(
 def _least(readings: Sequence[PromiseReading]) -> list[PromiseReading]:
     """Return of each kind of period the one with the least left, in the order of the kinds."""
     kinds = dict.fromkeys(one.kind for one in readings)
-    return [
-        min((one for one in readings if one.kind == kind), key=lambda one: one.epsilon_remaining)
-        for kind in kinds
-    ]
+    return [least_promise([one for one in readings if one.kind == kind]) for kind in kinds]

@@ -67,6 +67,7 @@ from shuffle_ledger.ledger.values.requests import (
     checked_reports,
     cohort_from_opening,
     request_of,
+    worst_status,
 )
 from shuffle_ledger.ledger.values.saved_heads import SavedHeads, Signature, read_saved_heads
 from shuffle_ledger.ledger.values.schedules import EVERY, ForecastWanted
@@ -145,4 +146,5 @@ __all__ = [
     "refuse_uncollectable",
     "request_of",
     "rolling_of",
+    "worst_status",
 ]

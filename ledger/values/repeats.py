@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Final
 
 from shuffle_ledger.ledger.errors import NotCollectable
 from shuffle_ledger.ledger.values.differences import other_round
@@ -21,15 +20,13 @@ from shuffle_ledger.ledger.values.requests import (
     RoundRequest,
     RoundState,
     epsilon_left,
+    openness,
 )
-
-_LEAST_OPEN: Final = ("frozen", "overspent", "closed", "open")
 
 
 def least_open(cohorts: Sequence[Cohort]) -> Cohort:
-    """Return the cohort of a round that permits least: one that is frozen, else overspent, else closed,
-    else any."""
-    return min(cohorts, key=lambda cohort: _LEAST_OPEN.index(cohort.status))
+    """Return the cohort of a round that permits least."""
+    return min(cohorts, key=lambda cohort: openness(cohort.status))
 
 
 def refuse_uncollectable(round_id: str, state: RoundState, cohort: str, status: CohortStatus) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from enum import StrEnum
-from typing import Any, Literal, Protocol, Required, TypeAlias, TypedDict, Unpack
+from typing import Any, Final, Literal, Protocol, Required, TypeAlias, TypedDict, Unpack
 
 from shuffle_ledger.accounting import AccountsReading, ShuffledRound, exact_text
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
@@ -45,6 +45,7 @@ _REQUEST_VERSION = 1
 _REQUEST_DOMAIN = "shuffle-ledger/round-request/1"
 
 CohortStatus: TypeAlias = Literal["open", "closed", "overspent", "frozen"]
+_LEAST_OPEN: Final = ("frozen", "overspent", "closed", "open")
 RoundState: TypeAlias = Literal["pending", "admitted", "refused", "settled", "voided", "incident"]
 
 
@@ -225,6 +226,16 @@ def cohort_from_opening(**opening: Unpack[Opening]) -> Cohort:
         budget = {"epsilon_budget": epsilon, "delta_budget": delta}
     declared |= {"labels": opening.get("labels") or {}, "windows": tuple(opening.get("windows", ()))}
     return Cohort(**budget, **declared)
+
+
+def openness(status: CohortStatus) -> int:
+    """Return the place of a status in the order frozen, overspent, closed, open: the first permits least."""
+    return _LEAST_OPEN.index(status)
+
+
+def worst_status(*statuses: CohortStatus) -> CohortStatus:
+    """Return the status that permits least."""
+    return min(statuses, key=openness)
 
 
 def promised_epsilon(declared: PromiseSource, budget: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +20,25 @@ from shuffle_ledger.ledger.decisions import (
     record_incident,
     register,
     register_and_admit,
+    set_quota,
     settle,
     void,
 )
+from shuffle_ledger.ledger.decisions.quotas import quotas_of
 from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
 from shuffle_ledger.ledger.reports.budgets import budget
+from shuffle_ledger.ledger.reports.calibrations import calibrate_for
+from shuffle_ledger.ledger.reports.forecasts import forecast, joint_forecast
 from shuffle_ledger.ledger.reports.listing import shown_cohort
 from shuffle_ledger.ledger.reports.promises import listed_cohorts
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import EntryKind
 from shuffle_ledger.ledger.values.requests import Admitted, Refused, ReleaseTimes, RoundRequest
+from shuffle_ledger.ledger.values.schedules import ForecastWanted
 from shuffle_ledger.ledger.values.signing import SigningKey
 from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
@@ -169,3 +174,53 @@ def test_a_part_is_closed_with_its_cohort(store: Store, accountant: Accountant) 
             assert found.closure is not None
             assert (found.closure.closed_by, found.closure.reason) == ("bob", "the study is over")
     assert verify(store, accountant).ok
+
+
+@pytest.mark.parametrize(
+    ("life", "week", "expected"),
+    [(9.0, 0.01, ["closed", "overspent"]), (0.01, 9.0, ["overspent", "closed"])],
+    ids=["a week", "the life"],
+)
+def test_what_breaks_one_budget_of_a_closed_cohort_leaves_the_others_closed(
+    store: Store, accountant: Accountant, life: float, week: float, expected: list[str]
+) -> None:
+    weeks = {"windows": [Window(unit="week", epsilon=week, delta=1e-6)]}
+    open_cohort(store, name="phones", actor="ada", **(OPENED | {"epsilon": life} | weeks))
+    close_cohort(store, "phones", reason="withdrawn", actor="bob")
+    described = asked("i").round
+    today = datetime.now(UTC).date()
+    released = ReleaseTimes(after=store.cohort("phones").opened_at)
+    told: dict[str, Any] = {"released": released, "reason": "a script", "actor": "eve", "collected_on": today}
+    record_incident(store, accountant, "phones", round_id="i", described=described, **told)
+    for day in (today, today + timedelta(days=14)):  # no chain is open for the later week
+        (listed,) = listed_cohorts(store, [store.cohort("phones")], day)
+        shown = budget(store, accountant, "phones", on=day)
+        now = expected if day == today else [expected[0], "closed"]
+        assert [one.status for one in listed.promises] == [one.status for one in shown.promises] == now
+        assert {one.epsilon_remaining for one in listed.promises} == {0.0}
+    (period,) = [each.name for each in store.cohorts() if each.period is not None]
+    assert budget(store, accountant, period).status == expected[1]
+
+
+def test_nothing_fits_into_a_part_of_a_closed_cohort(store: Store, accountant: Accountant) -> None:
+    weeks = WINDOWS["life and weeks"]
+    open_cohort(store, name="phones", actor="ada", **(OPENED | weeks))
+    register_and_admit(store, accountant, asked("a"), actor="ada")
+    set_quota(store, "phones", team="maps", epsilon=1.0, reason="theirs", actor="ada")
+    parts = [each.name for each in store.cohorts() if each.parent is not None]
+    assert len(parts) == 2
+    today, wanted = datetime.now(UTC).date(), ForecastWanted(round=asked("b").round)
+    assert all(
+        forecast(store, accountant, name, wanted, today=today).kinds[0].rounds_at_least for name in parts
+    )
+    close_cohort(store, "phones", reason="the study is over", actor="bob")
+    for name in parts:
+        told = forecast(store, accountant, name, wanted, today=today)
+        assert told.status == "closed"
+        assert [(one.rounds_at_least, one.limited_by) for one in told.kinds] == [(0, "cohort_closed")]
+        assert not any(one.rounds_at_least for one in budget(store, accountant, name).fits)
+        with pytest.raises(Conflict, match="is closed: it admits no rounds"):
+            calibrate_for(store, accountant, name, {"randomizer": {"kind": "krr", "k": 4}, "reports": 900})
+    of_all = joint_forecast(store, accountant, ["phones"], wanted, today=today, team="maps")
+    assert {one.status for one in of_all.budgets} == {"closed"}
+    assert [one.epsilon_remaining for one in quotas_of(store, "phones")] == [0.0]

@@ -22,7 +22,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from shuffle_ledger.accounting import Accountant, InvalidParameter, ShuffledRound, bounds_text
 from shuffle_ledger.ledger import security_log
 from shuffle_ledger.ledger.access import AccessToken
-from shuffle_ledger.ledger.answers.budgets import PromiseReading
+from shuffle_ledger.ledger.answers.budgets import PromiseReading, least_promise
 from shuffle_ledger.ledger.answers.summaries import ASSUMES
 from shuffle_ledger.ledger.api.accountant_thread import AccountantThread
 from shuffle_ledger.ledger.api.auth.middleware import address_of, session_cookie
@@ -75,7 +75,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.days import NotADay, day_from
 from shuffle_ledger.ledger.values.documents import document_of
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
-from shuffle_ledger.ledger.values.requests import Quote, RoundRequest
+from shuffle_ledger.ledger.values.requests import Quote, RoundRequest, worst_status
 from shuffle_ledger.ledger.verification.verifier import without_names
 
 COHORTS_ON_PAGE = 100
@@ -262,9 +262,9 @@ class Card:
     def row(self) -> FirstRow:
         """The first row of the card: about the promise that has the least left."""
         outlook = self.outlook
-        least = min(self.promises, key=lambda one: one.epsilon_remaining)
+        least = least_promise(self.promises)
         return first_row(
-            status=least.status if self.head.status == "open" else self.head.status,
+            status=worst_status(self.head.status, least.status),
             spent=least.epsilon_spent_upper,
             budget=least.epsilon_budget,
             detail=detail_of(least),
@@ -276,8 +276,6 @@ class Card:
     @property
     def state(self) -> str:
         """The state of the cohort, in words: the most urgent that holds."""
-        if self.head.status != "open":
-            return self.head.status
         if self.row.state != "open":
             return self.row.state
         since = self.verified_at or self.head.opened_at
