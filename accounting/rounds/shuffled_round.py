@@ -12,6 +12,7 @@ from typing import Any
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF
+from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers import LocalGaussian, LocalRandomizer
 from shuffle_ledger.accounting.randomizers.base import OF_CERTAIN_NUMBERS, DecomposedRandomizer
 from shuffle_ledger.accounting.randomizers.generic import CLONE, CLONE_IDENTICAL, TIGHT, of_any_order
@@ -179,9 +180,27 @@ class ShuffledRound:
         return None if self.analysis == CLONE else self.participation
 
     def describe(self) -> str:
-        """Returns the randomizer's call, followed by the number of reports per user if that is above 1."""
+        """Returns the randomizer's call and `particulars`."""
+        return ", ".join((self.randomizer.describe(), *self.particulars))
+
+    @property
+    def in_words(self) -> str:
+        """Returns the call, the number of reports, and `particulars`."""
         call = self.randomizer.describe()
-        return call if self.reports_per_user == 1 else f"{call}, at most {self.reports_per_user} of each user"
+        return ", ".join((call, f"{self.reports:,} reports", *self.particulars))
+
+    @property
+    def particulars(self) -> tuple[str, ...]:
+        """Returns, in words, the differences from a round with one honest report of each user."""
+        parts = {
+            "secret sample of": self.sampled_from and f"{self.sampled_from:,}",
+            "participation": self.participation and exact_text(self.participation),
+            "honest fraction": self.honest_fraction < 1 and exact_text(self.honest_fraction),
+            "delta0": self.delta0 and exact_text(self.delta0),
+        }
+        found = [f"{name} {value}" for name, value in parts.items() if value]
+        several = self.reports_per_user
+        return (*found, *([f"at most {several} reports of each user"] if several > 1 else []))
 
     @property
     def stated_analysis(self) -> str:

@@ -80,7 +80,7 @@ def amplify(
     attacked = attack_on(described, certificate, of=of)
     third = few_honest(accountant, described, certificate, of=of)
     document = amplification_document(described, certificate, attacked, third, of=of)
-    title = f"One round of {described.randomizer.describe()}, {described.reports:,} reports"
+    title = f"One round of {described.in_words}"
     rows = certificate_facts(certificate, of=of)
     divergence = of_renyi(accountant, {described: 1}, renyi)
     document |= divergence.document

@@ -27,6 +27,7 @@ from shuffle_ledger.cli.rendering.present import (
 from shuffle_ledger.ledger.answers import (
     ASSUMES,
     FITS_IF,
+    KINDS_SHOWN_MAX,
     BudgetStatement,
     PromiseReading,
     fits_in_words,
@@ -55,7 +56,7 @@ def budget(cohort: str, on: date | None, watch: float | None, as_json: bool, **w
 
 def budget_facts(statement: BudgetStatement) -> Table:
     """Returns a cohort's budget as a table for people."""
-    alarm = {"closed": "CLOSED: ", "overspent": "OVERSPENT: ", "frozen": "FROZEN: "}.get(statement.status, "")
+    alarm = "" if statement.least_status == "open" else f"{statement.least_status.upper()}: "
     decided_by, _, _ = statement.decided_by.partition("; ")
     return facts(
         f"{alarm}{statement.budget}: {budget_text(statement)}",
@@ -69,13 +70,14 @@ def budget_facts(statement: BudgetStatement) -> Table:
             "holds if": "\n".join(ASSUMES.get(statement.policy, ())),
             **filter_facts(statement),
             **plan_facts(statement),
+            **({} if statement.budget == statement.cohort else {"in all periods": f"of {statement.cohort}"}),
             "admitted": statement.rounds_admitted,
             "refused": statement.rounds_refused,
             "settled, voided": f"{shown(statement.rounds_settled)}, {shown(statement.rounds_voided)}",
             "pending": statement.rounds_pending,
             "without the shuffler": _local_text(statement),
             "population": statement.population,
-            "policy, status": f"{statement.policy}, {statement.status}",
+            "policy, status": f"{statement.policy}, {statement.least_status}",
             **({"closed": statement.closure.described} if statement.closure else {}),
             "head": f"{statement.head.sequence} {statement.head.digest}",
         },
@@ -86,7 +88,7 @@ def _first_facts(statement: BudgetStatement) -> dict[str, str]:
     """Returns the facts that people look for: how much is used, and what still fits."""
     used = used_percent(statement.epsilon_spent_upper, statement.epsilon_budget)
     state = state_in_words(
-        statement.status, statement.epsilon_spent_upper, statement.epsilon_budget, statement.fits
+        statement.least_status, statement.epsilon_spent_upper, statement.epsilon_budget, statement.fits
     )
     return {"used": f"{used}, {state}", **fit_facts(statement)}
 
@@ -130,7 +132,12 @@ def fit_facts(statement: BudgetStatement) -> dict[str, str]:
     if not statement.fits:
         return {"still fits": "no kind of rounds has been admitted yet: ask round quote"}
     day = f", and all are collected on {statement.on}" if statement.windows else ""
-    condition = f"(each kind by itself, {FITS_IF}{day})"
+    which = (
+        "each kind"
+        if len(statement.fits) < KINDS_SHOWN_MAX
+        else f"the {KINDS_SHOWN_MAX} most frequent kinds, each"
+    )
+    condition = f"({which} by itself, {FITS_IF}{day})"
     return {"still fits": "\n".join((*fits_in_words(statement.fits), condition))}
 
 

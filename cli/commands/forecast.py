@@ -65,10 +65,10 @@ def forecast(
     them, which --randomizer describes; the answer is that of the budget that ends first. A server knows the
     team by the token, and counts its quotas with --audience.
 
-    Without --randomizer: of each kind that the cohort has had, or that its plan has, each kind by itself;
-    with --every also of all kinds together. With --until and --randomizer: also the largest epsilon0 with
-    which the whole schedule fits. Both that and --fit search in place of the epsilon0 that is given. Nothing
-    is reserved, and nothing is promised.
+    Without --randomizer: of the eight kinds that the cohort has had most often, or of its plan, each kind by
+    itself; with --every also of all kinds together. With --until and --randomizer, of a cohort without
+    windows: also the largest epsilon0 with which the whole schedule fits. Both that and --fit search in place
+    of the epsilon0 that is given. Nothing is reserved, and nothing is promised.
     """
     wanted = ForecastWanted(round=described, fit=fit, every=every, until=until, first_on=first_on)
     named = names_given(cohort, audience)
@@ -102,7 +102,7 @@ def _shown(found: Forecast) -> Group:
         tables.append(facts(f"One of each kind, every {found.every}, all together", rows))
     if found.of_late is not None:
         late = found.of_late
-        kinds = [f"{kind.describe()}, {shown(kind.reports)} reports" for kind in late.kinds]
+        kinds = [kind.in_words for kind in late.kinds]
         rows = {
             "at this pace": pace_in_words(late),
             "still fit": f"{shown(late.periods_at_least)} or more periods",
@@ -122,7 +122,7 @@ def _shown_of_all(joint: JointForecast) -> Group:
     }
     rows |= _schedule(joint, joint)
     rows |= {f"  {one.cohort}": f"{shown(one.kinds[0].rounds_at_least)} or more" for one in joint.budgets}
-    title = f"{joint.round.describe()}, {shown(joint.round.reports)} reports of {', '.join(joint.audience)}"
+    title = f"{joint.round.in_words}, of {', '.join(joint.audience)}"
     is_pending = any(one.rounds_pending for one in joint.budgets)
     pending = "Rounds are registered and undecided: they are not counted here. " if is_pending else ""
     return Group(facts(title, rows), Text(pending + joint.promise))
@@ -137,7 +137,7 @@ def _of_kind(found: Forecast, kind: KindForecast) -> Table:
         rows["declared slots"] = kind.slots_would_help.described
     rows |= {f"  each {one.window.kind}": _window_text(one) for one in kind.windows}
     rows |= _schedule(found, kind)
-    return facts(f"{kind.round.describe()}, {shown(kind.round.reports)} reports", rows)
+    return facts(kind.round.in_words, rows)
 
 
 def _window_text(one: WindowForecast) -> str:

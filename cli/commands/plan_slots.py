@@ -64,4 +64,4 @@ def slot_facts(slots: Sequence[SlotReading]) -> dict[str, str]:
 
 def _slot_text(slot: SlotReading) -> str:
     free = f"{shown(slot.count - slot.claimed)} of {shown(slot.count)} free"
-    return f"{free}: {slot.round.describe()}, {shown(slot.round.reports)} reports"
+    return f"{free}: {slot.round.in_words}"

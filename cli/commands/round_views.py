@@ -117,14 +117,19 @@ def _outcome(decision: Decision) -> str:
 
 def _rows(answer: Decision | Quote, *, leave_out: tuple[str, ...]) -> dict[str, object]:
     rows: dict[str, object] = {}
+    several = getattr(answer, "audience", ())
     for field in dataclasses.fields(answer):
         value = getattr(answer, field.name)
         if field.name in leave_out or value is None or value == ():
             continue
+        if several and field.name.startswith("epsilon_spent"):
+            continue  # a row for each budget says what is spent of it
         if field.name in ("audience", "refused_by"):
             rows |= _by_cohort(value)
             continue
         name = _NAMES.get(field.name, field.name.replace("_", " "))
+        if several and field.name == "epsilon_remaining":
+            name = "least epsilon remaining"
         rows[name] = _described(field.name, value)
     return rows
 
@@ -149,7 +154,7 @@ def _by_cohort(members: Sequence[Member | RefusedBy]) -> dict[str, object]:
 
 def _described(field: str, value: object) -> object:
     if isinstance(value, ShuffledRound):
-        return f"{value.describe()}, {value.reports:,} reports, by {value.stated_analysis}"
+        return f"{value.in_words}, by {value.stated_analysis}"
     if isinstance(value, float) and field.endswith("_upper"):
         return upper(value)
     if isinstance(value, float) and field.endswith(("_lower", "_remaining")):

@@ -23,6 +23,7 @@ from shuffle_ledger.ledger.answers.rounds import STATES, ListedRound
 from shuffle_ledger.ledger.answers.summaries import (
     ASSUMES,
     FITS_IF,
+    KINDS_SHOWN_MAX,
     fits_in_words,
     pace_in_words,
     state_in_words,
@@ -32,6 +33,7 @@ from shuffle_ledger.ledger.answers.summaries import (
 __all__ = [
     "ASSUMES",
     "FITS_IF",
+    "KINDS_SHOWN_MAX",
     "STATES",
     "BudgetStatement",
     "Closure",

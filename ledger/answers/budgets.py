@@ -147,10 +147,16 @@ class BudgetStatement:
     head: Head
     closure: Closure | None = None  # None: the cohort is not closed
 
+    @property
+    def least_status(self) -> CohortStatus:
+        """The worse status of the cohort and of the promise that has the least left."""
+        found = next((one.status for one in self.promises if one.budget == self.budget), self.status)
+        return worst_status(self.status, found)
+
     def __repr__(self) -> str:
         """Returns the spending, rounded up, and the rest of the budget, rounded down, in few digits."""
         return (
-            f"<BudgetStatement of {self.cohort!r}, {self.status}: spent at most"
+            f"<BudgetStatement of {self.cohort!r}, {self.least_status}: spent at most"
             f" {upper_text(self.epsilon_spent_upper)} of {exact_text(self.epsilon_budget)} at delta"
             f" {exact_text(self.delta_budget)}, left at least {lower_text(self.epsilon_remaining)}>"
         )

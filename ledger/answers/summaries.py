@@ -10,7 +10,7 @@ from datetime import date
 from fractions import Fraction
 from typing import Final, Literal, TypeAlias
 
-from shuffle_ledger.accounting import LocalRandomizer, ShuffledRound
+from shuffle_ledger.accounting import LocalRandomizer
 from shuffle_ledger.ledger.answers.budgets import FittingRounds
 from shuffle_ledger.ledger.answers.forecasts import RecentSchedule
 from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, POLICY_PLAN, CohortStatus
@@ -18,6 +18,7 @@ from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, POLICY_PLAN, 
 BudgetState: TypeAlias = Literal["open", "nearly used up", "used up", "closed", "overspent", "frozen"]
 
 NEARLY_USED_UP: Final = 0.9  # share of a budget
+KINDS_SHOWN_MAX: Final = 8  # kinds of rounds that one answer names, the most frequent ones
 FITS_IF: Final = "if nothing else is registered and no other cohort or quota refuses"
 _NAME_MAX: Final = 60  # characters of a randomizer's name
 _EPSILON0 = re.compile(r"(, )?epsilon0=[^,()]+(?(1)|(, )?)")
@@ -53,7 +54,8 @@ def state_in_words(
         return status
     if fits and not any(each.rounds_at_least for each in fits):
         return "used up"
-    is_short = any(not each.rounds_at_least for each in fits)
+    # A kind that does not fit into the larger half of a budget is too large for it, however little is used.
+    is_short = spent_upper >= budget / 2 and any(not each.rounds_at_least for each in fits)
     return "nearly used up" if is_short or spent_upper >= NEARLY_USED_UP * budget else "open"
 
 
@@ -111,11 +113,6 @@ def pace_detail(late: RecentSchedule) -> str:
 def day_in_words(day: date) -> str:
     """Returns a day as people write it: `28 December 2026`."""
     return f"{day.day} {day:%B} {day.year}"
-
-
-def kind_in_words(kind: ShuffledRound) -> str:
-    """Returns a kind of rounds: `krr(epsilon0=2, k=96), 292,241 reports`."""
-    return f"{kind.randomizer.describe()}, {kind.reports:,} reports"
 
 
 def assumes(policy: str) -> str:

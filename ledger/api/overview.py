@@ -14,10 +14,10 @@ from shuffle_ledger.accounting import Accountant, AccountingError
 from shuffle_ledger.ledger import loss_cache
 from shuffle_ledger.ledger.answers.budgets import FittingRounds
 from shuffle_ledger.ledger.answers.forecasts import RecentSchedule
+from shuffle_ledger.ledger.answers.summaries import KINDS_SHOWN_MAX
 from shuffle_ledger.ledger.errors import LedgerError
 from shuffle_ledger.ledger.policies.registry import LossSource
 from shuffle_ledger.ledger.reports.chain_outlines import ChainOutline, chain_outlines
-from shuffle_ledger.ledger.reports.forecasts import KINDS_MAX as FITTING_MAX
 from shuffle_ledger.ledger.reports.forecasts import by_frequency, schedule_forecast, what_fits
 from shuffle_ledger.ledger.reports.listing import CohortHead
 from shuffle_ledger.ledger.storage.rows import CohortView
@@ -136,7 +136,7 @@ def _has_losses(losses: LossSource, view: CohortView, outline: ChainOutline) -> 
     if view.cohort.policy == POLICY_PLAN or view.cohort.status != "open":
         return True
     kinds = outline.schedule.kinds if outline.schedule is not None else ()
-    needed = {*by_frequency(view.local)[:FITTING_MAX], *kinds}
+    needed = {*by_frequency(view.local)[:KINDS_SHOWN_MAX], *kinds}
     if len(needed) > KINDS_MAX:
         return False
     loss_cache.recall(losses.store, losses.accountant, needed)

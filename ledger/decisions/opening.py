@@ -125,7 +125,7 @@ def open_many(store: Store, cohorts: Sequence[Cohort], *, actor: str) -> None:
 def _counts_of(slots: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Return how many rounds of each kind a plan has, by the kind in words."""
     kinds = [(ShuffledRound.from_mapping(slot["round"]), slot["count"]) for slot in slots]
-    return {f"{one.describe()}, {one.reports:,} reports": count for one, count in kinds}
+    return {one.in_words: count for one, count in kinds}
 
 
 def _opening_again(cohort: Cohort, rules: Mapping[str, Any], actor: str) -> EntryDraft:

@@ -80,10 +80,11 @@ def check_without_slots(store: Store, accountant: Accountant, request: RoundRequ
     """
     if not is_first_sample(store, request):
         return
-    view = store.view(request.cohort)
-    decide.check_request(request, [view.cohort])
+    request = with_budgets(store, request, is_new=True)
+    views = views_of(store, request)
+    decide.check_request(request, [view.cohort for view in views])
     try:
-        found = _help_of_slots(store, accountant, [view], request)
+        found = _help_of_slots(store, accountant, views, request)
     except AccountingError:
         return
     if found is None:

@@ -137,9 +137,7 @@ def _cohort(
         rounds_refused=replay.kinds[EntryKind.REFUSED],
         kinds=len(recomputation.met),
         kinds_confirmed=len(recomputation.opinions.confirmed),
-        kinds_without=tuple(
-            f"{kind.randomizer.describe()}, {kind.reports} reports" for kind in recomputation.opinions.without
-        ),
+        kinds_without=tuple(kind.in_words for kind in recomputation.opinions.without),
         numbers_stated=recomputation.stated,
         numbers=tuple(checks),
     )

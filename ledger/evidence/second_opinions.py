@@ -55,7 +55,7 @@ class SecondOpinions:
             answered = True
             if not below * (1 - AGREEMENT) <= second <= above * (1 + AGREEMENT):
                 return (
-                    f"one round of {kind.randomizer.describe()}, {kind.reports} reports: delta at epsilon"
+                    f"one round of {kind.in_words}: delta at epsilon"
                     f" {exact_text(epsilon)} is from {exact_text(below)} to {exact_text(above)}; by another"
                     f" method {exact_text(second)}"
                 )

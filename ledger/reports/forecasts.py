@@ -28,6 +28,7 @@ from shuffle_ledger.ledger.answers.forecasts import (
     ScheduleForecast,
     WindowForecast,
 )
+from shuffle_ledger.ledger.answers.summaries import KINDS_SHOWN_MAX
 from shuffle_ledger.ledger.decisions.decide import check_request
 from shuffle_ledger.ledger.decisions.descriptions import check_sizes
 from shuffle_ledger.ledger.decisions.quotas import with_budgets
@@ -52,7 +53,6 @@ from shuffle_ledger.ledger.values.schedules import (
 from shuffle_ledger.ledger.values.texts import checked_text
 from shuffle_ledger.ledger.values.windows import Period, Window, periods_of
 
-KINDS_MAX: Final = 8  # kinds that one answer names
 PERIODS_MAX: Final = 10_000  # of a schedule of several kinds; more are not counted
 SCHEDULED_MAX: Final = 1_000  # days of a schedule on which windows are looked at
 SEARCHED_MAX: Final = 50  # budgets for which an epsilon0 is searched for, each by itself: a second of each
@@ -180,7 +180,7 @@ def _window(view: CohortView, kind: str) -> Window:
 def what_fits(
     losses: LossSource, view: CohortView, kinds: Iterable[ShuffledRound], *, on: date | None = None
 ) -> tuple[FittingRounds, ...]:
-    """Returns how many more rounds of each kind fit, of the first `KINDS_MAX`; of a plan, its own kinds.
+    """Returns how many more rounds of each kind fit, of the first `KINDS_SHOWN_MAX`; of a plan, its kinds.
 
     Guarantee: if as many rounds of a kind as this says are registered, one after the other and nothing else
     in between, and no other cohort or quota that they are charged to refuses, every one is admitted. Of a
@@ -194,7 +194,8 @@ def what_fits(
     listed = [slot.round for slot in slots] if slots else list(kinds)
     day = ScheduleDays(every=None, first=on or view.now.date(), until=None)
     found = (
-        (kind, fitting(losses, view, [kind], day, most=machine.ROUNDS_MAX)) for kind in listed[:KINDS_MAX]
+        (kind, fitting(losses, view, [kind], day, most=machine.ROUNDS_MAX))
+        for kind in listed[:KINDS_SHOWN_MAX]
     )
     return tuple(FittingRounds(round=kind, rounds_at_least=room.turns) for kind, room in found)
 
@@ -323,7 +324,7 @@ def schedule_forecast(
     Returns:
         None of a schedule with more than 8 kinds.
     """
-    if len(schedule.kinds) > KINDS_MAX:
+    if len(schedule.kinds) > KINDS_SHOWN_MAX:
         return None
     days = ScheduleDays(every=schedule.every, first=_first_day([view], today), until=None)
     count = fitting(losses, view, schedule.kinds, days, most=PERIODS_MAX).turns
@@ -395,7 +396,7 @@ def _forecast(
     rounds = wanted.fit or (days.count() if wanted.round is not None else None)
     is_scheduled_in_windows = bool(view.cohort.windows and days.every)
     rounds = rounds if searches and not is_scheduled_in_windows else None
-    found = tuple(_of_kind(losses, view, kind, days, rounds=rounds) for kind in kinds[:KINDS_MAX])
+    found = tuple(_of_kind(losses, view, kind, days, rounds=rounds) for kind in kinds[:KINDS_SHOWN_MAX])
     return Forecast(
         cohort=view.cohort.name,
         policy=view.cohort.policy,
@@ -452,7 +453,7 @@ def _of_windows(losses: LossSource, view: CohortView, kind: ShuffledRound) -> tu
 def _together(
     losses: LossSource, view: CohortView, kinds: Sequence[ShuffledRound], days: ScheduleDays
 ) -> ScheduleForecast | None:
-    if days.every is None or not 2 <= len(kinds) <= KINDS_MAX:
+    if days.every is None or not 2 <= len(kinds) <= KINDS_SHOWN_MAX:
         return None
     count = fitting(losses, view, kinds, days, most=PERIODS_MAX).turns
     return ScheduleForecast(

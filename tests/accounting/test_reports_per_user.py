@@ -288,4 +288,4 @@ def test_the_field_is_written_only_where_it_says_something() -> None:
     assert krr(100, 3).to_mapping()["reports_per_user"] == 3
     for described in (krr(100), krr(100, 3)):
         assert ShuffledRound.from_mapping(described.to_mapping()) == described
-    assert "at most 3 of each user" in krr(100, 3).describe()
+    assert "at most 3 reports of each user" in krr(100, 3).describe()

@@ -136,3 +136,11 @@ def test_the_first_small_sample_of_strong_reports_wants_slots_or_yes(run: Run) -
     assert run(*register, "a", "--yes").code == 0
     assert run(*register, "a").code == 0, "it is registered"
     assert run(*register, "b").code == 0, "it is too late for slots"
+
+
+@pytest.mark.usefixtures("directory")
+def test_the_first_sample_of_a_cohort_with_periods_is_collected_today(run: Run) -> None:
+    year = ("--per", "year", "--epsilon", "1", "--delta", "1e-6")
+    assert run("cohort", "open", "phones", "--population", "100000", *year).code == 0
+    assert run("round", "register", "phones", *SAMPLE, "--id", "a").code == 0
+    assert run("round", "show", "a", "--json").json["collected_on"] is not None

@@ -68,7 +68,8 @@ def test_a_state_never_sounds_better_than_it_is() -> None:
     ))  # fmt: skip
     assert state_in_words("open", 0.5, 1.0, some) == "open"
     assert state_in_words("open", 0.9, 1.0, some) == "nearly used up"
-    assert state_in_words("open", 0.1, 1.0, mixed) == "nearly used up"
+    assert state_in_words("open", 0.5, 1.0, mixed) == "nearly used up"
+    assert state_in_words("open", 0.1, 1.0, mixed) == "open", "one kind is too large, and not much is used"
     assert state_in_words("open", 0.1, 1.0, none) == "used up"
     assert state_in_words("overspent", 0.1, 1.0, some) == "overspent"
     assert state_in_words("frozen", 0.1, 1.0, some) == "frozen"

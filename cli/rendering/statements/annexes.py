@@ -194,7 +194,7 @@ def _restatements(cohort: CohortStatement, digits: Digits, rows_max: int) -> Gri
             f"{each.sequence:,}",
             moment(each.recorded_at),
             f"{each.round_id}\n{'corrected' if each.kind == 'corrected' else 'incident'}",
-            f"{each.round.describe()}, {each.round.reports:,} reports" if each.round else "unknown",
+            each.round.in_words if each.round else "unknown",
             digits.upper(each.spent.epsilon_upper) + ("\noverspent" if each.overspent else ""),
             f"{each.actor}: {each.reason}",
         )
@@ -383,18 +383,7 @@ def _refusals(cohort: CohortStatement, digits: Digits, rows_max: int) -> Grid:
 
 def mechanism(shuffled: ShuffledRound) -> str:
     """Returns what a round does, without its number of reports: the call, and what differs from defaults."""
-    rest = [shuffled.stated_analysis]
-    if shuffled.sampled_from is not None:
-        rest.append(f"secret sample of {shuffled.sampled_from:,}")
-    if shuffled.participation is not None:
-        rest.append(f"participation {exact_text(shuffled.participation)}")
-    if shuffled.honest_fraction != 1:
-        rest.append(f"honest fraction {exact_text(shuffled.honest_fraction)}")
-    if shuffled.delta0:
-        rest.append(f"delta0 {exact_text(shuffled.delta0)}")
-    if shuffled.reports_per_user > 1:
-        rest.append(f"at most {shuffled.reports_per_user} reports of each user")
-    return f"{shuffled.randomizer.describe()}\n{', '.join(rest)}"
+    return f"{shuffled.randomizer.describe()}\n{', '.join((shuffled.stated_analysis, *shuffled.particulars))}"
 
 
 def _table(

@@ -267,7 +267,7 @@ def _period(cohort: CohortStatement) -> str:
 def _fits(cohort: CohortStatement) -> Iterator[str]:
     for one in cohort.fits or ():
         count = f"at least {one.rounds_at_least:,} more" if one.rounds_at_least else "none"
-        yield f"{count} of {one.round.describe()}, {one.round.reports:,} reports"
+        yield f"{count} of {one.round.in_words}"
     today = ", if collected today" if cohort.promise.windows else ""
     yield (f"each kind by itself{today}, if nothing else is registered and no other cohort or quota refuses")
 

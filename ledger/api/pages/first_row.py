@@ -16,7 +16,7 @@ from shuffle_ledger.ledger.answers.summaries import (
     used_percent,
 )
 from shuffle_ledger.ledger.api.pages.charts import plain, upper
-from shuffle_ledger.ledger.values.requests import CohortStatus, worst_status
+from shuffle_ledger.ledger.values.requests import CohortStatus
 
 COMPUTING = "being computed"
 ON_ITS_PAGE = "on the cohort's page"
@@ -82,7 +82,7 @@ def row_of(statement: BudgetStatement, late: RecentSchedule | None, *, unknown: 
     """Return the row of a cohort's promise that has the least left."""
     which = next((one for one in statement.promises if one.budget == statement.budget), None)
     return first_row(
-        status=worst_status(statement.status, which.status if which is not None else "open"),
+        status=statement.least_status,
         spent=statement.epsilon_spent_upper,
         budget=statement.epsilon_budget,
         detail=detail_of(which) if which is not None else f"at δ {plain(statement.delta_budget)}",
