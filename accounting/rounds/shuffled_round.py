@@ -186,8 +186,8 @@ class ShuffledRound:
     @property
     def in_words(self) -> str:
         """Returns the call, the number of reports, and `particulars`."""
-        call = self.randomizer.describe()
-        return ", ".join((call, f"{self.reports:,} reports", *self.particulars))
+        reports = "1 report" if self.reports == 1 else f"{self.reports:,} reports"
+        return ", ".join((self.randomizer.describe(), reports, *self.particulars))
 
     @property
     def particulars(self) -> tuple[str, ...]:

@@ -131,35 +131,34 @@ def calibrate_for(
     store.check_anchor()  # now: the connection may have been opened for this
     _refuse_closed(view)
     losses = LossSource(store=store, accountant=accountant, keep=False)
-    policy = policy_of(store, view)
-    decides = _with_local(view, policy, rounds, _decision(losses, view, rounds))
-    in_periods = [
+    budgets = [
         (each, _with_local(each, policy_of(store, each), rounds, _decision(losses, each, rounds)))
-        for each in views_today(store, view)
+        for each in (*([view] if view.cohort.has_life else []), *views_today(store, view))
     ]
-
-    target = view.cohort
-    if not target.has_life:
-        target = min((each.cohort for each, _ in in_periods), key=lambda each: each.epsilon_budget)
+    # The answer is about the budget of its life; else about the smallest one, and the others must hold too.
+    target, decides = budgets[0]
+    if not view.cohort.has_life:
+        target, decides = min(budgets, key=lambda each: each[0].cohort.epsilon_budget)
 
     def decides_for_all(described: ShuffledRound) -> float:
         fits_in = all(
             each.cohort.status == "open" and decide(described) <= each.cohort.epsilon_budget
-            for each, decide in in_periods
+            for each, decide in budgets
+            if each is not target
         )
-        return decides(described) if fits_in else math.inf
+        return decides(described) if fits_in and target.cohort.status == "open" else math.inf
 
     try:
         return calibrate_by(
-            decides_for_all if in_periods else decides,
+            decides_for_all,
             described,
-            epsilon=target.epsilon_budget,
-            delta=target.delta_budget,
+            epsilon=target.cohort.epsilon_budget,
+            delta=target.cohort.delta_budget,
             rounds=rounds,
             policy=view.cohort.policy,
             accountant=accountant,
             width=width,
-            spent=0.0 if policy.filters is None else view.spent.epsilon_upper,
+            spent=0.0 if policy_of(store, view).filters is None else target.spent.epsilon_upper,
         )
     except InvalidParameter as error:
         if error.field != "epsilon":

@@ -99,7 +99,8 @@ def _facts(cohort: CohortStatement, digits: Digits) -> Iterator[tuple[str, str]]
     yield "Privacy unit", promise.privacy_unit
     yield "Neighbouring relation", promise.neighbours
     yield from _limits(promise)
-    again = f", in place of {promise.openings - 1} earlier ones" if promise.openings > 1 else ""
+    before = promise.openings - 1
+    again = f", in place of {before} earlier one{'s' if before > 1 else ''}" if before else ""
     yield "Opened", f"{moment(promise.opened_at)} by {promise.opened_by}{again}"
     yield "Status", cohort.status
     if cohort.closure is not None:

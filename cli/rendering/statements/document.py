@@ -388,11 +388,18 @@ def _sure(cohort: CohortStatement, statement: Statement, digits: Digits) -> Iter
         else "Nobody signed the digests⁷ of this statement: they show that the record hangs together, not who"
         " wrote it."
     )
-    yield (
-        "Without an honest shuffler only each device’s own noise protects a user⁸: all rounds together then"
-        f" reveal up to epsilon {digits.upper(cohort.local_epsilon_upper)}"
-        f" ({certainty(cohort.local_epsilon_upper)}, in the words above)."
-    )
+    local = cohort.local_epsilon_upper
+    if local:
+        bound = (
+            f"up to epsilon {digits.upper(local)}: of two answers that seemed equally likely before, one is"
+            f" at most {certainty(local)} likely afterwards"
+            if math.isfinite(local)
+            else "whatever was sent: nothing bounds it"
+        )
+        yield (
+            "Without an honest shuffler only each device’s own noise protects a user⁸: all rounds together"
+            f" then reveal {bound}."
+        )
 
 
 def _conditions(statement: Statement) -> Iterator[Block]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 
 from shuffle_ledger.ledger.answers.budgets import BudgetStatement, FittingRounds, PromiseReading
 from shuffle_ledger.ledger.answers.forecasts import RecentSchedule
@@ -21,6 +22,7 @@ from shuffle_ledger.ledger.values.requests import CohortStatus
 COMPUTING = "being computed"
 ON_ITS_PAGE = "on the cohort's page"
 NO_PACE = "no regular rounds"
+NO_KIND = "no kind was admitted yet"
 _CLOSED = ("closed", "overspent", "frozen")
 
 
@@ -47,6 +49,7 @@ def first_row(
     fits: Sequence[FittingRounds],
     late: RecentSchedule | None,
     unknown: str | None,
+    renews: date | None = None,
 ) -> FirstRow:
     """Return the row of one budget.
 
@@ -58,16 +61,20 @@ def first_row(
         fits: how many more rounds of the kinds in use fit, in the order of their frequency.
         late: the present pace, if one is recognized.
         unknown: what stands in place of rounds that fit and of the pace; None: they were computed.
+        renews: the day from which the cohort admits rounds again, if this budget is closed; None: never.
     """
     is_closed = status in _CLOSED
+    until = f" before {renews}" if renews else ""
     return FirstRow(
         state=state_in_words(status, spent, budget, fits),
         used="unknown" if status == "frozen" else used_percent(spent, budget),
         spent=spent,
         budget=budget,
         detail=f"ε {upper(spent)} of {plain(budget)}, {detail}",
-        fits=("nothing",) if is_closed else fits_in_words(fits) or (unknown or "no kind was admitted yet",),
-        pace="no round is admitted any more" if is_closed else unknown or pace_in_words(late) or NO_PACE,
+        fits=(f"nothing{until}",) if is_closed else fits_in_words(fits) or (unknown or NO_KIND,),
+        pace=f"no round is admitted{until or ' any more'}"
+        if is_closed
+        else unknown or pace_in_words(late) or NO_PACE,
         pace_detail="" if late is None or is_closed else pace_detail(late),
     )
 
@@ -89,4 +96,5 @@ def row_of(statement: BudgetStatement, late: RecentSchedule | None, *, unknown: 
         fits=statement.fits,
         late=late,
         unknown=unknown,
+        renews=which.renews if which is not None and statement.status == "open" else None,
     )

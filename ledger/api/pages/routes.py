@@ -271,6 +271,7 @@ class Card:
             fits=outlook.fits if outlook is not None else (),
             late=outlook.of_late if outlook is not None else None,
             unknown=self.unknown,
+            renews=least.renews if self.head.status == "open" else None,
         )
 
     @property
