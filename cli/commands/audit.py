@@ -108,7 +108,7 @@ def verify_(
     opening = open_ledger(**where)
     with opening as ledger, progress_on(sys.stderr) as tell:
         report = ledger.verify(cohort, against=saved, numbers=numbers, progress=tell)
-    present(document_of(report), lambda: report_view(report), as_json=as_json)
+    present(report, lambda: report_view(report), as_json=as_json)
     return ExitCode.DONE if report.ok else ExitCode.NOT_VERIFIED
 
 
@@ -119,7 +119,7 @@ def heads_(as_json: bool, **where: Any) -> None:
     """Print the head of every chain. Saved elsewhere, as --json, it shows a later rewriting or shortening."""
     with open_ledger(**where) as ledger:
         found = ledger.heads()
-    present(document_of(found), lambda: heads_table(found["heads"]), as_json=as_json)
+    present(found, lambda: heads_table(found["heads"]), as_json=as_json)
 
 
 @click.command()
@@ -131,7 +131,7 @@ def keygen(file: Path, as_json: bool) -> None:
     key = SigningKey.generate()
     key.save(file)
     found = {"file": str(file), "public_key": key.public_key_bytes.hex()}
-    present(document_of(found), lambda: f"public key {found['public_key']}", as_json=as_json)
+    present(found, lambda: f"public key {found['public_key']}", as_json=as_json)
 
 
 @click.command()
@@ -181,4 +181,4 @@ def reconcile_(
         done = reconcile(
             session.store, anchor.read(), reason=reason, actor=settings.actor, nothing_later=nothing_later
         )
-    present(document_of(done), lambda: reconciled_facts(done), as_json=as_json)
+    present(done, lambda: reconciled_facts(done), as_json=as_json)

@@ -12,7 +12,7 @@ from rich.table import Table
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.cli.failures import BadValue, ExitCode
 from shuffle_ledger.cli.rendering.audit_views import alarm_lines, heads_text, signature_text, verdict
-from shuffle_ledger.cli.rendering.present import document_of, lower, present, shown, upper
+from shuffle_ledger.cli.rendering.present import Listing, lower, present, shown, upper
 from shuffle_ledger.cli.rendering.progress import progress_on
 from shuffle_ledger.ledger.evidence import (
     CONTAINER_BYTES_MAX,
@@ -79,7 +79,7 @@ def verify_file(
             numbers=numbers,
             progress=tell,
         )
-    present(document_of(report), lambda: bundle_view(report), as_json=as_json)
+    present(report, lambda: bundle_view(report), as_json=as_json)
     is_enough = report.ok and (report.vouched or allow_unpinned)
     return ExitCode.DONE if is_enough else ExitCode.NOT_VERIFIED
 
@@ -122,7 +122,7 @@ def bundle_view(report: BundleReport) -> RenderableType:
 
 
 def _cohorts(cohorts: tuple[CohortFound, ...]) -> Table:
-    table = Table(box=None, pad_edge=False)
+    table = Listing()
     table.add_column("cohort", overflow="fold")
     table.add_column("promise")
     for name in ("entries", "budget", "spent at most", "at least"):
@@ -157,7 +157,7 @@ def _seconded(found: CohortFound) -> str:
 
 
 def _findings(findings: tuple[Finding, ...], title: str) -> Table:
-    table = Table(box=None, pad_edge=False)
+    table = Listing()
     for name in ("in", "entry", title):
         table.add_column(name, overflow="fold")
     for each in findings:

@@ -10,7 +10,7 @@ from rich.table import Table
 from shuffle_ledger.cli.backends.session import open_session
 from shuffle_ledger.cli.failures import ExitCode
 from shuffle_ledger.cli.options import FILE, TEXT, database_options, output_options
-from shuffle_ledger.cli.rendering.present import document_of, facts, present
+from shuffle_ledger.cli.rendering.present import facts, present
 from shuffle_ledger.ledger.evidence import open_bundle
 from shuffle_ledger.ledger.recovery import Recovered
 from shuffle_ledger.ledger.recovery import recover as recover_entries
@@ -56,7 +56,7 @@ def recover(
             reason=reason,
             actor=settings.actor,
         )
-    present(document_of(done), lambda: _facts(done), as_json=as_json)
+    present(done, lambda: _facts(done), as_json=as_json)
     return ExitCode.NOT_VERIFIED if done.unproven else ExitCode.DONE
 
 

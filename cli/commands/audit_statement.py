@@ -145,7 +145,7 @@ def statement(
                 for each in made.cohorts
             },
         }
-        present(document_of(written), lambda: "", as_json=True)
+        present(written, lambda: "", as_json=True)
     return _exit_code(made)
 
 

@@ -16,7 +16,6 @@ from shuffle_ledger.cli.options import DATE, asking_options, check_watch, output
 from shuffle_ledger.cli.rendering.present import (
     Bar,
     bounds,
-    document_of,
     facts,
     lower,
     present,
@@ -49,7 +48,7 @@ def budget(cohort: str, on: date | None, watch: float | None, as_json: bool, **w
 
         def show() -> None:
             statement = ledger.budget(cohort, on=on)
-            present(document_of(statement), lambda: budget_facts(statement), as_json=as_json)
+            present(statement, lambda: budget_facts(statement), as_json=as_json)
 
         watched(show, watch)
 

@@ -27,8 +27,8 @@ from shuffle_ledger.cli.options import (
 )
 from shuffle_ledger.cli.rendering.messages import at_terminal, say
 from shuffle_ledger.cli.rendering.present import (
+    Listing,
     coloured,
-    document_of,
     facts,
     lower,
     present,
@@ -175,7 +175,7 @@ def open_(
         except UnacceptedWarnings as refused:
             _ask(refused, may_ask=not as_json)
             opened = ledger.open_cohort(**given, accept_warnings=True)
-    present(document_of(opened), lambda: cohort_facts(opened), as_json=as_json)
+    present(opened, lambda: cohort_facts(opened), as_json=as_json)
 
 
 @click.command("plan")
@@ -187,7 +187,7 @@ def open_(
 def plan_(file: Path, epsilon: float, delta: float, as_json: bool) -> None:
     """Say what the rounds in FILE cost together, whether a budget holds them, and what epsilon0 would fit."""
     quote = quote_plan(file, epsilon=epsilon, delta=delta)
-    present(document_of(quote), lambda: facts(f"The plan in {file}", plan_facts(quote)), as_json=as_json)
+    present(quote, lambda: facts(f"The plan in {file}", plan_facts(quote)), as_json=as_json)
 
 
 @click.command("budget")
@@ -203,7 +203,7 @@ def budget_(name: str, epsilon: float, reason: str, as_json: bool, **where: Any)
     """
     with open_ledger(**where) as ledger:
         changed = _changed(ledger, name, epsilon=epsilon, reason=reason)
-    present(document_of(changed), lambda: cohort_facts(changed), as_json=as_json)
+    present(changed, lambda: cohort_facts(changed), as_json=as_json)
     if changed.status != "overspent":
         return ExitCode.DONE
     tell_overspent(changed.name)
@@ -223,7 +223,7 @@ def close(name: str, reason: str, as_json: bool, **where: Any) -> None:
     """
     with open_ledger(**where) as ledger:
         closed = ledger.close_cohort(name, reason=reason)
-    present(document_of(closed), lambda: cohort_facts(closed), as_json=as_json)
+    present(closed, lambda: cohort_facts(closed), as_json=as_json)
 
 
 def _changed(ledger: Ledger, name: str, *, epsilon: float, reason: str) -> Cohort:
@@ -245,7 +245,7 @@ def list_(as_json: bool, **where: Any) -> None:
     """List every cohort, with what is used and left of each promise, and when it renews."""
     with open_ledger(**where) as ledger:
         cohorts = ledger.cohorts()
-    present(document_of(cohorts), lambda: cohort_table(cohorts), as_json=as_json)
+    present(cohorts, lambda: cohort_table(cohorts), as_json=as_json)
 
 
 @click.command()
@@ -257,7 +257,7 @@ def show(name: str, as_json: bool, **where: Any) -> None:
     with open_ledger(**where) as ledger:
         found = ledger.cohort(name)
     present(
-        document_of(found),
+        found,
         lambda: cohort_facts(found, found.slots, openings=found.openings, closure=found.closure),
         as_json=as_json,
     )
@@ -376,7 +376,7 @@ def _limit_facts(found: Cohort) -> dict[str, str]:
 
 def cohort_table(cohorts: list[ListedCohort]) -> Table:
     """Returns the table of all cohorts for people: a line for each promise, numbers on their safe sides."""
-    table = Table(box=None, pad_edge=False)
+    table = Listing()
     table.add_column("cohort", overflow="fold")
     table.add_column("population", justify="right")
     table.add_column("budget")

@@ -9,7 +9,7 @@ import click
 from shuffle_ledger.cli.commands.demo_run import run_demo
 from shuffle_ledger.cli.commands.demo_views import demo_tables
 from shuffle_ledger.cli.options import output_options, server_refused
-from shuffle_ledger.cli.rendering.present import document_of, present
+from shuffle_ledger.cli.rendering.present import present
 
 
 @click.command()
@@ -25,4 +25,4 @@ from shuffle_ledger.cli.rendering.present import document_of, present
 def demo(output: Path, as_json: bool) -> None:
     """Account a year of telemetry rounds for six cohorts, and draw it."""
     result = run_demo(output)
-    present(document_of(result), lambda: demo_tables(result), as_json=as_json)
+    present(result, lambda: demo_tables(result), as_json=as_json)

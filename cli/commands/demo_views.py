@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from shuffle_ledger.cli.commands.budget import budget_text
 from shuffle_ledger.cli.commands.demo_run import DemoCohort, DemoResult
-from shuffle_ledger.cli.rendering.present import Bar, lower, shown, upper
+from shuffle_ledger.cli.rendering.present import Bar, Listing, lower, shown, upper
 from shuffle_ledger.ledger.answers import fits_in_words
 
 
@@ -42,7 +41,7 @@ def _cohort_table(cohort: DemoCohort) -> RenderableType:
     users = f"  {shown(statement.population)} users, {budget_text(statement)}"
     title = Text.assemble((statement.cohort, "bold"), users)
     spent, left = upper(statement.epsilon_spent_upper), lower(statement.epsilon_remaining)
-    table = Table(box=None, pad_edge=False, show_footer=True)
+    table = Listing(show_footer=True)
     table.add_column("use case", footer="all", min_width=16)
     table.add_column("admitted", footer=shown(statement.rounds_admitted), justify="right")
     table.add_column("refused", footer=shown(statement.rounds_refused), justify="right")

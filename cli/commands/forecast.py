@@ -23,7 +23,7 @@ from shuffle_ledger.cli.options import (
     output_options,
     team_option,
 )
-from shuffle_ledger.cli.rendering.present import document_of, facts, lower, present, shown
+from shuffle_ledger.cli.rendering.present import facts, lower, present, shown
 from shuffle_ledger.ledger.answers import (
     Forecast,
     JointForecast,
@@ -80,11 +80,11 @@ def forecast(
     with open_ledger(team=team, **where) as ledger:
         if not (is_told or is_of_team):
             found = ledger.forecast(named, wanted)
-            present(document_of(found), lambda: _shown(found), as_json=as_json)
+            present(found, lambda: _shown(found), as_json=as_json)
             return
         names = (named,) if audience is None else ledger.audience(named, round_id=None)
         joint = ledger.forecast_for_all(names, wanted)
-    present(document_of(joint), lambda: _shown_of_all(joint), as_json=as_json)
+    present(joint, lambda: _shown_of_all(joint), as_json=as_json)
 
 
 def _shown(found: Forecast) -> Group:

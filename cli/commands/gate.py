@@ -22,7 +22,7 @@ from shuffle_ledger.cli.options import (
     output_options,
     server_refused,
 )
-from shuffle_ledger.cli.rendering.present import document_of, facts, present
+from shuffle_ledger.cli.rendering.present import facts, present
 from shuffle_ledger.gate import LEEWAY_SECONDS, Gate, GateRefused
 
 
@@ -121,7 +121,7 @@ def gate(
     rows["revocations"] = "checked" if listed else "NOT checked: no list was given"
     rows["receipt"] = str(receipt) if receipt else "none" if check or not pem else "printed by --json"
     present(
-        document_of({"released": not check, **said}),
+        {"released": not check, **said},
         lambda: facts(f"Round {said['round_id']}", rows),
         as_json=as_json,
     )

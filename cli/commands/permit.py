@@ -24,7 +24,7 @@ from shuffle_ledger.cli.options import (
     output_options,
     server_refused,
 )
-from shuffle_ledger.cli.rendering.present import document_of, facts, present
+from shuffle_ledger.cli.rendering.present import facts, present
 from shuffle_ledger.ledger.errors import BadSignature
 from shuffle_ledger.ledger.permits import IssuedPermit, PermitKeys, jwk
 from shuffle_ledger.ledger.receipts import Receipt, read_receipt, receipt_problems, stored_receipts
@@ -48,7 +48,7 @@ def issue_(round_id: str, releaser: str | None, output: Path | None, as_json: bo
     with open_ledger(**where) as ledger:
         issued = ledger.permit(round_id, releaser=releaser)
     _write(output, issued.permit)
-    present(document_of(issued), lambda: permit_facts(issued, output), as_json=as_json)
+    present(issued, lambda: permit_facts(issued, output), as_json=as_json)
 
 
 def permit_facts(issued: IssuedPermit, output: Path | None) -> Table:
@@ -100,7 +100,7 @@ def keygen(file: Path, name: str | None, output: Path | None, as_json: bool) -> 
     public = {"keys": [jwk(key.public_key_bytes, name)]}
     _write(output, json.dumps(public))
     rows = {"file": str(file), "public key": public["keys"][0]["x"]}
-    present(document_of(public), lambda: facts(f"Key {public['keys'][0]['kid']}", rows), as_json=as_json)
+    present(public, lambda: facts(f"Key {public['keys'][0]['kid']}", rows), as_json=as_json)
 
 
 @click.command("verify")
@@ -130,7 +130,7 @@ def verify_(receipts: Path | None, settings: Settings, as_json: bool) -> int:
     document = {"ok": not problems, "receipts": len(every) + len(bad), "problems": problems}
     rows = {f"{each.get('round_id', '')} {each['receipt'][:16]}": each["what"] for each in problems}
     title = f"Receipts: {document['receipts']}, {'NOT as the chains say' if problems else 'all agree'}"
-    present(document_of(document), lambda: facts(title, rows), as_json=as_json)
+    present(document, lambda: facts(title, rows), as_json=as_json)
     return ExitCode.NOT_VERIFIED if problems else ExitCode.DONE
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from shuffle_ledger.accounting import lower_text, upper_text
 from shuffle_ledger.cli.backends.opening import open_ledger
 from shuffle_ledger.cli.options import REAL, TEXT, asking_options, output_options
-from shuffle_ledger.cli.rendering.present import document_of, present, shown
+from shuffle_ledger.cli.rendering.present import Listing, present, shown
 from shuffle_ledger.ledger.answers import QuotaReading
 
 _WHOLE = 1.0  # the shares of all teams together, beyond which not all can use theirs
@@ -41,12 +41,12 @@ def quota_(
         elif len(missing) != len(given):
             raise click.UsageError(f"to set a quota, give {' and '.join(missing)} too")
         found = ledger.quotas(name)
-    present(document_of(found), lambda: quota_table(found), as_json=as_json)
+    present(found, lambda: quota_table(found), as_json=as_json)
 
 
 def quota_table(found: Sequence[QuotaReading]) -> Table:
     """Returns the table of a cohort's quotas for people."""
-    table = Table(box=None, pad_edge=False)
+    table = Listing()
     table.add_column("team", overflow="fold")
     for column in ("quota", "used, at most", "left, at least", "rounds", "share of the budget, about"):
         table.add_column(column, justify="right")

@@ -24,7 +24,7 @@ from shuffle_ledger.cli.options import (
     team_option,
     yes_option,
 )
-from shuffle_ledger.cli.rendering.present import document_of, present_decision
+from shuffle_ledger.cli.rendering.present import present_decision
 
 _REFUSED_COLUMNS = ("line", "round_id", "cohort", "reason", "message")
 
@@ -80,7 +80,7 @@ def import_(
     with open_ledger(**where) as ledger:
         plan = plan_import(ledger, lines, cohorts, file=file, cohort_file=cohort_file, accept_warnings=yes)
         summary = rehearse_import(ledger, plan) if dry_run else run_import(ledger, plan)
-    present_decision(document_of(summary), lambda: import_facts(summary), as_json=as_json)
+    present_decision(summary, lambda: import_facts(summary), as_json=as_json)
     if refused_out is not None:
         write_whole(refused_out, csv_text(_REFUSED_COLUMNS, map(_cells, summary.refused)))
     return ExitCode.DONE if summary.rounds_pending == 0 else ExitCode.UNDECIDED

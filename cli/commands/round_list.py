@@ -13,7 +13,7 @@ from shuffle_ledger.cli.backends.opening import open_ledger
 from shuffle_ledger.cli.files.fields import REGISTRATION_FIELDS
 from shuffle_ledger.cli.files.round_tables import IMPORT_COLUMNS, csv_text, round_cells
 from shuffle_ledger.cli.options import SINCE, asking_options, output_options
-from shuffle_ledger.cli.rendering.present import coloured, document_of, present, shown
+from shuffle_ledger.cli.rendering.present import Listing, coloured, present, shown
 from shuffle_ledger.ledger.answers import STATES, ListedRound
 
 _MORE_COLUMNS = (
@@ -46,7 +46,7 @@ def list_(
         sys.stdout.write(csv_text((*IMPORT_COLUMNS, *_MORE_COLUMNS), map(_cells, found)))
         sys.stdout.flush()
         return
-    present([document_of(each) for each in found], lambda: _table(found), as_json=as_json)
+    present(found, lambda: _table(found), as_json=as_json)
 
 
 def _cells(one: ListedRound) -> dict[str, object]:
@@ -61,7 +61,7 @@ def _cells(one: ListedRound) -> dict[str, object]:
 
 
 def _table(found: list[ListedRound]) -> Table:
-    table = Table(box=None, pad_edge=False)
+    table = Listing()
     table.add_column("round", overflow="fold")
     table.add_column("state", no_wrap=True)
     for name in ("registered", "collected on"):

@@ -12,7 +12,7 @@ from rich.text import Text
 from shuffle_ledger.accounting import ShuffledRound, exact_text
 from shuffle_ledger.cli.commands.budget import account_facts
 from shuffle_ledger.cli.files.round_import import ImportSummary
-from shuffle_ledger.cli.rendering.present import facts, lower, shown, upper
+from shuffle_ledger.cli.rendering.present import Listing, facts, lower, shown, upper
 from shuffle_ledger.ledger.answers import Fits
 from shuffle_ledger.ledger.values import (
     Decision,
@@ -96,7 +96,7 @@ def import_facts(summary: ImportSummary) -> RenderableType:
 
 
 def _import_counts(summary: ImportSummary) -> Table:
-    table = Table(box=None, pad_edge=False, show_footer=len(summary.cohorts) > 1)
+    table = Listing(show_footer=len(summary.cohorts) > 1)
     totals = (
         summary.rounds_admitted,
         summary.rounds_refused,

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from shuffle_ledger.cli.backends.session import open_session
 from shuffle_ledger.cli.options import DURATION, REAL, TEXT, database_options, output_options
-from shuffle_ledger.cli.rendering.present import document_of, facts, present
+from shuffle_ledger.cli.rendering.present import Listing, document_of, facts, present
 from shuffle_ledger.ledger.access import (
     LIFETIME_DAYS,
     AccessToken,
@@ -79,7 +79,7 @@ def list_(settings: Settings, as_json: bool) -> None:
     """List all tokens, present and past, without their secrets, which are not stored."""
     with open_session(settings) as session:
         found = tokens(session.store)
-    present(document_of(found), lambda: token_table(found), as_json=as_json)
+    present(found, lambda: token_table(found), as_json=as_json)
 
 
 @click.command("revoke")
@@ -90,7 +90,7 @@ def revoke_(token_id: str, settings: Settings, as_json: bool) -> None:
     """Revoke the token ID, from now on and for ever."""
     with open_session(settings) as session, written_to_stderr():
         revoked = revoke(session.store, token_id, actor=settings.actor)
-    present(document_of(revoked), lambda: token_table([revoked]), as_json=as_json)
+    present(revoked, lambda: token_table([revoked]), as_json=as_json)
 
 
 @click.command("rotate")
@@ -157,7 +157,7 @@ def _end_of(token: AccessToken) -> str:
 
 def token_table(found: list[AccessToken]) -> Table:
     """Returns tokens as a table for people."""
-    table = Table(box=None, pad_edge=False)
+    table = Listing()
     for name in ("id", "actor", "role", "cohorts", "created by", "expires", "revoked"):
         table.add_column(name, overflow="fold")
     for each in found:

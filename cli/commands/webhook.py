@@ -8,7 +8,7 @@ from rich.table import Table
 from shuffle_ledger.cli.backends.session import open_session
 from shuffle_ledger.cli.failures import BadValue, ExitCode, require
 from shuffle_ledger.cli.options import REAL, database_options, output_options
-from shuffle_ledger.cli.rendering.present import document_of, facts, present
+from shuffle_ledger.cli.rendering.present import Listing, document_of, facts, present
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.values import Json
 from shuffle_ledger.ledger.webhooks import (
@@ -98,7 +98,7 @@ def list_(settings: Settings, as_json: bool) -> None:
     """List all webhooks with their last errors, without the secrets, which are not stored."""
     with open_session(settings) as session:
         found = list_subscriptions(session.store)
-    present(document_of(found), lambda: webhook_table(found), as_json=as_json)
+    present(found, lambda: webhook_table(found), as_json=as_json)
 
 
 @click.command("remove")
@@ -136,7 +136,7 @@ def deliver_(settings: Settings, as_json: bool) -> int:
     require("standardwebhooks")  # the extra that brings HTTPX, too
     with open_session(settings) as session:
         done = deliver(session.store, key)
-    present(document_of(done), lambda: _said(done), as_json=as_json)
+    present(done, lambda: _said(done), as_json=as_json)
     return ExitCode.FAILED if done.failed or done.paused else ExitCode.DONE
 
 
@@ -157,7 +157,7 @@ def added_facts(made: NewSubscription) -> Table:
 
 def webhook_table(found: list[Subscription]) -> Table:
     """Returns webhooks as a table for people."""
-    table = Table(box=None, pad_edge=False)
+    table = Listing()
     for name in ("id", "url", "kinds", "cohorts", "paused", "failing since", "last error"):
         table.add_column(name, overflow="fold")
     for each in found:

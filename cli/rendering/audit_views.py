@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from shuffle_ledger.cli.rendering.present import facts, shown
+from shuffle_ledger.cli.rendering.present import Listing, facts, shown
 from shuffle_ledger.ledger.recovery import Reconciled
 from shuffle_ledger.ledger.values import Checkpoint, Signature
 from shuffle_ledger.ledger.verification import Comparison, VerificationReport
@@ -28,7 +28,7 @@ def report_view(report: VerificationReport) -> RenderableType:
     said += report.problems
     if report.against is not None:
         said.append(_compared(report.against))
-    table = Table(box=None, pad_edge=False)
+    table = Listing()
     table.add_column("cohort", overflow="fold")
     for name in ("entries", "numbers checked"):
         table.add_column(name, justify="right")
@@ -72,7 +72,7 @@ def heads_text(count: int) -> str:
 
 def heads_table(found: list[dict[str, object]]) -> Table:
     """Returns the heads as a table for people."""
-    table = Table(box=None, pad_edge=False)
+    table = Listing()
     for name in ("cohort", "sequence", "digest"):
         table.add_column(name, overflow="fold")
     for head in found:

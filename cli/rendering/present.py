@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
-from rich.table import Table
+from rich.segment import Segment
+from rich.table import Column, Table
 from rich.text import Text
 
 from shuffle_ledger.accounting import bounds_text, exact_text, lower_text, upper_text
@@ -27,20 +29,21 @@ __all__ = ["Json", "document_of"]  # offered here too: a command presents what i
 Shown = TypeVar("Shown")
 upper, lower, bounds = upper_text, lower_text, bounds_text  # as commands call them
 
+LAID_OUT_MAX = 300  # rows of a listing that Rich lays out, which takes a millisecond for each
 PIPED_WIDTH = 120  # columns, where there is no terminal to ask and COLUMNS is not set
 # The colours of outcomes and states at a terminal.
 _COLOURS = {"green": ("admitted", "open", "ok"), "red": ("refused", "overspent", "frozen", "broken")}
 _WIDTH_MIN = 20  # columns, however small COLUMNS is: a table needs some
 
 
-def present(document: Json, people: Callable[[], RenderableType], *, as_json: bool) -> None:
-    """Writes one answer to standard output: `document` under `--json`, else what `people()` makes."""
+def present(answer: object, people: Callable[[], RenderableType], *, as_json: bool) -> None:
+    """Writes one answer to standard output: its document under `--json`, else what `people()` makes."""
     if as_json:
-        sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
+        sys.stdout.write(json.dumps(document_of(answer), allow_nan=False) + "\n")
     else:
         console = console_on(sys.stdout)
         with console.capture() as rendered:
-            console.print(people())
+            console.print(people(), crop=False)  # all but a long listing is within the width
         sys.stdout.writelines(line.rstrip() + "\n" for line in rendered.get().splitlines())
     sys.stdout.flush()
 
@@ -56,15 +59,16 @@ def watched(show: Callable[[], Shown], seconds: float | None) -> Shown:
     return shown_last
 
 
-def present_decision(document: Json, people: Callable[[], RenderableType], *, as_json: bool) -> None:
+def present_decision(answer: object, people: Callable[[], RenderableType], *, as_json: bool) -> None:
     """Writes a decision like `present`; where that fails, to standard error.
 
     It raises nothing: the ledger has recorded the decision, and the command's exit code tells it.
     """
     try:
-        present(document, people, as_json=as_json)
+        present(answer, people, as_json=as_json)
     except Exception as error:  # noqa: BLE001 - whatever went wrong with the output, the decision stands
         abandon("stdout")
+        document = document_of(answer)
         is_dry = isinstance(document, Mapping) and document.get("dry_run")
         what = "nothing was recorded" if is_dry else "it is recorded"
         say(f"the answer could not be written ({error}); {what}: {json.dumps(document)}")
@@ -82,7 +86,7 @@ def tell_overspent(cohort: str, *, dry_run: bool = False) -> None:
 
 
 def console_on(stream: object) -> Console:
-    """Returns a console without highlighting, as wide as COLUMNS says, else as the terminal, else
+    """Returns a console that writes texts as they are, as wide as COLUMNS says, else as the terminal, else
     `PIPED_WIDTH`. It writes no styles if NO_COLOR is not empty, or where there is no terminal."""
     terminal = bool(getattr(stream, "isatty", lambda: False)())
     asked = os.environ.get("COLUMNS", "")
@@ -90,6 +94,8 @@ def console_on(stream: object) -> Console:
     return Console(
         file=stream,  # type: ignore[arg-type]  # any text stream
         highlight=False,
+        markup=False,  # a name may have brackets and colons
+        emoji=False,
         width=width or (None if terminal else PIPED_WIDTH),
         color_system=None if os.environ.get("NO_COLOR") else "auto",  # None: no bold and no underline either
     )
@@ -101,6 +107,39 @@ def coloured(text: str, *, style: str = "") -> Text:
     for colour, words in _COLOURS.items():
         found.highlight_regex(rf"(?i)\b({'|'.join(words)})\b", colour)
     return found
+
+
+class Listing(Table):
+    """A table without lines. More than `LAID_OUT_MAX` rows are not wrapped, however narrow the place is."""
+
+    def __init__(self, *, show_footer: bool = False) -> None:
+        """Begin with neither columns nor rows."""
+        super().__init__(box=None, pad_edge=False, show_footer=show_footer)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield what Rich prints."""
+        if self.row_count <= LAID_OUT_MAX:
+            yield from super().__rich_console__(console, options)
+            return
+        columns = [list(self._texts(column)) for column in self.columns]
+        widths = [max(each.cell_len for text in column for each in text) for column in columns]
+        for row in zip(*columns, strict=True):
+            for line in itertools.zip_longest(*row, fillvalue=Text()):
+                for place, (text, width) in enumerate(zip(line, widths, strict=True)):
+                    blank = " " * (width - text.cell_len)
+                    is_right = self.columns[place].justify == "right"
+                    yield Segment("  " * bool(place) + blank * is_right)
+                    yield from text.render(console)
+                    yield Segment(blank * (not is_right))
+                yield Segment.line()
+
+    def _texts(self, column: Column) -> Iterator[list[Text]]:
+        """Yield the lines of each cell of a column."""
+        yield [Text(str(column.header), style="table.header")]
+        for cell in column.cells:
+            yield list(cell.split() if isinstance(cell, Text) else Text(str(cell)).split())
+        if self.show_footer:
+            yield [Text(str(column.footer), style="table.footer")]
 
 
 def facts(title: str, rows: Mapping[str, object]) -> Table:

@@ -49,6 +49,7 @@ DECISIONS: Mapping[str, type[Decision]] = {
     "incident": Incident,
 }
 Value = TypeVar("Value")
+_AS_IT_IS = (bool, int, str)  # values of these classes are JSON already
 
 
 class NotADocument(LedgerError):
@@ -62,7 +63,7 @@ def document_of(value: object) -> Json:
     Raises:
         TypeError: for a value that has no JSON form here; NaN is one, since unknown is an error.
     """
-    if value is None or isinstance(value, bool | int | str):
+    if value is None or isinstance(value, _AS_IT_IS):
         return value
     if isinstance(value, float):
         return number(value)
@@ -110,12 +111,22 @@ def json_parts(value: object, *, depth: int) -> Iterator[bytes]:
 
 def _fields_of(value: object) -> dict[str, object] | None:
     """Return a value's fields by name if its document is made of these, else None."""
-    if not dataclasses.is_dataclass(value) or isinstance(value, type | ShuffledRound | Window):
+    kind: Any = type(value)
+    names = _names_of(kind)
+    if names is None:
         return None
-    found = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    found = {name: getattr(value, name) for name in names}
     if isinstance(value, Cohort) and not value.has_life:
         found["delta_budget"] = None  # there is none, and epsilon is infinite
     return found
+
+
+@functools.cache
+def _names_of(kind: type) -> tuple[str, ...] | None:
+    """Return the names of the fields of a class whose documents are made of these, else None."""
+    if not dataclasses.is_dataclass(kind) or issubclass(kind, ShuffledRound | Window):
+        return None
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def number(value: float) -> float | None:

@@ -37,6 +37,6 @@ def checked_text(field: str, value: object, *, length_max: int = NAME_LENGTH_MAX
     text = unicodedata.normalize("NFC", value)
     if not 1 <= len(text) <= length_max or not text.isprintable() or text != text.strip():
         raise InvalidValue(field=field, value=value, expected=expected)
-    if any(ord(character) in _UNSEEN for character in text):
+    if not text.isascii() and any(ord(character) in _UNSEEN for character in text):
         raise InvalidValue(field=field, value=value, expected=expected)
     return text

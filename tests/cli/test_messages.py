@@ -5,12 +5,17 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
 from shuffle_ledger.cli.commands import round as commands
-from shuffle_ledger.cli.rendering.present import Bar, console_on, facts
+from shuffle_ledger.cli.commands.cohort import cohort_table
+from shuffle_ledger.cli.rendering import present
+from shuffle_ledger.cli.rendering.present import Bar, Listing, coloured, console_on, facts
+from shuffle_ledger.ledger.answers import ListedCohort, PromiseReading
+from shuffle_ledger.ledger.values.requests import CohortStatus
 from tests.cli.conftest import ROUND, Run
 
 ASKED = ("--reports", "1000", "--delta", "1e-6")
@@ -270,8 +275,58 @@ def test_no_color_means_no_styles_at_all(
         monkeypatch.setenv("NO_COLOR", value)
     stream = _Terminal()
     console = console_on(stream)
-    console.print("[bold]a[/bold] [underline]b[/underline]", facts("title", {"name": 1}))
+    console.print("[bold]a[/bold] :bug:", facts("[red]title", {"[dim]name": "[i]:bug:"}))
     assert ("\x1b[" in stream.getvalue()) is styled
+    as_given = re.sub("\x1b[^m]*m", "", stream.getvalue()).split()
+    assert as_given == ["[bold]a[/bold]", ":bug:", "[red]title", "[dim]name", "[i]:bug:"]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_long_listing_is_written_as_rich_lays_it_out_where_there_is_room(
+    monkeypatch: pytest.MonkeyPatch, *, terminal: bool
+) -> None:
+    table = Listing(show_footer=True)
+    for name, justify in {"cohort": "left", "used": "right", "status": "left"}.items():
+        table.add_column(name, justify=justify, footer=f"all {name}")  # type: ignore[arg-type]  # words of Rich
+    for number, status in enumerate(("open", "overspent", "open and\nclosed", "")):
+        table.add_row("\u65e5" * number + "[b]", str(10**number), coloured(status))
+    written = []
+    for most in (table.row_count, table.row_count - 1):
+        monkeypatch.setattr(present, "LAID_OUT_MAX", most)
+        stream = _Terminal() if terminal else io.StringIO()
+        console_on(stream).print(table, crop=False)
+        plain = re.sub("\x1b[^m]*m", "", stream.getvalue())
+        written.append([line.rstrip() for line in plain.splitlines()])
+        assert ("\x1b[31moverspent" in stream.getvalue()) is terminal
+    assert written[0] == written[1]
+    monkeypatch.setenv("COLUMNS", "20")
+    narrow = io.StringIO()
+    console_on(narrow).print(table, crop=False)
+    assert [line.rstrip() for line in narrow.getvalue().splitlines()] == written[0], "it is not cut either"
+
+
+@pytest.mark.parametrize(
+    ("cohort", "promise", "shown"),
+    [
+        ("open", "open", "open"),
+        ("closed", "overspent", "overspent"),
+        ("overspent", "closed", "overspent"),
+        ("frozen", "overspent", "frozen"),
+        ("closed", "open", "closed"),
+    ],
+)
+def test_a_list_of_cohorts_shows_the_worst_status(
+    cohort: CohortStatus, promise: CohortStatus, shown: str
+) -> None:
+    numbers: dict[str, Any] = {"epsilon_budget": 1.0, "delta_budget": 1e-6}
+    used: dict[str, Any] = {"epsilon_spent_upper": 0.5, "epsilon_remaining": 0.5, **numbers}
+    days: dict[str, Any] = {"first": None, "last": None, "renews": None}
+    life = PromiseReading(budget="a", period="life", kind="life", status=promise, **days, **used)
+    listed = ListedCohort(
+        name="a", population=9, policy="adaptive", status=cohort, promises=(life,), **numbers
+    )
+    (column,) = (column for column in cohort_table([listed]).columns if column.header == "status")
+    assert [str(cell) for cell in column.cells] == [shown]
 
 
 @pytest.mark.parametrize("terminal", [False, True])
