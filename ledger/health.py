@@ -70,7 +70,7 @@ class Health:
     rounds_pending: int  # without stuck ones
     rounds_stuck: int
     longest_wait_seconds: float
-    cohorts: int
+    cohorts: int  # without their periods and quotas, which the counts below include
     cohorts_unverified: int  # not within the last week
     cohorts_broken: int  # the last verification found something
     cohorts_overspent: int  # their promise is broken

@@ -402,8 +402,8 @@ class Operations:
         checkpoint: Checkpoint | None = None,
         progress: Progress | None = None,
     ) -> Steps[bytes]:
-        """Return the evidence of cohorts, all if None, as `evidence.bundle.make_bundle` does; a server does
-        not say how far it is."""
+        """Return the evidence of cohorts and their periods, all if None, as `evidence.bundle.make_bundle`
+        does; a server does not say how far it is."""
         asked = MakeBundle.of(cohorts, checkpoint=checkpoint)
         found: bytes = yield Ask(operation=operations.MAKE_BUNDLE, asked=asked, progress=progress)
         return found

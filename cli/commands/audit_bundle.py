@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from shuffle_ledger.ledger.evidence import (
 from shuffle_ledger.ledger.values import SavedHeads
 
 PRECISION = 1e-3  # finer than the ledger's own, unless that was set
+OTHERS_SHOWN_MAX = 10  # chains of which the heads know and that the bundle lacks
 UNPINNED = (
     "Proof of origin is missing: the chains are consistent, but nothing shows who wrote them. Give the"
     " ledger's key (--public-key) or heads that you kept of every cohort (--against)."
@@ -103,7 +105,9 @@ def bundle_view(report: BundleReport) -> RenderableType:
     if report.compared_with:
         parts.append(f"Compared with {heads_text(report.compared_with)} kept elsewhere.")
     if report.not_in_bundle:
-        others = ", ".join(report.not_in_bundle)
+        others = ", ".join(report.not_in_bundle[:OTHERS_SHOWN_MAX])
+        more = len(report.not_in_bundle) - OTHERS_SHOWN_MAX
+        others += f" and {more:,} more" if more > 0 else ""
         parts.append(f"The heads also list {others}: ask for their bundles if they shared rounds with these.")
     parts.append(_cohorts(report.cohorts))
     parts += [
@@ -131,13 +135,14 @@ def _cohorts(cohorts: tuple[CohortFound, ...]) -> Table:
     table.add_column("by a second method", overflow="fold")
     for each in cohorts:
         words = {True: "kept", False: "broken", None: "cannot be said"}
+        has_budget = each.epsilon_budget is None or math.isfinite(each.epsilon_budget)
         table.add_row(
             each.cohort,
-            words[each.promise_kept],
+            words[each.promise_kept] if has_budget else "see its periods",
             shown(each.entries),
-            shown(each.epsilon_budget),
-            "-" if each.epsilon_spent_upper is None else upper(each.epsilon_spent_upper),
-            "-" if each.epsilon_spent_lower is None else lower(each.epsilon_spent_lower),
+            shown(each.epsilon_budget) if has_budget else "-",
+            "-" if each.epsilon_spent_upper is None or not has_budget else upper(each.epsilon_spent_upper),
+            "-" if each.epsilon_spent_lower is None or not has_budget else lower(each.epsilon_spent_lower),
             _computed(each),
             _seconded(each),
         )

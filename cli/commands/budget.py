@@ -32,6 +32,7 @@ from shuffle_ledger.ledger.answers import (
     fits_in_words,
     state_in_words,
     used_percent,
+    worth_showing,
 )
 
 
@@ -103,18 +104,11 @@ def promise_facts(statement: BudgetStatement) -> dict[str, str]:
     """Returns what is used and left of each promise, and when it renews, if some promise renews."""
     if not statement.windows and not statement.booked:
         return {}
-    rows = {f"  {promise_name(one)}": promise_text(one) for one in statement.promises}
-    booked = {f"  {promise_name(one)}": promise_text(one) for one in statement.booked}
+    rows = {f"  {one.name}": promise_text(one) for one in worth_showing(statement.promises)}
+    booked = {f"  {one.name}": promise_text(one) for one in worth_showing(statement.booked)}
     later = {"booked already": "budgets of later periods", **booked} if booked else {}
     day = "today" if statement.on is None else f"on {statement.on.isoformat()}"
     return {"budgets": f"of a round collected {day}, which must fit into all of them", **rows, **later}
-
-
-def promise_name(promise: PromiseReading) -> str:
-    """Returns the name of a promise's period: life, 2027, 2026-W48, 7 days to 2026-11-28."""
-    if promise.last is None or "+" not in promise.period:
-        return promise.period
-    return f"{promise.kind} to {promise.last.isoformat()}"
 
 
 def promise_text(promise: PromiseReading) -> str:

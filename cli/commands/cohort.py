@@ -10,7 +10,6 @@ import click
 from rich.table import Table
 
 from shuffle_ledger.cli.backends.opening import open_ledger
-from shuffle_ledger.cli.commands.budget import promise_name
 from shuffle_ledger.cli.commands.budget_groups import GroupedBudgets
 from shuffle_ledger.cli.commands.plan_slots import plan_facts, quote_plan, slot_facts
 from shuffle_ledger.cli.failures import BadValue, ExitCode, NeedsYes
@@ -392,7 +391,7 @@ def cohort_table(cohorts: list[ListedCohort]) -> Table:
             behind = found.policy, coloured(status), labels
             table.add_row(
                 *before,
-                promise_name(one),
+                one.name,
                 f"{upper(one.epsilon_spent_upper)} of {shown(one.epsilon_budget)}",
                 lower(one.epsilon_remaining),
                 shown(one.delta_budget),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
@@ -27,6 +28,7 @@ _NAMES = {
     "epsilon_requested_upper": "epsilon with it, at most",
     "epsilon_requested_lower": "epsilon with it, at least",
 }
+_SLIDING = re.compile(r"@[^@+]*[+](?=[^@+]*$)")  # in the name of a sliding period: the day on which it begins
 COHORTS_SHOWN_MAX = 20
 REFUSED_SHOWN_MAX = 20
 
@@ -135,8 +137,13 @@ def _rows(answer: Decision | Quote, *, leave_out: tuple[str, ...]) -> dict[str, 
 
 
 def _by_cohort(members: Sequence[Member | RefusedBy]) -> dict[str, object]:
-    """Returns a line for each cohort of a round of several, of the first ones if there are many."""
+    """Returns a line for each budget of a round of several: of a sliding window, of the period of which most
+    is spent; and of the first budgets if there are many."""
     lines: dict[str, object] = {}
+    most: dict[str, Member | RefusedBy] = {}
+    for each in sorted(members, key=lambda each: -each.epsilon_spent_upper):
+        most.setdefault(_SLIDING.sub("@+", each.cohort), each)
+    members = [each for each in members if each in most.values()]
     for member in members[:COHORTS_SHOWN_MAX]:
         spent = f"spent {upper(member.epsilon_spent_upper)}"
         if isinstance(member, RefusedBy):

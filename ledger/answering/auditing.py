@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
 from shuffle_ledger.ledger import operations
@@ -82,4 +82,7 @@ def bundle(call: Call, asked: asking.MakeBundle) -> bytes:
 
     call.about_all()
     names = cohort_names(call.store, call.named(asked.cohorts))
+    if asked.cohorts is not None:  # a promise per period is kept or broken in the period's chain
+        begun = [each.name for name in names for each in call.store.periods_after(name, date.min)]
+        names = (*names, *begun)
     return make_bundle(call.store, names, checkpoint=asked.signed(), progress=call.progress).data

@@ -9,6 +9,7 @@ from shuffle_ledger.ledger.answers.budgets import (
     PromiseReading,
     QuotaReading,
     SlotReading,
+    worth_showing,
 )
 from shuffle_ledger.ledger.answers.cohorts import ListedCohort
 from shuffle_ledger.ledger.answers.forecasts import (
@@ -52,4 +53,5 @@ __all__ = [
     "pace_in_words",
     "state_in_words",
     "used_percent",
+    "worth_showing",
 ]

@@ -58,6 +58,16 @@ class PromiseReading:
     epsilon_remaining: float
 
     @property
+    def is_sliding(self) -> bool:
+        """Whether the period is a run of days that overlaps others of its kind."""
+        return "+" in self.period
+
+    @property
+    def name(self) -> str:
+        """The period for people: life, 2027, 2026-W48, 7 days to 2026-11-28."""
+        return f"{self.kind} to {self.last}" if self.is_sliding else self.period
+
+    @property
     def used_share(self) -> float:
         """Upper bound on the spent share of the budget; infinite where it admits nothing any more."""
         return self.epsilon_spent_upper / self.epsilon_budget if self.status == "open" else math.inf
@@ -67,6 +77,15 @@ def least_promise(promises: Sequence[PromiseReading]) -> PromiseReading:
     """Returns the promise that has the least left; of several with nothing left, the one with the worst
     status."""
     return min(promises, key=lambda one: (one.epsilon_remaining, openness(one.status)))
+
+
+def worth_showing(promises: Sequence[PromiseReading]) -> tuple[PromiseReading, ...]:
+    """Returns promises; of the sliding periods of each window, only the one with the least left."""
+    least = {
+        kind: least_promise([one for one in promises if one.kind == kind])
+        for kind in dict.fromkeys(one.kind for one in promises)
+    }
+    return tuple(one for one in promises if not one.is_sliding or one is least[one.kind])
 
 
 @dataclass(frozen=True, kw_only=True)

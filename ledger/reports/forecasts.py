@@ -395,6 +395,9 @@ def _forecast(
     days = wanted.days(today)
     rounds = wanted.fit or (days.count() if wanted.round is not None else None)
     is_scheduled_in_windows = bool(view.cohort.windows and days.every)
+    if wanted.fit is not None and is_scheduled_in_windows:
+        expected = "no `every` beside it: of a cohort with windows it counts rounds collected on one day"
+        raise InvalidValue(field="fit", value=wanted.fit, expected=expected)
     rounds = rounds if searches and not is_scheduled_in_windows else None
     found = tuple(_of_kind(losses, view, kind, days, rounds=rounds) for kind in kinds[:KINDS_SHOWN_MAX])
     return Forecast(

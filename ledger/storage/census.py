@@ -34,6 +34,7 @@ from shuffle_ledger.ledger.storage.tables import (
     BROKEN,
     CLOSED,
     ENTRY_COLUMNS,
+    NO_PART,
     cohorts,
     ended_sessions,
     entries,
@@ -60,7 +61,7 @@ class Named:
 class Census:
     """The counts of one moment. All but the first read only the cohorts that they count."""
 
-    cohorts: int
+    cohorts: int  # without periods and quotas
     overspent: int
     frozen: int
     unverified: Named  # the chain was not verified within the time that was asked for
@@ -75,7 +76,7 @@ def census(engine: Engine, *, unverified_seconds: float, names_max: int) -> Cens
         late = _unverified_since(now - timedelta(seconds=unverified_seconds), now)
         late_names = connection.execute(select(late.c.cohort).order_by(late.c.cohort).limit(names_max))
         return Census(
-            cohorts=_count(connection, cohorts),
+            cohorts=_count(connection, cohorts, text(NO_PART)),
             overspent=_count(connection, heads, text(CLOSED), heads.c.status == "overspent"),
             frozen=_count(connection, heads, text(CLOSED), heads.c.status == "frozen"),
             unverified=Named(count=_count(connection, late), names=tuple(late_names.scalars())),

@@ -22,7 +22,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from shuffle_ledger.accounting import Accountant, InvalidParameter, ShuffledRound, bounds_text
 from shuffle_ledger.ledger import security_log
 from shuffle_ledger.ledger.access import AccessToken
-from shuffle_ledger.ledger.answers.budgets import PromiseReading, least_promise
+from shuffle_ledger.ledger.answers.budgets import PromiseReading, least_promise, worth_showing
 from shuffle_ledger.ledger.answers.summaries import ASSUMES
 from shuffle_ledger.ledger.api.accountant_thread import AccountantThread
 from shuffle_ledger.ledger.api.auth.middleware import address_of, session_cookie
@@ -117,6 +117,7 @@ _templates.filters |= {
     "bounds": bounds_text,
     "plain": charts.plain,
     "segment": lambda name: quote(name, safe=""),
+    "worth_showing": worth_showing,
 }
 
 
@@ -404,10 +405,10 @@ def _priced(store: Store, accountant: Accountant, wanted: RoundRequest) -> Price
         instead = what_fits(store, accountant, wanted)
         return Priced(quote=answer, more=None, epsilon0=instead.epsilon0)
     losses, view = LossSource(store=store, accountant=accountant, keep=False), store.view(wanted.cohort)
-    today = datetime.now(UTC).date()
-    found = kind_forecast(losses, view, wanted.round, today=today)
-    count = f"{found.rounds_at_least:,}{'' if found.next_is_refused else ' or more'}"
-    count += " of these fit" if not found.windows else " of these fit, collected today"
+    day = wanted.collected_on or datetime.now(UTC).date()
+    found = kind_forecast(losses, view, wanted.round, today=day)
+    count = f"{found.rounds_at_least:,}{'' if found.next_is_refused else ' or more'} of these fit now"
+    count += f", collected on {day}" if found.windows else ""
     return Priced(quote=answer, more=count if found.rounds_at_least else None, epsilon0=None)
 
 

@@ -1,0 +1,70 @@
+"""A cohort that has a budget for each period and none for its life: its answers are about its periods."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.cli.conftest import Run
+
+KIND = ("--randomizer", "krr(epsilon0=2, k=10)", "--reports", "10000")
+YEAR = datetime.now(UTC).year
+
+
+@pytest.fixture
+def phones(directory: object, run: Run) -> Run:
+    """Return `run`, with a cohort of which next year has a round and an incident broke this year's promise."""
+    assert directory
+    year = ("--per", "year", "--epsilon", "1", "--delta", "1e-6")
+    assert run("cohort", "open", "phones", "--population", "100000", *year).code == 0
+    register = ("round", "register", "phones", *KIND, "--id")
+    assert run(*register, "next", "--collected-on", f"{YEAR + 1}-03-01").code == 0
+    incident = ("incident", "record", "phones", "--id", "lost", "--unknown", "--reason", "a bug")
+    assert run(*incident, "--collected-on", f"{datetime.now(UTC):%Y-%m-%d}").code == 3
+    return run
+
+
+@pytest.mark.slow
+def test_a_broken_year_is_overspent_wherever_it_is_shown(phones: Run) -> None:
+    said = phones("budget", "phones").stdout
+    assert said.startswith(f"OVERSPENT: phones@{YEAR}: ")
+    assert "more than 100 %, overspent" in said
+    assert "adaptive, overspent" in said
+    following = phones("budget", "phones", "--on", f"{YEAR + 1}-06-01").stdout
+    assert following.startswith(f"phones@{YEAR + 1}: ")
+    assert "in all periods" in following, "the counts below are of the whole cohort"
+    assert phones("health", "--json").json["cohorts"] == 1, "periods are no cohorts"
+
+
+@pytest.mark.slow
+def test_the_evidence_of_a_cohort_has_its_periods(phones: Run) -> None:
+    assert phones("audit", "statement", "phones", "-o", "s.json", "--bundle", "b.zip").code == 0
+    found = phones("audit", "verify", "b.zip", "--allow-unpinned", "--json").json["cohorts"]
+    kept = {each["cohort"]: each["promise_kept"] for each in found}
+    assert kept == {"phones": True, f"phones@{YEAR}": False, f"phones@{YEAR + 1}": True}
+    said = phones("audit", "verify", "b.zip", "--allow-unpinned").stdout
+    assert f"OVERSPENT: phones@{YEAR}." in said
+    assert "see its periods" in said
+
+
+def test_of_sliding_periods_the_one_with_the_least_left_is_shown(directory: object, run: Run) -> None:
+    assert directory
+    rolling = ("--rolling", "30d", "--epsilon", "1", "--delta", "1e-6")
+    assert run("cohort", "open", "phones", "--population", "100000", *rolling).code == 0
+    decided = run("round", "register", "phones", *KIND, "--id", "a").stdout
+    assert decided.count("in phones@") == 1
+    assert run("budget", "phones").stdout.count("30 days to ") == 1
+    assert len(run("budget", "phones", "--json").json["promises"]) == 30
+    refused = run("forecast", "phones", *KIND, "--fit", "5", "--every", "week")
+    assert refused.code == 2
+    assert refused.stderr.startswith("shuffle-ledger: fit: got 5, expected no `every` beside it")
+
+
+def test_a_calibration_is_about_the_budget_of_the_period(directory: object, run: Run) -> None:
+    assert directory
+    year = ("--per", "year", "--epsilon", "1", "--delta", "1e-6")
+    assert run("cohort", "open", "phones", "--population", "100000", *year).code == 0
+    asked = ("--cohort", "phones", "--randomizer", "krr(k=10)", "--reports", "10000")
+    found = run("calibrate", *asked, "--json").json
+    assert 0.9 < found["epsilon_decided_upper"] <= 1
