@@ -9,6 +9,7 @@ from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers import KaryRandomizedResponse
 from shuffle_ledger.accounting.randomizers.base import DecomposedRandomizer
+from shuffle_ledger.accounting.randomizers.mixed import MixedFleet
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, certain_round
 
 # For the rounding of a dozen operations.
@@ -59,6 +60,8 @@ def published_bounds(shuffled: ShuffledRound, *, delta: float) -> tuple[Publishe
 def _refused(shuffled: ShuffledRound) -> str:
     """Returns the condition of every closed form that the round breaks; empty if it breaks none."""
     randomizer = shuffled.randomizer
+    if isinstance(randomizer, MixedFleet):
+        return "reports of one randomizer"
     if not isinstance(randomizer, DecomposedRandomizer) or math.isinf(randomizer.epsilon0):
         return "a randomizer of finite epsilon0"
     if shuffled.sampled_from is not None or shuffled.participation is not None:

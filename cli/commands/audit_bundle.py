@@ -134,7 +134,7 @@ def _cohorts(cohorts: tuple[CohortFound, ...]) -> Table:
     table.add_column("computed again", overflow="fold")
     table.add_column("by a second method", overflow="fold")
     for each in cohorts:
-        words = {True: "kept", False: "broken", None: "cannot be said"}
+        words = {True: "kept so far", False: "broken", None: "cannot be said"}
         has_budget = each.epsilon_budget is None or math.isfinite(each.epsilon_budget)
         table.add_row(
             each.cohort,

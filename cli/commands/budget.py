@@ -87,6 +87,7 @@ def budget_facts(statement: BudgetStatement) -> Table:
 def _first_facts(statement: BudgetStatement) -> dict[str, str]:
     """Returns the facts that people look for: how much is used, and what still fits."""
     used = used_percent(statement.epsilon_spent_upper, statement.epsilon_budget)
+    used = "unknown" if statement.least_status == "frozen" else used
     state = state_in_words(
         statement.least_status, statement.epsilon_spent_upper, statement.epsilon_budget, statement.fits
     )
@@ -114,7 +115,7 @@ def promise_facts(statement: BudgetStatement) -> dict[str, str]:
 def promise_text(promise: PromiseReading) -> str:
     """Returns what is used and left of a promise, and when it renews; each number on its safe side."""
     used = f"epsilon {upper(promise.epsilon_spent_upper)} of {shown(promise.epsilon_budget)} used"
-    left = f"at least {lower(promise.epsilon_remaining)} left at delta {shown(promise.delta_budget)}"
+    left = f"at least {promise.left} left at delta {shown(promise.delta_budget)}"
     state = "" if promise.status == "open" else f"; {promise.status.upper()}"
     renews = "never renews" if promise.renews is None else f"renews on {promise.renews.isoformat()}"
     return f"{used}, {left}; {renews}{state}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Sequence
 
@@ -29,6 +30,7 @@ _NAMES = {
     "epsilon_requested_lower": "epsilon with it, at least",
 }
 _SLIDING = re.compile(r"@[^@+]*[+](?=[^@+]*$)")  # in the name of a sliding period: the day on which it begins
+_OF_BUDGET = ("epsilon_budget", "delta_budget", "epsilon_spent_upper", "epsilon_spent_lower")
 COHORTS_SHOWN_MAX = 20
 REFUSED_SHOWN_MAX = 20
 
@@ -126,6 +128,8 @@ def _rows(answer: Decision | Quote, *, leave_out: tuple[str, ...]) -> dict[str, 
             continue
         if several and field.name.startswith("epsilon_spent"):
             continue  # a row for each budget says what is spent of it
+        if field.name in _OF_BUDGET and math.isinf(getattr(answer, "epsilon_budget", 0.0)):
+            continue  # the cohort has no budget of its life
         if field.name in ("audience", "refused_by"):
             rows |= _by_cohort(value)
             continue
@@ -150,7 +154,8 @@ def _by_cohort(members: Sequence[Member | RefusedBy]) -> dict[str, object]:
             asked = member.epsilon_requested_upper
             wanted = "" if asked is None else f", with the round {upper(asked)}"
             budget = exact_text(member.epsilon_budget)
-            lines[f"refused by {member.cohort}"] = f"{member.reason}: {spent}{wanted}, of {budget}"
+            numbers = "" if math.isinf(member.epsilon_budget) else f": {spent}{wanted}, of {budget}"
+            lines[f"refused by {member.cohort}"] = f"{member.reason}{numbers}"
         else:
             over = ", overspent" if member.overspent else ""
             lines[f"in {member.cohort}"] = f"{spent}, left {lower(member.epsilon_remaining)}{over}"

@@ -56,16 +56,17 @@ def serve(
     """Serve the HTTP API and the pages until stopped. Tokens (`token create`) say who may use them."""
     # The libraries of the extra `server`, which only a server needs.
     require("fastapi")  # named before a library that it brings
-    from shuffle_ledger.ledger.api import create_app, run_server  # noqa: PLC0415 - an extra
+    from shuffle_ledger.ledger.api import create_app, listener_on, run_server  # noqa: PLC0415 - an extra
 
     trusted_proxies = checked_proxies(forwarded_allow_ips)
     logging = logs.written_to_stderr(settings.log_format)
     exporting = telemetry.exported("server")
-    with open_session(settings) as session, logging, written_to_stderr(), exporting:
+    listener = listener_on(host, port)
+    with listener, open_session(settings) as session, logging, written_to_stderr(), exporting:
         app = create_app(settings, session.store, dispatch_of(session), root_path=root_path)
         where = f"http://{host}:{port}{root_path.rstrip('/')}"
         present_start({"serving": where}, f"Serving {where}", form=settings.log_format, as_json=as_json)
-        run_server(app, host=host, port=port, trusted_proxies=trusted_proxies)
+        run_server(app, listener, trusted_proxies=trusted_proxies)
 
 
 def checked_proxies(text: str) -> str:

@@ -68,6 +68,12 @@ class PromiseReading:
         return f"{self.kind} to {self.last}" if self.is_sliding else self.period
 
     @property
+    def left(self) -> str:
+        """The rest for people, rounded down; of an unused budget, the budget as it was given."""
+        is_whole = self.epsilon_remaining == self.epsilon_budget
+        return exact_text(self.epsilon_budget) if is_whole else lower_text(self.epsilon_remaining)
+
+    @property
     def used_share(self) -> float:
         """Upper bound on the spent share of the budget; infinite where it admits nothing any more."""
         return self.epsilon_spent_upper / self.epsilon_budget if self.status == "open" else math.inf

@@ -12,6 +12,7 @@ import functools
 import logging
 import resource
 import signal
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from shuffle_ledger.ledger.api.dependencies import Service
-from shuffle_ledger.ledger.errors import InvalidValue
+from shuffle_ledger.ledger.errors import InvalidValue, Unavailable
 from shuffle_ledger.ledger.hangups import end_at_hangup
 
 CONNECTIONS_MAX = 1000  # whatever the limit on files: each may hold a request's body in memory
@@ -97,7 +98,16 @@ def limits_of_process() -> ConnectionLimits:
     return limits_for(most if soft == resource.RLIM_INFINITY else min(soft, most), files_open=files_open)
 
 
-def run_server(app: FastAPI, *, host: str, port: int, trusted_proxies: str) -> None:
+def listener_on(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound to an address; raises Unavailable if none can be."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise Unavailable(f"nothing can listen on {host}, port {port}: {error.strerror or error}") from error
+
+
+def run_server(app: FastAPI, listener: socket.socket, *, trusted_proxies: str) -> None:
     """Serve until a signal ends the process, SIGHUP as SIGTERM does.
 
     `trusted_proxies`: addresses separated by commas, or nothing.
@@ -106,13 +116,14 @@ def run_server(app: FastAPI, *, host: str, port: int, trusted_proxies: str) -> N
         InvalidValue: the limit on open files is too low.
     """
     limits = limits_of_process()
+    host, port = listener.getsockname()[:2]
     config = config_for(app, limits, host=host, port=port, trusted_proxies=trusted_proxies)
     server = DrainingServer(config, app)
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(OncePerWhile())
     end_at_hangup()
     _log.info("At most %d connections at once", limits.connections)
-    server.run()
+    server.run(sockets=[listener])
 
 
 def config_for(

@@ -61,6 +61,8 @@ def budget_words(cohort: Cohort) -> str:
     if cohort.quota is not None:
         return f"the quota of team {cohort.quota.team} in {cohort.quota.cohort}"
     period = cohort.period
+    if period is None and not cohort.has_life:
+        return f"cohort {cohort.name}"
     if period is None:
         return f"the {'life ' if cohort.windows else ''}budget of {cohort.name}"
     if period.is_sliding:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date, timedelta
 
-from shuffle_ledger.ledger.answers.budgets import PromiseReading, least_promise, status_now
+from shuffle_ledger.ledger.answers.budgets import PromiseReading, status_now, worth_showing
 from shuffle_ledger.ledger.answers.cohorts import ListedCohort
 from shuffle_ledger.ledger.reports.listing import CohortUse, closed_among, cohort_uses
 from shuffle_ledger.ledger.storage.store import Store
@@ -47,7 +47,9 @@ def promises_of(
         is_closed = one.name in closed
         if one.has_life:
             yield _of_chain(uses[one.name], None, is_closed=is_closed)
-        yield from _least([_of_period(one, *each, uses, is_closed=is_closed) for each in periods[one.name]])
+        yield from worth_showing(
+            [_of_period(one, *each, uses, is_closed=is_closed) for each in periods[one.name]]
+        )
 
     return {one.name: tuple(of(one)) for one in cohorts}
 
@@ -106,16 +108,10 @@ def promise_reading(
         kind="life" if period is None else period.kind,
         first=None if period is None else period.first,
         last=None if period is None else period.last,
-        renews=None if period is None else period.last + timedelta(days=1),
+        renews=None if period is None or status in ("closed", "frozen") else period.last + timedelta(days=1),
         status=status,
         epsilon_budget=epsilon_budget,
         delta_budget=delta_budget,
         epsilon_spent_upper=epsilon_spent_upper,
         epsilon_remaining=epsilon_left(epsilon_budget, epsilon_spent_upper) if is_open else 0.0,
     )
-
-
-def _least(readings: Sequence[PromiseReading]) -> list[PromiseReading]:
-    """Return of each kind of period the one with the least left, in the order of the kinds."""
-    kinds = dict.fromkeys(one.kind for one in readings)
-    return [least_promise([one for one in readings if one.kind == kind]) for kind in kinds]

@@ -14,7 +14,7 @@ YEAR = datetime.now(UTC).year
 
 @pytest.fixture
 def phones(directory: object, run: Run) -> Run:
-    """Return `run`, with a cohort of which next year has a round and an incident broke this year's promise."""
+    """Return `run`, with a cohort: next year has a round, an incident broke this year's promise."""
     assert directory
     year = ("--per", "year", "--epsilon", "1", "--delta", "1e-6")
     assert run("cohort", "open", "phones", "--population", "100000", *year).code == 0

@@ -78,11 +78,12 @@ class Ledger:
         """Serve the ledger, ask everything in order, and return the answers."""
         answers: list[str] = []
 
-        def ask(app: FastAPI, **_where: Any) -> None:
+        def ask(app: FastAPI, _listener: object, **_where: Any) -> None:
             with TestClient(app, raise_server_exceptions=False, follow_redirects=False) as client:
                 answers.extend(self._request(client, line) for line in lines)
 
-        with mock.patch("shuffle_ledger.ledger.api.run_server", ask):
+        api = "shuffle_ledger.ledger.api"
+        with mock.patch(f"{api}.run_server", ask), mock.patch(f"{api}.listener_on", mock.MagicMock()):
             done = CliRunner().invoke(main, ["serve", "--json"])
         assert done.exit_code == 0, done.output
         return answers
