@@ -23,9 +23,9 @@ from shuffle_ledger.accounting import (
 )
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.randomizers import DecomposedRandomizer, Laplace
+from tests.accounting.datasets import Array, largest, shuffled, worst
 
 Rows = list[list[float]]
-Law = defaultdict[tuple[int, ...], float]
 THEORY = Path(__file__).parents[2] / "docs" / "theory" / "lower-bounds.md"
 
 
@@ -88,15 +88,6 @@ def _subsets(epsilon0: float) -> Rows:
     return _normed([[math.exp(epsilon0) if x in one else 1 for one in pairs] for x in range(4)])
 
 
-def _with(law: Law, row: list[float]) -> Law:
-    """The law of counts with one more report."""
-    after: Law = defaultdict(float)
-    for counts, mass in law.items():
-        for y, probability in enumerate(row):
-            after[(*counts[:y], counts[y] + 1, *counts[y + 1 :])] += mass * probability
-    return after
-
-
 def _joined(rows: Rows) -> Rows:
     """Outputs that are equally likely under all values, as one: their counts tell nothing more."""
     columns: defaultdict[tuple[float, ...], float] = defaultdict(float)
@@ -105,19 +96,9 @@ def _joined(rows: Rows) -> Rows:
     return [[ratios[x] * mass for ratios, mass in columns.items()] for x in range(len(rows))]
 
 
-def _supremum(rows: Rows, users: int, epsilons: tuple[float, ...]) -> list[float]:
+def _supremum(rows: Rows, users: int, epsilons: tuple[float, ...]) -> Array:
     """The largest divergence of any two neighbouring datasets, whatever the others hold."""
-    rows, found = _joined(rows), [0.0] * len(epsilons)
-    for others in itertools.combinations_with_replacement(range(len(rows)), users - 1):
-        law: Law = defaultdict(float, {(0,) * len(rows[0]): 1.0})
-        for x in others:
-            law = _with(law, rows[x])
-        laws = [_with(law, row) for row in rows]
-        for p, q in itertools.permutations(laws, 2):
-            for place, epsilon in enumerate(epsilons):
-                order = math.exp(epsilon)
-                found[place] = max(found[place], math.fsum(max(p[y] - order * q[y], 0.0) for y in p))
-    return found
+    return worst(_joined(rows), users, np.exp(epsilons).tolist())
 
 
 @pytest.mark.slow
@@ -348,14 +329,8 @@ def test_few_users_with_laplace_noise_are_worst_off_beside_one_end(
 ) -> None:
     """All others at one end are worst at positive epsilons; at 0, by some percent, a mixture may be."""
     rows, epsilons = _cells(values, epsilon0), (0.0, 0.2 * epsilon0, 0.5 * epsilon0)
-    ends = []
-    for end in (rows[0], rows[-1]):
-        law: Law = defaultdict(float, {(0,) * len(end): 1.0})
-        for _ in range(users - 1):
-            law = _with(law, end)
-        ends.append([_with(law, row) for row in rows])
-    for epsilon, most in zip(epsilons, _supremum(rows, users, epsilons), strict=True):
-        order = math.exp(epsilon)
-        pairs = [pair for laws in ends for pair in itertools.permutations(laws, 2)]
-        found = max(math.fsum(max(p[y] - order * q[y], 0.0) for y in p) for p, q in pairs)
-        assert found >= most * (1 - 1e-9 if epsilon > 0 else 0.95)
+    orders = np.exp(epsilons).tolist()
+    ends = [[shuffled([end] * (users - 1) + [row]) for row in rows] for end in (rows[0], rows[-1])]
+    found = np.maximum(*(largest(laws, orders) for laws in ends))
+    for epsilon, one, most in zip(epsilons, found, _supremum(rows, users, epsilons), strict=True):
+        assert one >= most * (1 - 1e-9 if epsilon > 0 else 0.95)
