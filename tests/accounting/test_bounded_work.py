@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import tracemalloc
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
@@ -27,6 +26,7 @@ from shuffle_ledger.accounting.pld.inversion import delta_interval, epsilon_inte
 from shuffle_ledger.accounting.pld.pair_bounds import RoundLoss
 from shuffle_ledger.accounting.pld.rare_losses import RareLosses
 from shuffle_ledger.accounting.pld.tilting import Contour, LossSpectrum, SpectrumMemory
+from tests.accounting.memory import peak_memory
 
 MOST_BYTES = 500 << 20
 
@@ -120,13 +120,9 @@ def test_a_composition_does_bounded_work(
 ) -> None:
     one, accountant = _round(text, **rest), Accountant()
     accountant.privacy_loss(one)
-    tracemalloc.start()
-    try:
+    with peak_memory() as peak:
         found = accountant.certify({one: count}, delta=delta)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < MOST_BYTES
+    assert peak.used < MOST_BYTES
     _overlaps(found, known)
     # The work above the limit is the last contour's.
     assert sum(one.work for one in compositions) < 3 * most_work(1)
@@ -275,15 +271,9 @@ def test_a_privacy_loss_takes_bounded_effort(
 ) -> None:
     """It is wider at most; both intervals contain the exact epsilon."""
     one = _round(text, reports, **rest)
-    if text.startswith(("oue", "joint")):  # counting every array takes three times as long
-        tracemalloc.start()
-    try:
-        with counted() as effort:
-            found = Accountant().certify({one: 1}, delta=1e-6)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < MOST_BYTES
+    with peak_memory() as peak, counted() as effort:
+        found = Accountant().certify({one: 1}, delta=1e-6)
+    assert peak.used < MOST_BYTES
     assert effort.spent < 2.5 * MOST_EFFORT
     assert found.epsilon_lower <= known[1]
     assert found.epsilon_upper >= known[0]

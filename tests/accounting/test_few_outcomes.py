@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import tracemalloc
 from fractions import Fraction
 
 import mpmath
@@ -18,6 +17,7 @@ from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.amplification.enumeration import enumerate_outcomes, is_countable
 from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray, running_sums
 from tests.accounting.alike import alike
+from tests.accounting.memory import peak_memory
 
 # Reports of a component, besides the most likely one, that are summed over, and what is beyond them.
 _COUNTED = 9
@@ -129,12 +129,10 @@ def test_a_billion_reports_of_a_billion_categories(epsilon0: float) -> None:
         randomizer=parse_randomizer(f"krr(epsilon0={epsilon0}, k={10**9})"),
         reports=10**9,
     )
-    tracemalloc.start()
-    found = Accountant().certify({shuffled: 1}, delta=1e-12)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    with peak_memory() as peak:
+        found = Accountant().certify({shuffled: 1}, delta=1e-12)
     assert 0 < found.epsilon_lower <= found.epsilon_upper <= (1 + 1e-3) * found.epsilon_lower
-    assert peak < 400 << 20
+    assert peak.used < 400 << 20
 
 
 def _exact_of_two(one: float, two: float, coin: float, reports: int, excess: float) -> mpmath.mpf:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_p
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.amplification.enumeration import _counts, _fewest_counts, enumerate_outcomes
 from tests.accounting.alike import alike
+from tests.accounting.memory import peak_memory
 
 
 @st.composite
@@ -231,12 +231,10 @@ def test_a_finer_lattice_does_not_end_before_a_rare_large_loss(
 def test_outcomes_of_many_components_fit_into_memory() -> None:
     """Two hundred thousand outcomes over a hundred components: their counts would take 170 MiB."""
     masses = parse_randomizer("laplace(epsilon0=2)").analysis("blanket").decomposition.merged()
-    tracemalloc.start()
-    outcomes = enumerate_outcomes(masses, 3, limit=1_000_000)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    with peak_memory() as peak:
+        outcomes = enumerate_outcomes(masses, 3, limit=1_000_000)
     assert outcomes is not None
     assert outcomes.p.size > 200_000
-    assert peak < 80 << 20
+    assert peak.used < 80 << 20
     assert math.isclose(math.fsum(outcomes.p), 1.0, rel_tol=1e-12)
     assert math.isclose(math.fsum(outcomes.q), 1.0, rel_tol=1e-12)

@@ -4,7 +4,6 @@ known."""
 from __future__ import annotations
 
 import math
-import tracemalloc
 from typing import Any
 
 import mpmath as mp
@@ -27,6 +26,7 @@ from shuffle_ledger.accounting.pld.tilting import (
 )
 from tests.accounting.alike import alike
 from tests.accounting.conftest import pairs_around
+from tests.accounting.memory import peak_memory
 
 
 def _round(randomizer: str, reports: int, **rest: Any) -> ShuffledRound:
@@ -626,12 +626,10 @@ def test_turns_below_a_unit_of_the_first_are_not_forgotten() -> None:
 def test_losses_next_to_nothing_do_not_fill_the_memory() -> None:
     """Two losses a million cells apart were put on all cells between, in eight arrays at once."""
     shuffled = _round("declared(epsilon=0, delta=1e-17)", 1)
-    tracemalloc.start()
-    found = Accountant().certify_delta({shuffled: 1}, epsilon=0.0)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    with peak_memory() as peak:
+        found = Accountant().certify_delta({shuffled: 1}, epsilon=0.0)
     assert found.delta_lower <= 1e-17 <= found.delta_upper < 1e-15
-    assert peak < 300 << 20
+    assert peak.used < 300 << 20
 
 
 @pytest.mark.slow
@@ -639,9 +637,7 @@ def test_rounds_that_hardly_anybody_joins_do_not_fill_the_memory() -> None:
     """Sixty losses on five million cells, half a million nodes: 900 MB."""
     randomizer = parse_randomizer("table([[0.7, 0.3], [0.3, 0.7]])")
     shuffled = alike(randomizer=randomizer, reports=3, participation=1e-9)
-    tracemalloc.start()
-    found = Accountant().certify({shuffled: 3}, delta=1e-6)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    with peak_memory() as peak:
+        found = Accountant().certify({shuffled: 3}, delta=1e-6)
     assert found.epsilon_lower == 0 <= found.epsilon_upper < 1e-6
-    assert peak < 400 << 20
+    assert peak.used < 400 << 20
