@@ -1,8 +1,8 @@
-"""Privacy losses, computed once in a process for all tests outside of `tests/accounting`.
+"""Privacy losses, computed once in a process for all tests.
 
 A loss is a function of the round, the precision and the effort alone. Tests make thousands of accountants
-that are asked about the same rounds. Tests of the accountant itself compute everything: they change
-thresholds.
+that are asked about the same rounds: at several deltas, beside other rounds, on several databases. Tests of
+the accountant that change its thresholds, or count its work, compute every loss.
 """
 
 from __future__ import annotations
@@ -15,18 +15,30 @@ import pytest
 from shuffle_ledger.accounting import accountant
 
 LOSSES_MAX = 500  # tens of kilobytes each
+LOSSES_OF_ACCOUNTING_MAX = 50  # up to megabytes each, and asked for again by the next tests
 ACCOUNTING = Path(__file__).parent / "accounting"
+COMPUTING = {"monkeypatch", "computed_anew"}  # fixtures of tests that compute every loss
 
 compute = accountant.computed_loss
 compute_once = functools.lru_cache(maxsize=LOSSES_MAX)(compute)
+compute_once_for_accounting = functools.lru_cache(maxsize=LOSSES_OF_ACCOUNTING_MAX)(compute)
 patch = pytest.MonkeyPatch()
+
+
+@pytest.fixture
+def computed_anew() -> None:
+    """Have every privacy loss of a test computed."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Choose for each test, before its fixtures are made."""
-    of_accounting = item.path.is_relative_to(ACCOUNTING)
-    patch.setattr(accountant, "computed_loss", compute if of_accounting else compute_once)
+    chosen = compute_once
+    if item.path.is_relative_to(ACCOUNTING):
+        chosen = compute_once_for_accounting
+        if not COMPUTING.isdisjoint(getattr(item, "fixturenames", ())):
+            chosen = compute
+    patch.setattr(accountant, "computed_loss", chosen)
 
 
 def pytest_unconfigure() -> None:

@@ -266,6 +266,7 @@ SLOW_LOSSES: list[Any] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("text", "reports", "rest", "known"), SLOW_LOSSES)
+@pytest.mark.usefixtures("computed_anew")
 def test_a_privacy_loss_takes_bounded_effort(
     text: str, reports: int, rest: dict[str, Any], known: tuple[float, float]
 ) -> None:

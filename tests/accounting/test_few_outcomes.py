@@ -123,6 +123,7 @@ def test_what_is_left_over_of_response_next_to_nothing() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon0", [0.01, 5.0])
+@pytest.mark.usefixtures("computed_anew")
 def test_a_billion_reports_of_a_billion_categories(epsilon0: float) -> None:
     """A category is reported about once: that was listed by a billion logarithms, in a minute and 8 GiB."""
     shuffled = alike(

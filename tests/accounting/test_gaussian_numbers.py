@@ -273,6 +273,7 @@ def test_a_round_of_vectors_does_not_get_the_bound_of_a_number() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("sigma", "reports"), [(1.0, 10), (1.0, 10**6), (2.0, 10**9), (1e6, 10)])
+@pytest.mark.usefixtures("computed_anew")
 def test_the_work_is_bounded(sigma: float, reports: int) -> None:
     """At most 10 s of processor, and twice that on a busy machine."""
     begin = time.process_time()

@@ -112,6 +112,7 @@ def test_an_impossible_output_that_is_rare_leaves_the_rest_narrow(written: str) 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("computed_anew")
 def test_an_impossible_output_that_is_likely_needs_no_search_of_a_worst_pair() -> None:
     """The mass at infinite loss alone is above delta: the same answer as from the loss, without sums."""
     rows = np.random.default_rng(1).dirichlet(np.full(12, 3.0), 10)

@@ -623,6 +623,7 @@ def test_turns_below_a_unit_of_the_first_are_not_forgotten() -> None:
     assert 1e-13 < abs(1 - values[1]) <= error
 
 
+@pytest.mark.usefixtures("computed_anew")
 def test_losses_next_to_nothing_do_not_fill_the_memory() -> None:
     """Two losses a million cells apart were put on all cells between, in eight arrays at once."""
     shuffled = _round("declared(epsilon=0, delta=1e-17)", 1)
@@ -633,6 +634,7 @@ def test_losses_next_to_nothing_do_not_fill_the_memory() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("computed_anew")
 def test_rounds_that_hardly_anybody_joins_do_not_fill_the_memory() -> None:
     """Sixty losses on five million cells, half a million nodes: 900 MB."""
     randomizer = parse_randomizer("table([[0.7, 0.3], [0.3, 0.7]])")
