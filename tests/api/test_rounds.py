@@ -251,24 +251,6 @@ def test_names_of_nothing_are_not_found(server: Server, name: str) -> None:
         assert answer.json()["type"] == "urn:shuffle-ledger:problem:not_found"
 
 
-@pytest.mark.slow
-def test_settling_and_voiding_answer_again_what_they_answered(server: Server) -> None:
-    for round_id in ("a", "b"):
-        server.register(round_id)
-    for path, body, other in (
-        ("/v1/rounds/a/settle", {"reports": 900}, {"reports": 800}),
-        ("/v1/rounds/b/void", {"reason": "never sent"}, {"reason": "something else"}),
-    ):
-        first = server.ask("POST", path, bearer="registrar", json=body)
-        again = server.ask("POST", path, bearer="registrar", json=body)
-        assert first.status_code == again.status_code == 200
-        assert first.content == again.content
-        conflict = server.ask("POST", path, bearer="registrar", json=other)
-        assert conflict.status_code == 409
-        assert conflict.json()["type"] == "urn:shuffle-ledger:problem:conflict"
-    assert verify(server.store, Accountant(), numbers="all").ok
-
-
 def test_with_a_broker_the_answer_is_202_until_a_worker_decided(
     serve: Callable[..., Server], store: Store
 ) -> None:

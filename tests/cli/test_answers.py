@@ -216,60 +216,6 @@ def test_compose_reads_json_lines_as_it_reads_csv(run: Run, empty_directory: Pat
     assert first == second
 
 
-def test_init_may_be_repeated(run: Run, empty_directory: Path) -> None:
-    for _ in range(2):
-        answer = run("init", "--json")
-        assert answer.code == 0, answer.stderr
-        assert answer.json == {"initialised": True}
-    assert run("cohort", "list", "--json").json == []
-
-
-def test_a_cohort_is_opened_listed_and_shown(directory: Path, run: Run) -> None:
-    order = (
-        "cohort",
-        "open",
-        "phones",
-        "--population",
-        "500",
-        "--epsilon",
-        "1.5",
-        "--delta",
-        "1e-6",
-        "--json",
-    )
-    opened = run(*order)
-    assert opened.code == 0, opened.stderr
-    fields = {
-        "name",
-        "population",
-        "epsilon_budget",
-        "delta_budget",
-        "policy",
-        "status",
-        "opened_at",
-        "labels",
-        "windows",
-        "period",
-        "quota",
-        "ceiling",
-        "local_budget",
-        "rounds_per_user",
-    }
-    assert set(opened.json) == fields
-    assert opened.json["policy"] == "adaptive"
-    assert run(*order).json == opened.json
-    assert run("cohort", "show", "phones", "--json").json == opened.json | {
-        "openings": 1,
-        "slots": [],
-        "closure": None,
-    }
-    (listed,) = run("cohort", "list", "--json").json
-    (promise,) = listed.pop("promises")
-    assert listed == opened.json
-    assert (promise["epsilon_spent_upper"], promise["epsilon_remaining"]) == (0.0, 1.5)
-    assert promise["renews"] is None
-
-
 def test_a_cohort_is_opened_again_until_a_round_is_decided_and_closed_for_ever(phones: Run) -> None:
     order = ("cohort", "open", "phones", "--population", "90000", "--epsilon", "1", "--delta", "1e-6")
     assert phones(*order, "--json").json["population"] == 90_000
@@ -302,17 +248,6 @@ def test_a_round_is_admitted_and_the_budget_says_so(phones: Run) -> None:
     assert budget["head"]["sequence"] == admitted["sequence"] == 2
 
 
-def test_a_refused_round_exits_with_3_and_the_numbers(phones: Run) -> None:
-    expensive = ("--randomizer", "krr(k=2, epsilon0=8)", "--reports", "10")
-    answer = phones("round", "register", "phones", "--id", "big", *expensive, "--json")
-    assert answer.code == 3
-    assert answer.json["outcome"] == "refused"
-    assert answer.json["reason"] == "budget_exceeded"
-    assert answer.json["epsilon_requested_upper"] > answer.json["epsilon_budget"] == 1.0
-    again = phones("round", "register", "phones", "--id", "big", *expensive, "--json")
-    assert (again.code, again.stdout) == (answer.code, answer.stdout)
-
-
 def test_an_id_is_one_id_however_its_accents_are_written(phones: Run) -> None:
     composed, decomposed = "\u00e9t\u00e9", "e\u0301te\u0301"
     round_ = ("--randomizer", "krr(k=4, epsilon0=1)", "--reports", "5000", "--json")
@@ -321,65 +256,6 @@ def test_an_id_is_one_id_however_its_accents_are_written(phones: Run) -> None:
     assert (first.code, second.code) == (0, 0)
     assert first.json == second.json
     assert first.json["round_id"] == composed
-
-
-def test_the_same_id_with_the_same_content_is_the_same_answer(phones: Run) -> None:
-    order = ("round", "register", "phones", "--id", "first", *ROUND, "--collected-on", "2025-01-06", "--json")
-    first = phones(*order)
-    phones("round", "register", "phones", "--id", "second", *ROUND)
-    again = phones(*order)
-    assert (again.code, again.stdout) == (first.code, first.stdout)
-    assert phones("budget", "phones", "--json").json["rounds_admitted"] == 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "change", [("--reports", "1001"), ("--use-case", "emoji"), ("--honest-fraction", "0.9")]
-)
-def test_the_same_id_with_other_content_is_a_conflict(phones: Run, change: tuple[str, str]) -> None:
-    phones("round", "register", "phones", "--id", "first", *ROUND)
-    before = phones("budget", "phones", "--json").stdout
-    answer = phones("round", "register", "phones", "--id", "first", *ROUND, *change, "--json")
-    assert answer.code == 5
-    assert answer.json["error"]["kind"] == "conflict"
-    assert phones("budget", "phones", "--json").stdout == before
-
-
-def test_a_quote_leaves_no_trace(phones: Run) -> None:
-    before = phones("budget", "phones", "--json").stdout
-    for reports, epsilon0, expected in (("1000", "0.5", "admitted"), ("10", "8", "refused")):
-        randomizer = f"krr(k=2, epsilon0={epsilon0})"
-        answer = phones(
-            "round", "quote", "phones", "--randomizer", randomizer, "--reports", reports, "--json"
-        )
-        assert answer.code == 0, answer.stderr
-        assert answer.json["would_be"] == expected
-    assert phones("budget", "phones", "--json").stdout == before
-
-
-def test_a_quote_is_what_registering_then_answers(phones: Run) -> None:
-    quoted = phones("round", "quote", "phones", *ROUND, "--json").json
-    admitted = phones("round", "register", "phones", "--id", "first", *ROUND, "--json").json
-    assert quoted["epsilon_requested_upper"] == admitted["epsilon_spent_upper"]
-    assert quoted["accounted"] == admitted["accounted"]
-
-
-def test_settling_fewer_reports_costs_more(phones: Run) -> None:
-    admitted = phones("round", "register", "phones", "--id", "first", *ROUND, "--json").json
-    answer = phones("round", "settle", "first", "--reports", "500", "--json")
-    assert answer.code == 0, answer.stderr
-    assert answer.json["outcome"] == "settled"
-    assert answer.json["epsilon_spent_upper"] > admitted["epsilon_spent_upper"]
-    assert phones("round", "settle", "first", "--reports", "400").code == 5
-    assert phones("round", "void", "first", "--reason", "too late").code == 5
-
-
-def test_voiding_gives_the_reservation_back(phones: Run) -> None:
-    phones("round", "register", "phones", "--id", "first", *ROUND)
-    answer = phones("round", "void", "first", "--reason", "the shuffler lost the batch", "--json")
-    assert answer.code == 0, answer.stderr
-    assert answer.json["outcome"] == "voided"
-    assert phones("budget", "phones", "--json").json["epsilon_spent_upper"] == 0.0
 
 
 @pytest.mark.slow
@@ -403,25 +279,6 @@ def test_verify_exits_with_6_when_a_saved_head_is_not_there(phones: Run, directo
     assert answer.code == 6
     assert answer.json["ok"] is False
     assert answer.json["cohorts"][0]["problems"]
-
-
-@pytest.mark.parametrize(
-    "order",
-    [
-        ("cohort", "show", "nobody"),
-        ("budget", "nobody"),
-        ("round", "register", "nobody", "--id", "x", *ROUND),
-        ("round", "quote", "nobody", *ROUND),
-        ("round", "settle", "nobody", "--reports", "5"),
-        ("round", "void", "nobody", "--reason", "none"),
-        ("audit", "verify", "nobody"),
-    ],
-)
-def test_what_does_not_exist_exits_with_4(phones: Run, order: tuple[str, ...]) -> None:
-    answer = phones(*order, "--json")
-    assert answer.code == 4
-    assert answer.json["error"]["kind"] == "not_found"
-    assert "nobody" in answer.json["error"]["message"]
 
 
 def test_a_ledger_that_is_not_initialised_says_what_to_do(run: Run) -> None:

@@ -84,12 +84,6 @@ def test_the_sum_of_epsilon0_is_limited(tablets: Run) -> None:
     assert "at most epsilon 30 of 30" in tablets("budget", "tablets").stdout
 
 
-def test_half_a_quota_is_a_usage_error(tablets: Run) -> None:
-    wrong = tablets("cohort", "quota", "tablets", "--team", "ads")
-    assert wrong.code == 2
-    assert "to set a quota, give --epsilon and --reason too" in " ".join(wrong.stderr.split())
-
-
 def test_an_unusual_ceiling_is_asked_about(phones: Run) -> None:
     opened = phones("cohort", "open", "study", *BUDGET, "--ceiling", "12")
     assert opened.code != 0
