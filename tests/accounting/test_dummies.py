@@ -10,17 +10,12 @@ from shuffle_ledger.accounting import Accountant, InvalidParameter, least_dummie
 from shuffle_ledger.accounting.randomizers.mixed import MixedFleet
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("written", "reports", "epsilon", "rounds"),
     [
-        pytest.param("krr(k=10, epsilon0=2)", 500, 0.2, 1, marks=pytest.mark.slow),
-        pytest.param(
-            "mixed((200, krr(k=4, epsilon0=2)), (100, krr(k=4, epsilon0=1)))",
-            300,
-            0.4,
-            10,
-            marks=pytest.mark.slow,
-        ),
+        ("krr(k=10, epsilon0=2)", 100, 0.5, 1),
+        ("mixed((40, krr(k=4, epsilon0=2)), (20, krr(k=4, epsilon0=1)))", 60, 2.0, 10),
     ],
 )
 def test_the_number_meets_the_target_and_the_one_beyond_does_not(

@@ -166,10 +166,7 @@ def test_every_cut_bounds_the_same_profile(mu: float) -> None:
 @pytest.mark.slow
 def test_more_reports_and_more_noise_reveal_less() -> None:
     accountant = Accountant(precision=0.01)
-    found = [
-        accountant.certify({noisy(2.0, reports): 1}, delta=1e-12)
-        for reports in (1, 10, 100, 1000, 10**5, 10**9)
-    ]
+    found = [accountant.certify({noisy(2.0, reports): 1}, delta=1e-12) for reports in (1, 30, 1000, 10**9)]
     for more, fewer in itertools.pairwise(found):
         assert fewer.epsilon_lower <= more.epsilon_upper
         assert fewer.epsilon_upper < more.epsilon_upper

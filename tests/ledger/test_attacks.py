@@ -190,8 +190,11 @@ def test_a_process_killed_while_it_decides_together_leaves_both_or_none(database
 
 
 @pytest.mark.slow
-@ON_BOTH
-@pytest.mark.parametrize("way", ["joint", "joint-in-two-steps"])
+@pytest.mark.parametrize(
+    ("database_url", "way"),
+    [("sqlite", "joint"), ("postgresql", "joint"), ("postgresql", "joint-in-two-steps")],
+    indirect=["database_url"],
+)
 def test_dying_at_any_step_of_a_round_of_two_cohorts_leaves_it_in_both_or_in_none(
     database_url: str, way: str
 ) -> None:

@@ -75,6 +75,7 @@ def reveal(probability: float) -> Masses:
     return {10 * REACH: probability, 0: 1 - probability}
 
 
+@functools.cache
 def gains(epsilon: float) -> Array:
     """What each final loss contributes to delta: `(1 - exp(epsilon - loss))_+`."""
     losses = (np.arange(2 * REACH + 1) - REACH) * STEP
@@ -128,7 +129,7 @@ def _variance(masses: tuple[tuple[int, float], ...], reserve: float) -> int:
     low, high = 0.0, 1e-9
     while np.any(gaussian_delta(reserve + high, ORDERS) < wanted):
         low, high = high, 2 * high
-    for _ in range(40):
+    for _ in range(15):  # to much less than the thousandth
         middle = (low + high) / 2
         enough = bool(np.all(gaussian_delta(reserve + middle, ORDERS) >= wanted))
         low, high = (low, middle) if enough else (middle, high)

@@ -195,5 +195,5 @@ def test_it_never_stops_where_a_total_holds(raised: bool) -> None:
 @pytest.mark.slow
 def test_it_stops_where_rounds_are_shown_before_they_are_released() -> None:
     """A round that cost more, and was voided before that was told: totals keep what was declared."""
-    paths = [walked(seed, careless=True) for seed in range(3000)]
+    paths = (walked(seed, careless=True) for seed in range(3000))
     assert any(path.holds() and not path.is_followed() for path in paths)
