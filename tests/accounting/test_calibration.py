@@ -50,16 +50,6 @@ def test_the_answer_fits_and_hardly_more_does(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("epsilon", "epsilon0"),
-    [(0.01, 0.21), (0.05, 0.73), (0.10, 1.15), (0.20, 1.70), (0.50, 2.65), (1.00, 3.51)],
-)
-def test_published_local_epsilons_of_ten_ary_randomized_response(epsilon: float, epsilon0: float) -> None:
-    found = calibrate({"randomizer": "krr(k=10)", "reports": 1000}, epsilon=epsilon, delta=1e-6)
-    assert abs(found.epsilon0 - epsilon0) <= 0.0101
-
-
-@pytest.mark.slow
 def test_without_amplification_the_target_is_shared_out() -> None:
     alone = calibrate({"randomizer": "krr(k=2)", "reports": 1}, epsilon=1.0, delta=1e-30, rounds=4)
     assert 0.25 * (1 - 1e-11) <= alone.epsilon0 <= 0.2503

@@ -200,7 +200,7 @@ def test_cells_of_the_number_that_hides_keep_its_law(others: list[Others]) -> No
 
 @pytest.mark.slow
 def test_equal_groups_are_one_group_and_dummies_help() -> None:
-    accountant = Accountant()
+    accountant = Accountant(precision=0.02)
 
     def asked(text: str) -> Any:
         return accountant.certify({_round(text, 2000): 1}, delta=1e-6)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -27,11 +27,10 @@ from shuffle_ledger.accounting import (
 )
 from shuffle_ledger.accounting.verification import Coverage, round_delta
 from tests.accounting.alike import alike
+from tests.accounting.datasets import Array, largest, shuffled
 
 ACCOUNTANT = Accountant()
 EPSILONS = (0.0, 0.3, 1.0, 2.0)
-Counts = tuple[int, ...]
-Law = dict[Counts, float]
 
 
 def krr(reports: int, per_user: int = 1, *, k: int = 2, epsilon0: float = 1.0, **more: Any) -> ShuffledRound:
@@ -39,48 +38,21 @@ def krr(reports: int, per_user: int = 1, *, k: int = 2, epsilon0: float = 1.0, *
     return ShuffledRound(randomizer=randomizer, reports=reports, reports_per_user=per_user, **more)
 
 
-def splits(total: int, parts: int) -> Iterator[Counts]:
-    """Yield all ways to write a total as a sum of parts, in order."""
-    if parts == 1:
-        yield (total,)
-        return
-    for first in range(total + 1):
-        for rest in splits(total - first, parts - 1):
-            yield first, *rest
-
-
-def law_of(inputs: Counts, epsilon0: float) -> Law:
-    """Return the law of how often each value is reported; `inputs` counts the true values."""
-    k, odds = len(inputs), math.exp(epsilon0)
-    law: Law = {(0,) * k: 1.0}
-    for value, times in enumerate(inputs):
-        for _ in range(times):
-            after: Law = {}
-            for (seen, mass), said in itertools.product(law.items(), range(k)):
-                more = (*seen[:said], seen[said] + 1, *seen[said + 1 :])
-                after[more] = after.get(more, 0.0) + mass * (odds if said == value else 1) / (odds + k - 1)
-            law = after
-    return law
-
-
-def divergence(first: Law, second: Law, epsilon: float) -> float:
-    return sum(max(mass - math.exp(epsilon) * second.get(seen, 0.0), 0.0) for seen, mass in first.items())
+def law_of(inputs: Sequence[int], k: int, epsilon0: float) -> Array:
+    """Return the law of the multiset of reports of these inputs."""
+    weights = np.exp(epsilon0 * np.eye(k))
+    return shuffled((weights / weights.sum(axis=1, keepdims=True))[list(inputs)])
 
 
 def worst(reports: int, per_user: int, *, k: int, epsilon0: float) -> list[float]:
     """Return the largest divergences at `EPSILONS` between inputs that differ in the reports of one user."""
-    seen = list(splits(reports, k))
-    laws = {}
-    for inputs in seen:
-        law = law_of(inputs, epsilon0)
-        laws[inputs] = np.array([law[each] for each in seen])
-    neighbours = [
-        (laws[one], laws[other])
-        for one, other in itertools.permutations(seen, 2)
-        if sum(max(a - b, 0) for a, b in zip(one, other, strict=True)) <= per_user
-    ]
+    inputs = list(itertools.combinations_with_replacement(range(k), reports))
+    laws = np.array([law_of(one, k, epsilon0) for one in inputs])
+    counts = np.array([np.bincount(one, minlength=k) for one in inputs])
+    apart = np.maximum(counts[:, None] - counts, 0).sum(axis=2)
+    ones, others = np.nonzero((apart > 0) & (apart <= per_user))
     return [
-        max((float(np.maximum(p - math.exp(each) * q, 0).sum()) for p, q in neighbours), default=0.0)
+        float(np.maximum(laws[ones] - math.exp(each) * laws[others], 0).sum(axis=1).max(initial=0.0))
         for each in EPSILONS
     ]
 
@@ -120,12 +92,9 @@ def test_a_user_alone_among_dishonest_devices_is_charged_for_every_report() -> N
 
 
 def test_a_coin_of_the_user_would_break_the_bound() -> None:
-    def law(value: int) -> Law:
-        sent = law_of((2, 0) if value == 0 else (0, 2), 1.0)
-        return {(0, 0): 0.8, **{seen: 0.2 * mass for seen, mass in sent.items()}}
-
+    both = [np.append(0.2 * law_of((value, value), 2, 1.0), 0.8) for value in (0, 1)]
     coins = ACCOUNTANT.certify_delta({krr(1, participation=0.2): 2}, epsilon=1.0).delta_upper
-    assert divergence(law(0), law(1), 1.0) > 4.9 * coins
+    assert largest(both, [math.e])[0] > 4.9 * coins
     with pytest.raises(InvalidParameter, match="1 with participation"):
         krr(100, 2, participation=0.2)
 

@@ -22,6 +22,9 @@ from shuffle_ledger.ledger.values.requests import RoundRequest
 from tests.ledger.desk import open_as_usual
 
 Pairs = list[tuple[PrivacyLossDistribution, int]]
+# What the second method answered in this process.
+deltas: dict[tuple[ShuffledRound, float], float | None] = {}
+epsilons: dict[object, tuple[Pairs, float | None]] = {}
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -43,8 +46,6 @@ def store(database_url: str) -> Iterator[Store]:
 @pytest.fixture(scope="module", autouse=True)
 def remembered_second_opinions() -> Iterator[None]:
     """Ask the second method each question once: forged bundles repeat the same questions."""
-    deltas: dict[tuple[ShuffledRound, float], float | None] = {}
-    epsilons: dict[object, tuple[Pairs, float | None]] = {}
 
     def round_once(kind: ShuffledRound, epsilon: float) -> float | None:
         if (kind, epsilon) not in deltas:

@@ -66,7 +66,7 @@ def larger(found: Calibration, factor: float) -> ShuffledRound:
 @pytest.mark.parametrize(
     ("policy", "case"),
     [
-        *(("plan", case) for case in CASES),
+        *(("plan", CASES[place]) for place in (1, 2, 3)),
         *(("adaptive", CASES[place]) for place in (0, 2, 4)),
     ],
 )
