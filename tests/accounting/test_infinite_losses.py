@@ -115,7 +115,7 @@ def test_an_impossible_output_that_is_rare_leaves_the_rest_narrow(written: str) 
 @pytest.mark.usefixtures("computed_anew")
 def test_an_impossible_output_that_is_likely_needs_no_search_of_a_worst_pair() -> None:
     """The mass at infinite loss alone is above delta: the same answer as from the loss, without sums."""
-    rows = np.random.default_rng(1).dirichlet(np.full(8, 3.0), 7)
+    rows = np.random.default_rng(1).dirichlet(np.full(12, 3.0), 10)
     rows[1:, 0] = 0
     one = ShuffledRound(randomizer=_table((rows / rows.sum(axis=1, keepdims=True)).tolist()), reports=1000)
     other = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=1)"), reports=1000)
