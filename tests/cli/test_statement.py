@@ -639,12 +639,6 @@ def test_what_verify_is_asked_for_is_never_guessed(lived: Run, directory: Path) 
         assert lived("audit", "verify", *wrong).code == 2
 
 
-@pytest.mark.slow
-def test_the_json_form_is_one_strict_value(lived: Run) -> None:
-    text = lived("audit", "statement", "phones", "--format", "json").stdout
-    assert json.loads(text)["format"] == "shuffle-ledger-statement-1"
-
-
 def _flat(outline: Any) -> Iterator[Any]:
     for each in outline:
         yield from _flat(each) if isinstance(each, list) else [each]
