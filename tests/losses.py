@@ -1,8 +1,8 @@
 """Privacy losses, computed once in a process for all tests.
 
 A loss is a function of the round, the precision and the effort alone. Tests make thousands of accountants
-that are asked about the same rounds: at several deltas, beside other rounds, on several databases. Tests of
-the accountant that change its thresholds, or count its work, compute every loss.
+that are asked about the same rounds: at several deltas, beside other rounds, on several databases. Every loss
+is computed for tests of the accountant that change its thresholds, or look at its work, memory or warnings.
 """
 
 from __future__ import annotations

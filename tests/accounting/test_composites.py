@@ -519,6 +519,7 @@ def test_rows_that_are_nearly_equal_differ_in_their_own_digits(apart: float, bes
     assert exact * (1 - Fraction(1, 1000)) <= attacked <= exact
 
 
+@pytest.mark.usefixtures("computed_anew")
 def test_tiny_probabilities_overflow_nothing() -> None:
     """An output that is frequent under one value, and almost impossible under all others."""
     rows = [
@@ -619,6 +620,7 @@ def _of_one_report(rows: list[list[float]], order: Fraction) -> Fraction:
     )
 
 
+@pytest.mark.usefixtures("computed_anew")
 def test_one_report_of_rows_that_are_alike_warns_of_nothing() -> None:
     rows = [[0.3, 0.3, 0.4], [0.3 + 1e-16, 0.3 - 1e-16, 0.4], [0.3, 0.3 + 2e-16, 0.4 - 2e-16]]
     shuffled = alike(randomizer=parse_randomizer(f"table({rows})"), reports=1)

@@ -66,6 +66,7 @@ def test_the_example_runs() -> None:
 @pytest.mark.parametrize(
     "written", ["blh(epsilon0=1)", "laplace(epsilon0=1)", "uniformity_tester(noise=0.1)"]
 )
+@pytest.mark.usefixtures("computed_anew")
 def test_what_a_round_was_computed_from_is_given_back_at_once(written: str) -> None:
     """A server that computes one round after the other needs no more memory than for one of them."""
     shuffled = ShuffledRound(

@@ -244,6 +244,7 @@ def test_far_beyond_the_last_loss_no_number_overflows(least: float, excess: floa
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("computed_anew")
 def test_rows_that_differ_by_round_off_are_accounted_without_a_warning() -> None:
     rows = _normal(1 + 1e-15 * np.random.default_rng(0).uniform(-1, 1, (16, 16)))
     with warnings.catch_warnings():

@@ -225,6 +225,7 @@ def _of_two(pair: Decomposition, reports: int, excess: float, *, rare: int, most
 @pytest.mark.parametrize(
     ("epsilon0", "participation", "reports"), [(1.0, 1e-140, 30), (1.0, 1e-200, 30), (5.0, 1e-110, 1000)]
 )
+@pytest.mark.usefixtures("computed_anew")
 def test_reports_that_hardly_anyone_sends_are_bounded_without_a_warning(
     epsilon0: float, participation: float, reports: int
 ) -> None:

@@ -209,6 +209,7 @@ def test_rows_between_two_others_change_nothing_where_outputs_are_two() -> None:
 
 
 @pytest.mark.parametrize("reports", [10**3, 10**9, 10**12])
+@pytest.mark.usefixtures("computed_anew")
 def test_rows_all_but_equal_are_accounted_without_a_warning(reports: int) -> None:
     rows = 1 + 1e-7 * np.random.default_rng(3).uniform(size=(3, 4))
     table = _table(rows / rows.sum(axis=1, keepdims=True))

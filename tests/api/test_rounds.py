@@ -81,19 +81,6 @@ def test_a_budget_read_again_is_the_one_there_is_now(server: Server) -> None:
 
 
 @pytest.mark.slow
-def test_a_retry_gives_the_same_answer_and_other_content_a_conflict(server: Server) -> None:
-    for round_id, changes, status in (("fits", {}, 201), ("large", TOO_MUCH, 409)):
-        first = server.register(round_id, **changes)
-        again = server.register(round_id, **changes)
-        assert first.status_code == again.status_code == status
-        assert first.content == again.content
-        other = server.register(round_id, reports=999)
-        assert other.status_code == 409
-        assert other.json()["type"] == "urn:shuffle-ledger:problem:conflict"
-    assert server.store.count_entries("phones") == {"opened": 1, "admitted": 1, "refused": 1}
-
-
-@pytest.mark.slow
 def test_a_refusal_says_what_was_spent_asked_allowed_and_would_fit(server: Server) -> None:
     server.register("first")
     refused = server.register("large", **TOO_MUCH)
