@@ -126,23 +126,6 @@ def test_a_bad_registration_leaves_nothing(phones: Run, option: str, value: str,
     assert phones("budget", "phones", "--json").stdout == before
 
 
-@pytest.mark.parametrize(
-    "order",
-    [
-        ["nonsense"],
-        ["amplify"],
-        ["amplify", "--nonsense"],
-        ["round", "register", "phones"],
-        ["compose", "no-such-file.csv", "--delta", "1e-6"],
-        ["round", "import", "."],
-    ],
-)
-def test_bad_usage_exits_with_2_and_one_json_object(run: Run, order: list[str]) -> None:
-    answer = run(*order, "--json")
-    assert answer.code == 2
-    assert answer.json["error"]["kind"] == "bad_usage"
-
-
 def test_bad_settings_are_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHUFFLE_LEDGER_PRECISION", "lots")
     answer = run("cohort", "list", "--json")
