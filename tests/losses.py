@@ -8,11 +8,12 @@ is computed for tests of the accountant that change its thresholds, or look at i
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from shuffle_ledger.accounting import accountant
+from shuffle_ledger.accounting import RoundLoss, ShuffledRound, accountant
 
 LOSSES_MAX = 500  # tens of kilobytes each
 LOSSES_OF_ACCOUNTING_MAX = 50  # up to megabytes each, and asked for again by the next tests
@@ -33,7 +34,7 @@ def computed_anew() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Choose for each test, before its fixtures are made."""
-    chosen = compute_once
+    chosen: Callable[[ShuffledRound, float, float], RoundLoss] = compute_once
     if item.path.is_relative_to(ACCOUNTING):
         chosen = compute_once_for_accounting
         if not COMPUTING.isdisjoint(getattr(item, "fixturenames", ())):
