@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
@@ -232,7 +233,8 @@ async def on_invalid(_request: Request, error: Exception) -> JSONResponse:
     wrong = wrong_field(first)
     shown = None if wrong.value is None else _shown(wrong.value)
     members: dict[str, Json] = {"field": wrong.field, "value": shown, "expected": wrong.expected}
-    detail = wrong.message or f"{wrong.field}: got {shown}, expected {wrong.expected}"
+    written = json.dumps(shown, ensure_ascii=False) if isinstance(wrong.value, str | bool) else shown
+    detail = wrong.message or f"{wrong.field}: got {written}, expected {wrong.expected}"
     return problem(BAD_VALUE, detail, members=members)
 
 
