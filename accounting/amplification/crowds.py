@@ -1,20 +1,14 @@
 """Profiles of reports that hide among unequal others: each of these is of one common law with a probability
 of its group, and the number that are is a sum of independent binomials.
 
-Let W be a law of reports, and `R(x) >= share W` for every input x of a user's randomizer R: the user's report
-is of the law W with probability `share`, whatever x is. *Theorem.* Let the others' reports be independent, of
-groups with such shares, and let the differing user's densities be r0 and r1 relative to W. Then, at every
-order `r` and for both directions, the divergence of the shuffled reports is at most
+Let W be a law of reports, and `R(x) >= share W` for every input x of a user's randomizer R. At the order r
+the divergence of the shuffled reports is at most
 
     sum over m of P(M = m) phi(m + 1),   phi(k) = E[(G_1 + ... + G_k)_+] / k,   G = r0(Y) - r r1(Y),
 
-the `Y` of law W, with M the sum of a binomial of each group's number of others and its share. *Proof.* Show
-the adversary which others' reports are not of the law W, and these reports: they do not depend on the
-differing user. That can only raise the divergence, and M is independent of the differing user. Given `M = m`,
-the other reports are the differing user's and m of the law W, shuffled: their density relative to the product
-of m + 1 laws W is the mean of the `r0(Y_j)`, or of the `r1(Y_j)`. The mean over m is what the adversary gets.
-Also phi falls: the mean of k + 1 gains is the mean of the means of k of them, and `(.)_+` is convex. So fewer
-others bound phi from above.
+with r0 and r1 the differing user's densities relative to W, the `Y` of law W, and M the sum of a binomial of
+each group's number of others and its share. phi falls, so fewer others bound it from above. The proofs are in
+docs/theory/amplification.md, A10.
 """
 
 from __future__ import annotations
@@ -133,7 +127,7 @@ class CrowdProfile(MechanismProfile):
 
     Guarantee: upper and lower bounds on `sum over k of P(k) phi(k)`, which is at least the divergence of any
         neighbouring datasets that differ in that user. The number of honest reports is not used.
-    Source: the theorem at the top of this module; docs/theory/amplification.md, A10.
+    Source: docs/theory/amplification.md, A10.
     """
 
     def __init__(self, base: MechanismProfile, hiding: Hiding) -> None:

@@ -42,7 +42,7 @@ class Laplace(DecomposedRandomizer):
 
     Analyses: `binary-response`, the smaller of the blanket's bound and that of the binary randomized response
     of which these reports are a post-processing; `blanket`.
-    Source: `binary_reports/thinned.py`; Su, Cheng, Wang, Appendix B; the grid:
+    Source: docs/theory/amplification.md, A9; Su, Cheng, Wang, Appendix B; the grid:
         docs/theory/randomizers.md, R11.
     """
 

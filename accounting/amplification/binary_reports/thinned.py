@@ -1,33 +1,15 @@
 """Reports under two inputs, bounded by binary randomized response of which some reports are blank.
 
-*Theorem.* Let a randomizer have exactly two inputs, with the laws R0 and R1, let it be epsilon0-LDP, and let
-T be the total variation distance of R0 and R1. Then it is a post-processing of this one: with probability
-`share = T / tanh(epsilon0/2) <= 1` report the input by binary randomized response of the same epsilon0, else
-report a blank.
+Every epsilon0-LDP randomizer of exactly two inputs, whose laws have the total variation distance T, is a
+post-processing of this one: with probability `share = T / tanh(epsilon0/2) <= 1` report the input by binary
+randomized response of the same epsilon0, else report a blank. So the shuffled reports of n users have, at the
+order `1 + r`, a divergence of at most
 
-*Proof.* Let `e = exp(epsilon0)`, and let r0, r1 be densities. Where `r0 >= r1` put `u0 = (r0 - r1)/(e - 1)`,
-`u1 = 0` and `v = (e r1 - r0)/(e - 1)`; elsewhere the same with 0 and 1 exchanged. None is negative, since `r0
-<= e r1` and `r1 <= e r0`, and `r0 = e u0 + u1 + v`, `r1 = u0 + e u1 + v` everywhere. The integrals of u0 and
-u1 are `T/(e - 1)` each, so that of v is `1 - (e + 1) T/(e - 1) = 1 - share`. Replace a bit x by a draw from
-the density `ux (e - 1)/T`, and a blank by one from `v/(1 - share)`. The bit is x with probability `e/(e + 1)`
-under the input x, and `share/(e + 1) = T/(e - 1)`, so that input 0 makes the density `(share/(e + 1)) (e u0 +
-u1) (e - 1)/T + v = r0`, and input 1 makes r1. []
+    share * (sum over k of P(J' = k) D_(k + 1)(1 + r n/(k + 1))),
 
-The condition is that no user holds a third input. Laplace noise on a bit satisfies it; on a number from an
-interval it does not, for the laws of inner values are no mixtures of those of the ends.
-
-*Corollary.* Shuffled reports of n users are a post-processing of their shuffled bits and blanks. The number J
-of bits is a binomial of n and `share`, whatever the data are, and it is seen. Given `J = j`, the users of the
-bits are a uniform subset, and secret. So the lemma on samples without replacement
-(docs/theory/rounds-and-samples.md, S1) bounds the divergence by `s D_j(1 + r/s)` at the order `1 + r`, where
-`s = j/n`, and D_j is the largest divergence of all neighbouring datasets of j bits. As `j P(J = j) = n share
-P(J' = j - 1)`, with J' a binomial of n - 1 and `share`, the mean over j is
-
-    share * (sum over k of P(J' = k) D_(k + 1)(1 + r n/(k + 1))).
-
-D_j falls with j and with the order, so for all numbers from j to j' it is at most `D_j(1 + r n/j')`. A larger
-share, or epsilon0, bounds as well: bits may be made blank, and response of a smaller epsilon0 from one of a
-larger.
+with J' a binomial of n - 1 and `share`, and D_j the largest divergence of all neighbouring datasets of j
+bits. The condition is that no user holds a third input: Laplace noise on a bit satisfies it, on a number from
+an interval it does not. The proofs are in docs/theory/amplification.md, A9.
 """
 
 from __future__ import annotations
@@ -64,9 +46,9 @@ class ThinnedProfile(MechanismProfile):
         blanket: the blanket's profile of the randomizer.
 
     Guarantee: the upper bound is at least the largest divergence of all neighbouring datasets, in both
-        directions, of a randomizer of two inputs that the theorem at the top of this module describes. The
-        lower bound is at most what the same cells give if every divergence in them is computed exactly.
-    Source: the theorem and its corollary at the top of this module; docs/theory/amplification.md, A9.
+        directions, of a randomizer of two inputs. The lower bound is at most what the same cells give if
+        every divergence in them is computed exactly.
+    Source: docs/theory/amplification.md, A9.
     """
 
     def __init__(self, *, share: float, bits: MechanismProfile, blanket: MechanismProfile) -> None:
