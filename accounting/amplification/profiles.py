@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from shuffle_ledger.accounting.amplification.blanket.divergence import chernoff_log_profiles
+from shuffle_ledger.accounting.amplification.blanket.divergence import largest_chernoff_log
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPairs, Pairs
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.amplification.enumeration import Outcomes, enumerate_outcomes, is_countable
@@ -249,11 +249,10 @@ class BlanketProfile(MechanismProfile):
         """See `MechanismProfile.crude_log`."""
         doubt = math.log(self._doubt) if self._doubt else -math.inf
         if len(self._above) > _FEW_PAIRS:
-            return np.asarray(np.logaddexp(chernoff(self._above, honest, excess).max(axis=0), doubt))
-        which, order = np.divmod(np.arange(len(self._above) * excess.size), excess.size)
-        crude = chernoff_log_profiles(self._above, which, honest, excess[order])
-        largest: FloatArray = crude.reshape(len(self._above), excess.size).max(axis=0)
-        return np.asarray(np.logaddexp(largest, doubt))
+            crude = chernoff(self._above, honest, excess).max(axis=0)
+        else:
+            crude = largest_chernoff_log(self._above, honest, excess)
+        return np.asarray(np.logaddexp(crude, doubt))
 
     def estimated_log(self, crude: FloatArray) -> FloatArray:
         """See `MechanismProfile.estimated_log`."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from shuffle_ledger.accounting import validation
-from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_profile, chernoff_log_profile
+from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_profile, largest_chernoff_log
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPairs
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition, with_silence
 from shuffle_ledger.accounting.amplification.enumeration import enumerate_outcomes
@@ -203,8 +203,8 @@ class WitnessProfile:
             return 0.0  # all values have the same law
         losses = np.geomspace(_LEAST_LOSS_SHARE * end, end, _REACH_POINTS)
         rate, fewest = self._cells[-1].most / self._honest, self._cells[0].fewest
-        parts = [thinned(one, rate).merged() for one in self._directions]
-        crude = np.max([chernoff_log_profile(one, fewest, np.expm1(losses)) for one in parts], axis=0)
+        parts = ListedPairs([thinned(one, rate).merged() for one in self._directions])
+        crude = largest_chernoff_log(parts, fewest, np.expm1(losses))
         small = np.flatnonzero(crude < math.log(delta))
         return float(losses[small[0]]) if small.size else end
 

@@ -40,21 +40,6 @@ class Products(NamedTuple):
     round_off: FloatArray
 
 
-class Transforms(NamedTuple):
-    """The kernels' transforms; arrays of one shape.
-
-    Attributes:
-        upper, lower: their values.
-        modulus: upper bound on the modulus of either one.
-        round_off: upper bound on the modulus of the round-off of either one.
-    """
-
-    upper: ComplexArray
-    lower: ComplexArray
-    modulus: FloatArray
-    round_off: FloatArray
-
-
 class RampKernels(NamedTuple):
     """The kernels of several ramps; arrays of shape (ramps,).
 
@@ -110,16 +95,6 @@ class RampKernels(NamedTuple):
         lower kernel are 0; shape (ramps,)."""
         sine = np.sin(np.pi * self.offset) / np.pi
         return np.asarray(sine**2 * self.tilt**2 * self.above / self.spacing * (1 - 1e-12))
-
-    def transforms(self, ramp: IndexArray, u: FloatArray) -> Transforms:
-        """Returns the Fourier transforms of the kernels of the ramps `ramp[i]` at the frequencies
-        `0 <= u[i] <= band`, shape (nodes,)."""
-        one = np.ones(u.size, dtype=np.complex128)
-        real, imaginary = self.times(ramp, u, one), self.times(ramp, u, -1j * one)
-        upper, lower = (
-            np.asarray(getattr(real, side) + 1j * getattr(imaginary, side)) for side in ("upper", "lower")
-        )
-        return Transforms(upper, lower, real.modulus, real.round_off + imaginary.round_off)
 
     def times(self, ramp: IndexArray, u: FloatArray, value: ComplexArray) -> Products:
         """Returns the real parts of `value[i]` times the Fourier transforms of the kernels of the ramps

@@ -401,12 +401,6 @@ class Line(NamedTuple):
     few: Few
     given: Given | None
 
-    @classmethod
-    def plain(cls, tilt: Tilt, reports: int, kernels: RampKernels, step: FloatArray) -> Line:
-        """Returns lines with no outcomes taken apart and no given reports."""
-        nothing = np.zeros_like(step)
-        return cls(tilt, reports, kernels, step, Few(nothing, nothing, nothing), None)
-
     def at(self, rows: IndexArray) -> Line:
         """Returns the lines of some of the orders."""
         tilt = self.tilt.at(rows)

@@ -133,19 +133,12 @@ def law_profiles(
     return ProfileBounds(upper, lower)
 
 
-def chernoff_log_profile(decomposition: Decomposition, reports: int, excess: FloatArray) -> FloatArray:
-    """Returns the logarithm of a crude upper bound on the same divergence, `min over theta of M^n / (theta e
-    n)`; its round-off is not included."""
-    return chernoff_log_profiles([decomposition], np.zeros(excess.size, dtype=np.int64), reports, excess)
-
-
-def chernoff_log_profiles(
-    pairs: Sequence[Decomposition], which: IndexArray, reports: int, excess: FloatArray
-) -> FloatArray:
-    """Returns what `chernoff_log_profile` does, of the pair `pairs[which[i]]` at the order `1 + excess[i]`,
-    for every i."""
-    result = np.zeros_like(excess)
-    for rows, laws, bare in _side_by_side(pairs).laws(which, excess):
+def largest_chernoff_log(pairs: Pairs, reports: int, excess: FloatArray) -> FloatArray:
+    """Returns the logarithm of a crude upper bound on the same divergence of all pairs, `min over theta of
+    M^n / (theta e n)`, at the orders `1 + excess`, shape (orders,); its round-off is not included."""
+    which, order = np.divmod(np.arange(len(pairs) * excess.size), excess.size)
+    result = np.zeros(which.size)
+    for rows, laws, bare in pairs.laws(which, excess[order]):
         with np.errstate(divide="ignore"):
             result[rows] = np.log(bare.upper)
         alive = laws.gains.max(axis=1, initial=0.0) > 0
@@ -154,7 +147,8 @@ def chernoff_log_profiles(
             theta = hidden.saddle(reports)
             exponent = log_mass(hidden, reports, theta)[0] - np.log(theta * math.e * reports)
             result[rows[alive]] = np.logaddexp(result[rows[alive]], exponent)
-    return result
+    largest: FloatArray = result.reshape(len(pairs), excess.size).max(axis=0)
+    return largest
 
 
 def _side_by_side(pairs: Sequence[Decomposition]) -> Pairs:
