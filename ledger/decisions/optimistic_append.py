@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from shuffle_ledger.ledger.errors import Damaged, LostRace, TryAgain
@@ -126,27 +127,16 @@ def append_with_rounds(
         NotFound: no such cohort.
         Damaged: a cohort is not as its last entry says.
     """
-    turn = Turn()
-
-    def once() -> list[list[EntryBody]]:
-        return store.append_with_rounds(wanted, decide, in_turn=turn.is_held)
-
-    return _insisting(store, sorted({name for each in wanted.values() for name in each}), once, turn)
-
-
-class Turn:
-    """Whether a writer has the turn of its cohorts."""
-
-    is_held = False
+    names = sorted({name for each in wanted.values() for name in each})
+    return _insisting(store, names, lambda: store.append_with_rounds(wanted, decide), takes_turns=True)
 
 
 def _insisting(
-    store: Store, cohorts: Sequence[str], once: Callable[[], Tried], turn: Turn | None = None
+    store: Store, cohorts: Sequence[str], once: Callable[[], Tried], *, takes_turns: bool = False
 ) -> Tried:
     """Return what `once` returns, which is called again after each lost race: in turn, if others wrote to the
-    cohorts of late.
+    cohorts of late, unless it `takes_turns` itself.
     """
-    turn = turn or Turn()
 
     def noting() -> Tried:
         try:
@@ -157,18 +147,12 @@ def _insisting(
             raise
 
     def in_turn() -> Tried:
-        if not any(map(store.turns.is_contended, cohorts)):
+        if takes_turns or not any(map(store.turns.is_contended, cohorts)):
             return noting()
         with store.turns.take(cohorts):
-            turn.is_held = True
-            try:
-                for _ in range(RACES_IN_TURN_MAX):
-                    try:
-                        return noting()
-                    except LostRace:
-                        continue  # to a writer that had read before this turn began
-            finally:
-                turn.is_held = False
+            for _ in range(RACES_IN_TURN_MAX):
+                with suppress(LostRace):  # to a writer that had read before this turn began
+                    return noting()
         raise LostRace(f"cohort {cohorts[0]!r} moved on although it was our turn")
 
     try:

@@ -231,7 +231,7 @@ def write(connection: Connection, steps: Sequence[Step]) -> None:
     or close, and what cohorts hold after them.
 
     On PostgreSQL the connection may commit every statement, unless a cohort is opened again; on SQLite it is
-    in a transaction.
+    in a transaction. A transaction of a turn is committed.
 
     Raises:
         LostRace: another entry was appended first, or the identifier of a new round was taken; nothing was
@@ -246,7 +246,8 @@ def write(connection: Connection, steps: Sequence[Step]) -> None:
                 if rows[name]
                 for column in columns
             }
-            went = bool(prepared.run(connection, _statement(_parts(rows)), given).went)
+            end = ("COMMIT",) if engines.is_in_turn(connection) else ()
+            went = bool(prepared.run(connection, _statement(_parts(rows)), given, behind=end).went)
         else:
             went = _write_in_steps(connection, rows)
     except IntegrityError as error:

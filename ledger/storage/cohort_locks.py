@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from sqlalchemy import Connection, Engine, func, select
+from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolExhausted
 
 from shuffle_ledger.ledger.errors import TryAgain, Unavailable
 from shuffle_ledger.ledger.storage import engine as engines
 from shuffle_ledger.ledger.storage import prepared
 
-CONTENDED_SECONDS = 1.0  # how long a lost race, or a wait, makes the next decisions take turns
+CONTENDED_SECONDS = 1.0  # how long a lost race makes the next decisions take turns
 COHORTS_REMEMBERED_MAX = 10_000
 RACES_IN_TURN_MAX = 5
 LOCK_SPACE = 0x5475_726E  # any constant: tells these advisory locks from all others
@@ -83,7 +82,7 @@ class CohortTurns:
         self._contended[cohort] = time.monotonic()
 
     def is_contended(self, cohort: str) -> bool:
-        """Returns whether another writer was faster, or had to be waited for, within the last second."""
+        """Returns whether another writer was faster within the last second."""
         last = self._contended.get(cohort)
         return last is not None and time.monotonic() - last < CONTENDED_SECONDS
 
@@ -94,30 +93,29 @@ class CohortTurns:
         Continues without the lock after the time limit, or if no connection is free.
         """
         with ExitStack() as held:
-            if engines.is_postgresql(self._main):
+            if lines := self.lines(cohorts):
                 try:
-                    connection = held.enter_context(engines.writing(self._engine()))
-                    for cohort in sorted(cohorts, key=_line):  # in one order, for many want several
-                        self._wait(connection, cohort)
-                except (TryAgain, Unavailable, PoolExhausted):
+                    held.enter_context(engines.writing(self._engine())).exec_driver_sql(waiting_for(lines))
+                except (TryAgain, Unavailable):
                     held.close()
             yield
 
     def lines(self, cohorts: Iterable[str]) -> list[int]:
-        """Returns the locks of some cohorts, in the order in which they are waited for; none on SQLite."""
+        """Returns the locks of some cohorts, in one order, for many want several; none on SQLite."""
         return sorted({_line(cohort) for cohort in cohorts}) if engines.is_postgresql(self._main) else []
-
-    def _wait(self, connection: Connection, cohort: str) -> None:
-        # The lock ends with its transaction: with this turn, or with this process.
-        line = _line(cohort)
-        if not connection.execute(select(func.pg_try_advisory_xact_lock(LOCK_SPACE, line))).scalar_one():
-            self.note_contention(cohort)
-            connection.execute(select(func.pg_advisory_xact_lock(LOCK_SPACE, line)))
 
     def _engine(self) -> Engine:
         if self._own is None:
             self._own = engines.connect(self._main.url.render_as_string(hide_password=False))
         return self._own
+
+
+def waiting_for(lines: Sequence[int]) -> str:
+    """Returns the statement that waits for locks and keeps them until its transaction ends.
+
+    The next statement of the transaction sees what the last holder committed; this one does not.
+    """
+    return "SELECT " + ", ".join(f"pg_advisory_xact_lock({LOCK_SPACE}, {line})" for line in lines)
 
 
 def _line(cohort: str) -> int:

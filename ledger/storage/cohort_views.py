@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
+    ARRAY,
     ColumnElement,
     Connection,
     Integer,
@@ -17,18 +18,20 @@ from sqlalchemy import (
     Text,
     and_,
     bindparam,
+    case,
     cast,
     func,
     literal_column,
+    not_,
     select,
     true,
 )
 from sqlalchemy.sql.selectable import FromClause
 
 from shuffle_ledger.accounting import ShuffledRound
-from shuffle_ledger.ledger.errors import Damaged, NoCohort, NotFound, TryAgain
+from shuffle_ledger.ledger.errors import Damaged, NoCohort, NotFound
 from shuffle_ledger.ledger.storage import engine, prepared, rows
-from shuffle_ledger.ledger.storage.cohort_locks import LOCK_SPACE
+from shuffle_ledger.ledger.storage.cohort_locks import LOCK_SPACE, waiting_for
 from shuffle_ledger.ledger.storage.rows import CohortView, NewRound, StoredRound
 from shuffle_ledger.ledger.storage.tables import (
     ENTRY_COLUMNS,
@@ -135,9 +138,7 @@ def of_all(connection: Connection, kinds: Kinds, names: Sequence[str]) -> list[C
 def of_cohorts(connection: Connection, kinds: Kinds, names: Iterable[str]) -> dict[str, CohortView]:
     """Return the views of those of some cohorts that there are; raises Damaged as `of_cohort`."""
     query = _of_cohorts(connection.dialect.name).where(cohorts.c.name.in_(list(names)))
-    found = connection.execute(query).all()
-    kinds.learn(connection, {digest for row in found for digest, _, _ in _held(row)})  # of all, at once
-    return {row.name: _view(connection, kinds, row, None) for row in found}
+    return _views(connection, kinds, connection.execute(query).all())
 
 
 def of_round(connection: Connection, kinds: Kinds, round_id: str) -> list[CohortView] | StoredRound:
@@ -190,13 +191,14 @@ class RoundBasis:
 def of_new_rounds(
     connection: Connection, memory: Memory, wanted: Mapping[str, Sequence[str]], lines: Sequence[int]
 ) -> RoundBasis:
-    """Return what rounds are registered and decided on, by one statement if the cohorts are as in memory.
+    """Return what rounds are registered and decided on, by one statement.
 
     Args:
         connection: on which to read; on SQLite of the transaction that decides.
-        memory: what was read or written before.
+        memory: what was read or written before. The statement reads the entries of other heads.
         wanted: the rounds' cohorts, by the rounds' identifiers.
-        lines: locks of the cohorts: this waits while another session holds one, as long as a lock may take.
+        lines: locks of the cohorts: this waits while another session holds one, as long as a lock may take,
+            and keeps them if the connection is in turn.
 
     Raises:
         NotFound: no such cohort.
@@ -204,24 +206,21 @@ def of_new_rounds(
     """
     names, ids = sorted({name for each in wanted.values() for name in each}), list(wanted)
     count = sum(map(len, wanted.values()))
-    values: dict[str, Sequence[str | int]] = {"names": names, "ids": ids, "lines": lines}
+    known = [view.head_digest.hex() if (view := memory.last_view(name)) else "" for name in names]
+    values: dict[str, Sequence[str | int]] = {"names": names, "known": known, "ids": ids, "lines": lines}
     spelled = {name: prepared.listed(connection, each) for name, each in values.items()}
     asked = {**spelled, "numbers": count, "space": LOCK_SPACE}
-    query = _of_new_rounds(connection.dialect.name)
-    try:
-        with engine.translated_errors(url=connection.engine.url):
-            listed = prepared.every(connection, query, asked)
-    except TryAgain:
-        if not lines:
-            raise
-        listed = prepared.every(connection, query, asked | {"lines": prepared.listed(connection, [])})
+    before = ("BEGIN", waiting_for(lines)) if engine.is_in_turn(connection) else ()
+    listed = prepared.every(connection, _of_new_rounds(connection.dialect.name), asked, before=before)
     found = {row.name: row for row in listed}
     for name in names:
         if name not in found:
             raise NoCohort(name)
     seen = {name: view for name, row in found.items() if (view := as_seen(memory, row))}
-    unseen = [name for name in names if name not in seen]
-    read = of_cohorts(connection, memory.kinds, unseen) if unseen else {}
+    new = [row for row in listed if row.name not in seen and not row.is_known]
+    changed = [name for name in names if name not in seen and found[name].is_known]  # beside its head
+    read = _views(connection, memory.kinds, new)
+    read |= of_cohorts(connection, memory.kinds, changed) if changed else {}
     for view in read.values():
         memory.keep(view)
     taken, numbers = listed[0].taken, listed[0].numbers
@@ -243,6 +242,11 @@ def _is_as_seen(row: Any, last: CohortView) -> bool:
     same = all(getattr(row, name) == getattr(last.cohort, name) for name in _OF_COHORT)
     declared = all(value == getattr(last.cohort, name) for name, value in rows.declared_in(row).items())
     return same and declared and row.sequence == last.head_sequence
+
+
+def _views(connection: Connection, kinds: Kinds, found: Sequence[Any]) -> dict[str, CohortView]:
+    kinds.learn(connection, {digest for row in found for digest, _, _ in _held(row)})  # of all, at once
+    return {row.name: _view(connection, kinds, row, None) for row in found}
 
 
 def _view(connection: Connection, kinds: Kinds, row: Any, stored: StoredRound | None) -> CohortView:
@@ -300,13 +304,7 @@ def _of_cohort(dialect_name: str) -> Select[Any]:
 @functools.cache
 def _of_cohorts(dialect_name: str) -> Select[Any]:
     headed = cohorts.join(heads, heads.c.cohort == cohorts.c.name)
-    its_entry = and_(entries_table.c.cohort == heads.c.cohort, entries_table.c.sequence == heads.c.sequence)
-    if dialect_name == "sqlite":
-        return _selected(dialect_name, headed.outerjoin(entries_table, its_entry))
-    # A subquery that `OFFSET 0` keeps whole. By statistics from when chains were short, PostgreSQL would else
-    # look for the cohorts' names in the entries, and read whole chains.
-    last = select(*ENTRY_COLUMNS).where(its_entry).correlate(heads).offset(literal_column("0")).lateral()
-    return _selected(dialect_name, headed.outerjoin(last, true()), entry=last)
+    return _selected(dialect_name, *_with_entries(dialect_name, headed))
 
 
 @functools.cache
@@ -331,16 +329,46 @@ def _of_new_rounds(dialect_name: str) -> Select[Any]:
     if not is_sqlite:
         each = func.generate_series(1, bindparam("numbers", type_=Integer())).table_valued("each")
         numbers = select(func.array_agg(number)).select_from(each)
-    query = select(
-        cohorts,
-        *rows.HEAD_COLUMNS,
-        engine.clock(dialect_name).label("at"),
+    asked = _asked(dialect_name)
+    is_known = _hex(heads.c.digest, dialect_name) == asked.c.known
+    headed = asked.join(cohorts, cohorts.c.name == asked.c.name).join(heads, heads.c.cohort == cohorts.c.name)
+    query = _selected(dialect_name, *_with_entries(dialect_name, headed, unless=is_known), unless=is_known)
+    return query.add_columns(
+        is_known.label("is_known"),
         taken.scalar_subquery().label("taken"),
         numbers.scalar_subquery().label("numbers"),
         *([] if is_sqlite else [engine.waits().label("waited")]),
     )
-    query = query.select_from(cohorts.join(heads, heads.c.cohort == cohorts.c.name))
-    return query.where(engine.is_one_of(cohorts.c.name, "names", dialect_name))
+
+
+def _asked(dialect_name: str) -> FromClause:
+    """Return the names that are asked for, each with the digest of the head that is known, as a table."""
+    names, known = bindparam("names", type_=ARRAY(Text())), bindparam("known", type_=ARRAY(Text()))
+    if dialect_name != "sqlite":
+        return func.unnest(names, known).table_valued("name", "known").render_derived(name="asked")
+    each, its = (func.json_each(given).table_valued("key", "value") for given in (names, known))
+    pairs = select(each.c.value.label("name"), its.c.value.label("known"))
+    return pairs.join_from(each, its, each.c.key == its.c.key).subquery("asked")
+
+
+def _with_entries(
+    dialect_name: str, headed: FromClause, unless: ColumnElement[bool] | None = None
+) -> tuple[FromClause, FromClause]:
+    """Join the entries that heads name, but for those `unless` is true of; return these entries beside."""
+    its = and_(entries_table.c.cohort == heads.c.cohort, entries_table.c.sequence == heads.c.sequence)
+    its = its if unless is None else and_(its, not_(unless))
+    if dialect_name == "sqlite":
+        return headed.outerjoin(entries_table, its), entries_table
+    # A subquery that `OFFSET 0` keeps whole. By statistics from when chains were short, PostgreSQL would else
+    # look for the cohorts' names in the entries, and read whole chains.
+    last = select(*ENTRY_COLUMNS).where(its).correlate_except(entries_table).offset(literal_column("0"))
+    return headed.outerjoin(lateral := last.lateral(), true()), lateral
+
+
+def _hex(digest: ColumnElement[bytes], dialect_name: str) -> ColumnElement[str]:
+    if dialect_name == "sqlite":
+        return func.lower(func.hex(digest))
+    return func.encode(digest, literal_column("'hex'"))
 
 
 def _with_head(source: FromClause, cohort: ColumnElement[str]) -> FromClause:
@@ -355,18 +383,27 @@ def _with_head(source: FromClause, cohort: ColumnElement[str]) -> FromClause:
     return source.outerjoin(entries_table, last)
 
 
-def _selected(dialect_name: str, source: FromClause, *, entry: FromClause = entries_table) -> Select[Any]:
-    """Return the statement for a cohort, its head, the clock, the head's entry and what is held. `entry`: the
-    table, or a subquery, that the head's entry is read from.
+def _selected(
+    dialect_name: str,
+    source: FromClause,
+    entry: FromClause = entries_table,
+    unless: ColumnElement[bool] | None = None,
+) -> Select[Any]:
+    """Return the statement for a cohort, its head, the clock, the head's entry and what is held, `unless`
+    that is known. `entry`: the table, or a subquery, that the head's entry is read from.
     """
     counts = (holdings.c.count, holdings.c.local_count)
     if dialect_name == "sqlite":
-        each = func.json_array(func.hex(holdings.c.accounted_digest), *counts)
+        each = func.json_array(_hex(holdings.c.accounted_digest, dialect_name), *counts)
         listed = cast(func.json_group_array(each), Text)
     else:
-        each = func.json_build_array(func.encode(holdings.c.accounted_digest, "hex"), *counts)
+        each = func.json_build_array(_hex(holdings.c.accounted_digest, dialect_name), *counts)
         listed = cast(func.json_agg(each), Text)
-    held = select(listed).where(holdings.c.cohort == cohorts.c.name).scalar_subquery()
+    held: ColumnElement[str] = (
+        select(listed).where(holdings.c.cohort == cohorts.c.name).correlate(cohorts).scalar_subquery()
+    )
+    if unless is not None:
+        held = case((not_(unless), held))
     return select(
         cohorts,
         *rows.HEAD_COLUMNS,

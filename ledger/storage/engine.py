@@ -89,6 +89,7 @@ CHANGED, REGISTERED, DECIDED = "the change was recorded", "the round was registe
 INITIALISE = "run `shuffle-ledger init`, with the same --database-url if one was given"
 _WRITE_OPTION = "shuffle_ledger_write"
 _READ_OPTION = "shuffle_ledger_read"
+_TURN_OPTION = "shuffle_ledger_turn"
 _ALONE_OPTION = "shuffle_ledger_alone"  # on PostgreSQL: every statement is its own transaction
 # serialization failure, deadlock, lock not available, statement cancelled by its timeout
 _POSTGRESQL_CONTENTION = frozenset({"40001", "40P01", "55P03", "57014"})
@@ -191,19 +192,25 @@ def reading_once(engine: Engine) -> Iterator[Connection]:
 
 
 @contextmanager
-def deciding(engine: Engine, *, fact: str = CHANGED) -> Iterator[Connection]:
+def deciding(engine: Engine, *, fact: str = CHANGED, in_turn: bool = False) -> Iterator[Connection]:
     """Yield a connection on which to read, to decide quickly, and to write one statement or none.
 
     On SQLite all of it is one transaction, during which no other connection can write. On PostgreSQL each
     statement is a separate transaction: the data that was read may be outdated, and the write statement must
-    check that.
+    check that. `in_turn`: of PostgreSQL too it is one transaction, which the first statement begins and the
+    writing one commits, each in its round trip. If nothing is written, it ends with the block.
     """
     with (
         _connected(engine) as connection,
         translated_errors(fact, url=engine.url),
-        _alone(connection, write=True),
+        _alone(connection, write=True, in_turn=in_turn),
     ):
         yield connection
+
+
+def is_in_turn(connection: Connection) -> bool:
+    """Return whether the statements of a connection are one transaction, which they begin and commit."""
+    return bool(connection.get_execution_options().get(_TURN_OPTION))
 
 
 @contextmanager
@@ -215,9 +222,9 @@ def _connected(engine: Engine) -> Iterator[Connection]:
 
 
 @contextmanager
-def _alone(connection: Connection, *, write: bool = False) -> Iterator[None]:
+def _alone(connection: Connection, *, write: bool = False, in_turn: bool = False) -> Iterator[None]:
     if connection.dialect.name == "postgresql":
-        connection.execution_options(**{_ALONE_OPTION: True})
+        connection.execution_options(**{_ALONE_OPTION: True, _TURN_OPTION: in_turn})
         yield
     else:
         connection.execution_options(**{_WRITE_OPTION: write})
@@ -278,7 +285,7 @@ def is_one_of(what: ColumnElement[str], name: str, dialect_name: str) -> ColumnE
 def waits() -> ColumnElement[int]:
     """Return how many locks a statement of PostgreSQL waits for, which another session may hold alone.
 
-    Its parameters are `space` and `lines`. No lock is kept behind the statement.
+    Its parameters are `space` and `lines`. The locks end with the statement's transaction.
     """
     line = func.unnest(bindparam("lines", type_=ARRAY(Integer()))).column_valued("line")
     lock = func.pg_advisory_xact_lock_shared(bindparam("space", type_=Integer()), line)

@@ -10,7 +10,7 @@ import json
 import sqlite3
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -39,10 +39,16 @@ def one_or_none(connection: Connection, query: Select[Any], values: Mapping[str,
     return found[0] if found else None
 
 
-def every(connection: Connection, query: Select[Any], values: Mapping[str, Any]) -> Sequence[Any]:
-    """Return all rows of a query. Their columns are attributes; raises as `one_or_none`."""
+def every(
+    connection: Connection, query: Select[Any], values: Mapping[str, Any], *, before: Sequence[str] = ()
+) -> Sequence[Any]:
+    """Return all rows of a query. Their columns are attributes; raises as `one_or_none`.
+
+    `before`: statements of PostgreSQL that are run before it, in the same round trip.
+    """
     spoken = _spoken(query, connection.dialect)
-    found = _heard(connection, spoken.text, {**spoken.constants, **values}, _fetched)
+    fetched = functools.partial(_fetched, before=before) if before else _fetched
+    found = _heard(connection, spoken.text, {**spoken.constants, **values}, fetched)
     return [
         row._replace(**{name: read(getattr(row, name)) for name, read in spoken.read.items()})
         for row in found
@@ -74,13 +80,16 @@ def _spelled(value: str | bytes | float | datetime | None) -> str:
     return f'"{value.isoformat()}"' if isinstance(value, datetime) else str(value)
 
 
-def run(connection: Connection, text: str, values: Mapping[str, Any]) -> Any:
+def run(connection: Connection, text: str, values: Mapping[str, Any], *, behind: Sequence[str] = ()) -> Any:
     """Run one statement in the database's own words and return its first row, None if there is none.
+
+    `behind`: statements of PostgreSQL that are run in the same round trip, unless it fails.
 
     Raises:
         DBAPIError: as a connection's own methods do.
     """
-    found = _heard(connection, text, values, _fetched)
+    fetched = functools.partial(_fetched, behind=behind) if behind else _fetched
+    found = _heard(connection, text, values, fetched)
     return found[0] if found else None
 
 
@@ -117,9 +126,23 @@ def _cursor(driver: Any) -> Any:
     return driver.cursor(row_factory=namedtuple_row)
 
 
-def _fetched(cursor: Any, text: str, values: Mapping[str, Any]) -> list[Any]:
+def _fetched(
+    cursor: Any,
+    text: str,
+    values: Mapping[str, Any],
+    *,
+    before: Sequence[str] = (),
+    behind: Sequence[str] = (),
+) -> list[Any]:
     if not isinstance(cursor, sqlite3.Cursor):
-        fetched: list[Any] = cursor.execute(text, values, prepare=True).fetchall()
+        # The end of a pipeline waits for all its statements and raises the first error among them.
+        with cursor.connection.pipeline() if before or behind else nullcontext():
+            for each in before:
+                cursor.connection.execute(each)
+            cursor.execute(text, values, prepare=True)
+            for each in behind:
+                cursor.connection.execute(each)
+        fetched: list[Any] = cursor.fetchall()
         return fetched
     row = _row(tuple(column[0] for column in cursor.execute(text, values).description or ()))
     return [row(*found) for found in cursor]

@@ -19,8 +19,9 @@ from shuffle_ledger.ledger.decisions import (
     register,
     register_and_admit,
 )
-from shuffle_ledger.ledger.errors import LostRace
+from shuffle_ledger.ledger.errors import LostRace, Unavailable
 from shuffle_ledger.ledger.storage import appends
+from shuffle_ledger.ledger.storage import engine as engines
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import LedgerEntry
 from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Refused, RoundRequest
@@ -262,3 +263,91 @@ def test_it_waits_for_who_has_the_turn(
         assert len(waiting.result(WAIT_SECONDS_MAX)) == len(requests)
     kinds = [entry.kind for entry in three.entries_of("phones")]
     assert kinds[-3:] == ["budget_changed", "admitted", "admitted"]
+
+
+@pytest.fixture
+def in_turn(three: Store) -> Store:
+    """Return a ledger that has just lost races for all its cohorts."""
+    for name in COHORTS:
+        three.turns.note_contention(name)
+    return three
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_turn_begins_with_what_the_last_one_committed(
+    in_turn: Store,
+    database_url: str,
+    accountant: Accountant,
+    make_request: MakeRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The statement that waits for the turn does not read the heads, for it would read them as before."""
+    write, written = appends.write, list[int]()
+
+    def counted(connection: Any, steps: Sequence[Any]) -> None:
+        written.append(len(steps))
+        write(connection, steps)
+
+    with Store.connect(database_url) as other, ThreadPoolExecutor(1) as pool:
+        with other.turns.take(["phones"]):
+            waiting = pool.submit(together, in_turn, accountant, [make_request("next", cohort="phones")])
+            with pytest.raises(TimeoutError):
+                waiting.result(OVERTAKING_SECONDS)
+            change_budget(other, "phones", epsilon=1.25, reason="a test", actor="tester")
+            monkeypatch.setattr(appends, "write", counted)
+        assert len(waiting.result(WAIT_SECONDS_MAX)) == 1
+    assert written == [1]
+    assert verify(in_turn, accountant, numbers="all").ok
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_turn_is_over_when_its_round_is_committed_or_fails(
+    in_turn: Store, database_url: str, accountant: Accountant, make_request: MakeRequest
+) -> None:
+    """What another session sees, and that no lock is left."""
+
+    def locks() -> int:
+        mine = "(SELECT oid FROM pg_database WHERE datname = current_database())"
+        query = f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = {mine}"  # noqa: S608
+        with in_turn.engine.connect() as connection:
+            return int(connection.exec_driver_sql(query).scalar_one())
+
+    with Store.connect(database_url) as other:
+        assert len(together(in_turn, accountant, [make_request("kept", cohort="phones")])) == 1
+        assert other.round("kept").outcome_sequence == other.view("phones").head_sequence
+        assert locks() == 0
+        assert together(in_turn, accountant, [make_request("kept", cohort="phones")]) == []  # it is taken
+        assert locks() == 0
+        with in_turn.engine.begin() as connection:
+            connection.exec_driver_sql(
+                "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
+                " $$ BEGIN RAISE EXCEPTION 'no commit' USING ERRCODE = '25006'; END $$"
+            )
+            connection.exec_driver_sql(
+                "CREATE CONSTRAINT TRIGGER late AFTER INSERT ON entries DEFERRABLE INITIALLY DEFERRED"
+                " FOR EACH ROW EXECUTE FUNCTION refuse()"
+            )
+        before = other.view("phones").head_digest
+        with pytest.raises(Unavailable, match="no commit"):
+            together(in_turn, accountant, [make_request("lost", cohort="phones")])
+        assert other.view("phones").head_digest == before
+        assert other.taken(["lost"]) == set()
+        assert locks() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_who_gets_no_turn_goes_on_without(
+    three: Store,
+    database_url: str,
+    accountant: Accountant,
+    make_request: MakeRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A session that keeps its turn, its process stopped perhaps, stops nobody for good."""
+    monkeypatch.setattr(engines, "LOCK_TIMEOUT_SECONDS", 1)
+    with Store.connect(database_url) as other, three.turns.take(["phones"]):
+        assert len(together(other, accountant, [make_request("first", cohort="phones")])) == 1
+        other.turns.note_contention("phones")
+        assert len(together(other, accountant, [make_request("second", cohort="phones")])) == 1
+    assert verify(three, accountant, numbers="all").ok
