@@ -128,7 +128,16 @@ def append_with_rounds(
         Damaged: a cohort is not as its last entry says.
     """
     names = sorted({name for each in wanted.values() for name in each})
-    return _insisting(store, names, lambda: store.append_with_rounds(wanted, decide), takes_turns=True)
+
+    def once() -> list[list[EntryBody]]:
+        try:
+            return store.append_with_rounds(wanted, decide)
+        except TryAgain:
+            if not store.turns.lines(names):
+                raise
+            return store.append_with_rounds(wanted, decide, waits=False)
+
+    return _insisting(store, names, once, takes_turns=True)
 
 
 def _insisting(

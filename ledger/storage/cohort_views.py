@@ -22,7 +22,6 @@ from sqlalchemy import (
     cast,
     func,
     literal_column,
-    not_,
     select,
     true,
 )
@@ -113,10 +112,7 @@ def of_cohort(connection: Connection, kinds: Kinds, name: str) -> CohortView:
         NotFound: no such cohort.
         Damaged: the head's entry is missing or not canonical, or the cohort's rows contradict it.
     """
-    row = prepared.one_or_none(connection, _of_cohort(connection.dialect.name), {"name": name})
-    if row is None:
-        raise NoCohort(name)
-    return _view(connection, kinds, row, None)
+    return of_all(connection, kinds, [name])[0]
 
 
 def of_all(connection: Connection, kinds: Kinds, names: Sequence[str]) -> list[CohortView]:
@@ -126,8 +122,6 @@ def of_all(connection: Connection, kinds: Kinds, names: Sequence[str]) -> list[C
         NotFound: one of them is none.
         Damaged: as `of_cohort`.
     """
-    if len(names) == 1:
-        return [of_cohort(connection, kinds, names[0])]
     found = of_cohorts(connection, kinds, names)
     for name in names:
         if name not in found:
@@ -137,8 +131,10 @@ def of_all(connection: Connection, kinds: Kinds, names: Sequence[str]) -> list[C
 
 def of_cohorts(connection: Connection, kinds: Kinds, names: Iterable[str]) -> dict[str, CohortView]:
     """Return the views of those of some cohorts that there are; raises Damaged as `of_cohort`."""
-    query = _of_cohorts(connection.dialect.name).where(cohorts.c.name.in_(list(names)))
-    return _views(connection, kinds, connection.execute(query).all())
+    listed = list(names)
+    given = {"names": listed, "known": [""] * len(listed)}
+    asked = {name: prepared.listed(connection, each) for name, each in given.items()}
+    return _views(connection, kinds, prepared.every(connection, _of_cohorts(connection.dialect.name), asked))
 
 
 def of_round(connection: Connection, kinds: Kinds, round_id: str) -> list[CohortView] | StoredRound:
@@ -217,8 +213,8 @@ def of_new_rounds(
         if name not in found:
             raise NoCohort(name)
     seen = {name: view for name, row in found.items() if (view := as_seen(memory, row))}
-    new = [row for row in listed if row.name not in seen and not row.is_known]
-    changed = [name for name in names if name not in seen and found[name].is_known]  # beside its head
+    new = [row for row in listed if row.name not in seen and row.is_new]
+    changed = [name for name in names if name not in seen and not found[name].is_new]  # beside its head
     read = _views(connection, memory.kinds, new)
     read |= of_cohorts(connection, memory.kinds, changed) if changed else {}
     for view in read.values():
@@ -296,15 +292,26 @@ def _checked_head(row: Any, head: LedgerEntry, counts: Mapping[bytes, int]) -> E
 
 
 @functools.cache
-def _of_cohort(dialect_name: str) -> Select[Any]:
-    beside = _with_head(cohorts.join(heads, heads.c.cohort == cohorts.c.name), bindparam("name"))
-    return _selected(dialect_name, beside).where(cohorts.c.name == bindparam("name"))
-
-
-@functools.cache
 def _of_cohorts(dialect_name: str) -> Select[Any]:
-    headed = cohorts.join(heads, heads.c.cohort == cohorts.c.name)
-    return _selected(dialect_name, *_with_entries(dialect_name, headed))
+    """Return the statement for some cohorts: of those whose heads are known without entry and holdings."""
+    names, known = bindparam("names", type_=ARRAY(Text())), bindparam("known", type_=ARRAY(Text()))
+    if dialect_name == "sqlite":
+        name, digest = (func.json_each(each).table_valued("key", "value") for each in (names, known))
+        pairs = select(name.c.value.label("name"), digest.c.value.label("known"))
+        asked: FromClause = pairs.join_from(name, digest, name.c.key == digest.c.key).subquery("asked")
+    else:
+        asked = func.unnest(names, known).table_valued("name", "known").render_derived(name="asked")
+    is_new = _hex(heads.c.digest, dialect_name) != asked.c.known
+    headed = asked.join(cohorts, cohorts.c.name == asked.c.name).join(heads, heads.c.cohort == cohorts.c.name)
+    its_entry = and_(entries_table.c.cohort == heads.c.cohort, entries_table.c.sequence == heads.c.sequence)
+    # A subquery that `OFFSET 0` keeps whole. By statistics from when chains were short, PostgreSQL would else
+    # look for the cohorts' names in the entries, and read whole chains.
+    last = select(*ENTRY_COLUMNS).where(its_entry, is_new).correlate_except(entries_table)
+    source = (entries_table, and_(its_entry, is_new))
+    if dialect_name != "sqlite":
+        source = (last.offset(literal_column("0")).lateral(), true())
+    query = _selected(dialect_name, headed.outerjoin(*source), entry=source[0], wanted=is_new)
+    return query.add_columns(is_new.label("is_new"))
 
 
 @functools.cache
@@ -329,40 +336,11 @@ def _of_new_rounds(dialect_name: str) -> Select[Any]:
     if not is_sqlite:
         each = func.generate_series(1, bindparam("numbers", type_=Integer())).table_valued("each")
         numbers = select(func.array_agg(number)).select_from(each)
-    asked = _asked(dialect_name)
-    is_known = _hex(heads.c.digest, dialect_name) == asked.c.known
-    headed = asked.join(cohorts, cohorts.c.name == asked.c.name).join(heads, heads.c.cohort == cohorts.c.name)
-    query = _selected(dialect_name, *_with_entries(dialect_name, headed, unless=is_known), unless=is_known)
-    return query.add_columns(
-        is_known.label("is_known"),
+    return _of_cohorts(dialect_name).add_columns(
         taken.scalar_subquery().label("taken"),
         numbers.scalar_subquery().label("numbers"),
         *([] if is_sqlite else [engine.waits().label("waited")]),
     )
-
-
-def _asked(dialect_name: str) -> FromClause:
-    """Return the names that are asked for, each with the digest of the head that is known, as a table."""
-    names, known = bindparam("names", type_=ARRAY(Text())), bindparam("known", type_=ARRAY(Text()))
-    if dialect_name != "sqlite":
-        return func.unnest(names, known).table_valued("name", "known").render_derived(name="asked")
-    each, its = (func.json_each(given).table_valued("key", "value") for given in (names, known))
-    pairs = select(each.c.value.label("name"), its.c.value.label("known"))
-    return pairs.join_from(each, its, each.c.key == its.c.key).subquery("asked")
-
-
-def _with_entries(
-    dialect_name: str, headed: FromClause, unless: ColumnElement[bool] | None = None
-) -> tuple[FromClause, FromClause]:
-    """Join the entries that heads name, but for those `unless` is true of; return these entries beside."""
-    its = and_(entries_table.c.cohort == heads.c.cohort, entries_table.c.sequence == heads.c.sequence)
-    its = its if unless is None else and_(its, not_(unless))
-    if dialect_name == "sqlite":
-        return headed.outerjoin(entries_table, its), entries_table
-    # A subquery that `OFFSET 0` keeps whole. By statistics from when chains were short, PostgreSQL would else
-    # look for the cohorts' names in the entries, and read whole chains.
-    last = select(*ENTRY_COLUMNS).where(its).correlate_except(entries_table).offset(literal_column("0"))
-    return headed.outerjoin(lateral := last.lateral(), true()), lateral
 
 
 def _hex(digest: ColumnElement[bytes], dialect_name: str) -> ColumnElement[str]:
@@ -386,11 +364,12 @@ def _with_head(source: FromClause, cohort: ColumnElement[str]) -> FromClause:
 def _selected(
     dialect_name: str,
     source: FromClause,
+    *,
     entry: FromClause = entries_table,
-    unless: ColumnElement[bool] | None = None,
+    wanted: ColumnElement[bool] | None = None,
 ) -> Select[Any]:
-    """Return the statement for a cohort, its head, the clock, the head's entry and what is held, `unless`
-    that is known. `entry`: the table, or a subquery, that the head's entry is read from.
+    """Return the statement for a cohort, its head, the clock, the head's entry and, if that is `wanted`, what
+    is held. `entry`: the table, or a subquery, that the head's entry is read from.
     """
     counts = (holdings.c.count, holdings.c.local_count)
     if dialect_name == "sqlite":
@@ -399,15 +378,11 @@ def _selected(
     else:
         each = func.json_build_array(_hex(holdings.c.accounted_digest, dialect_name), *counts)
         listed = cast(func.json_agg(each), Text)
-    held: ColumnElement[str] = (
-        select(listed).where(holdings.c.cohort == cohorts.c.name).correlate(cohorts).scalar_subquery()
-    )
-    if unless is not None:
-        held = case((not_(unless), held))
+    held = select(listed).where(holdings.c.cohort == cohorts.c.name).correlate(cohorts).scalar_subquery()
     return select(
         cohorts,
         *rows.HEAD_COLUMNS,
         *(entry.c[column.name].label(f"entry_{column.name}") for column in ENTRY_COLUMNS),
-        held.label("held"),
+        (held if wanted is None else case((wanted, held))).label("held"),
         engine.clock(dialect_name).label("at"),
     ).select_from(source)

@@ -47,7 +47,7 @@ def every(
     `before`: statements of PostgreSQL that are run before it, in the same round trip.
     """
     spoken = _spoken(query, connection.dialect)
-    fetched = functools.partial(_fetched, before=before) if before else _fetched
+    fetched = functools.partial(_fetched, before=before)
     found = _heard(connection, spoken.text, {**spoken.constants, **values}, fetched)
     return [
         row._replace(**{name: read(getattr(row, name)) for name, read in spoken.read.items()})
@@ -88,8 +88,7 @@ def run(connection: Connection, text: str, values: Mapping[str, Any], *, behind:
     Raises:
         DBAPIError: as a connection's own methods do.
     """
-    fetched = functools.partial(_fetched, behind=behind) if behind else _fetched
-    found = _heard(connection, text, values, fetched)
+    found = _heard(connection, text, values, functools.partial(_fetched, behind=behind))
     return found[0] if found else None
 
 
@@ -127,12 +126,7 @@ def _cursor(driver: Any) -> Any:
 
 
 def _fetched(
-    cursor: Any,
-    text: str,
-    values: Mapping[str, Any],
-    *,
-    before: Sequence[str] = (),
-    behind: Sequence[str] = (),
+    cursor: Any, text: str, values: Any, *, before: Sequence[str] = (), behind: Sequence[str] = ()
 ) -> list[Any]:
     if not isinstance(cursor, sqlite3.Cursor):
         # The end of a pipeline waits for all its statements and raises the first error among them.

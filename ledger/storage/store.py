@@ -390,6 +390,8 @@ class Store(RoundStore):
         self,
         wanted: Mapping[str, Sequence[str]],
         decide: Callable[[str, list[NewRound]], Sequence[EntryDraft] | None],
+        *,
+        waits: bool = True,
     ) -> list[list[EntryBody]]:
         """Append the outcomes that `decide` drafts for new rounds, together with the rounds' rows.
 
@@ -398,9 +400,8 @@ class Store(RoundStore):
                 decided.
             decide: returns an entry for each of the cohorts, or None; given the identifier and the cohorts as
                 they are after the rounds before. It must be quick, for on SQLite other writers wait.
-
-        On PostgreSQL this waits for writers that have the turn of a cohort, as long as a lock may take. It
-        takes the turn itself, from reading until the commit, if another writer was faster of late.
+            waits: on PostgreSQL, wait for writers that have the turn of a cohort, as long as a lock may take;
+                and take it, from reading until the commit, if another writer was faster of late.
 
         Returns the entries of the first ones, up to an identifier that is taken or one for which `decide`
         drafts nothing; all of them are written, or none.
@@ -409,27 +410,12 @@ class Store(RoundStore):
             LostRace: another entry was appended first, or an identifier was taken since; nothing was changed.
             NotFound: no such cohort.
             Damaged: as `view`.
+            TryAgain: among others, a writer keeps its turn for too long.
         """
         names = sorted({name for each in wanted.values() for name in each})
         self.remember_openings(names)  # before others wait for this
-        lines = self.turns.lines(names)
+        lines = self.turns.lines(names) if waits else []
         in_turn = bool(lines) and any(map(self.turns.is_contended, names))
-        try:
-            return self._append_with_rounds(wanted, decide, lines, in_turn=in_turn)
-        except TryAgain:
-            if not lines:
-                raise
-            return self._append_with_rounds(wanted, decide, [], in_turn=False)
-
-    def _append_with_rounds(
-        self,
-        wanted: Mapping[str, Sequence[str]],
-        decide: Callable[[str, list[NewRound]], Sequence[EntryDraft] | None],
-        lines: Sequence[int],
-        *,
-        in_turn: bool,
-    ) -> list[list[EntryBody]]:
-        """As `append_with_rounds`. Waits for the locks `lines`; keeps them until the commit if `in_turn`."""
         decided: list[list[appends.Step]] = []
         after: dict[str, CohortView] = {}
         fact = engines.REGISTERED if len(wanted) == 1 else "the rounds were registered"
