@@ -21,6 +21,7 @@ from sqlalchemy import (
     case,
     cast,
     func,
+    literal,
     literal_column,
     select,
     true,
@@ -293,7 +294,6 @@ def _checked_head(row: Any, head: LedgerEntry, counts: Mapping[bytes, int]) -> E
 
 @functools.cache
 def _of_cohorts(dialect_name: str) -> Select[Any]:
-    """Return the statement for some cohorts: of those whose heads are known without entry and holdings."""
     names, known = bindparam("names", type_=ARRAY(Text())), bindparam("known", type_=ARRAY(Text()))
     if dialect_name == "sqlite":
         name, digest = (func.json_each(each).table_valued("key", "value") for each in (names, known))
@@ -301,27 +301,15 @@ def _of_cohorts(dialect_name: str) -> Select[Any]:
         asked: FromClause = pairs.join_from(name, digest, name.c.key == digest.c.key).subquery("asked")
     else:
         asked = func.unnest(names, known).table_valued("name", "known").render_derived(name="asked")
-    is_new = _hex(heads.c.digest, dialect_name) != asked.c.known
-    headed = asked.join(cohorts, cohorts.c.name == asked.c.name).join(heads, heads.c.cohort == cohorts.c.name)
-    its_entry = and_(entries_table.c.cohort == heads.c.cohort, entries_table.c.sequence == heads.c.sequence)
-    # A subquery that `OFFSET 0` keeps whole. By statistics from when chains were short, PostgreSQL would else
-    # look for the cohorts' names in the entries, and read whole chains.
-    last = select(*ENTRY_COLUMNS).where(its_entry, is_new).correlate_except(entries_table)
-    source = (entries_table, and_(its_entry, is_new))
-    if dialect_name != "sqlite":
-        source = (last.offset(literal_column("0")).lateral(), true())
-    query = _selected(dialect_name, headed.outerjoin(*source), entry=source[0], wanted=is_new)
-    return query.add_columns(is_new.label("is_new"))
+    return _selected(dialect_name, asked).where(heads.c.cohort.is_not(None))
 
 
 @functools.cache
 def _of_round(dialect_name: str) -> Select[Any]:
-    beside = rounds.outerjoin(cohorts, cohorts.c.name == rounds.c.cohort)
-    beside = beside.outerjoin(heads, heads.c.cohort == cohorts.c.name)
-    its = select(rounds.c.cohort).where(rounds.c.round_id == bindparam("round_id"), rows.FIRST)
-    query = _selected(dialect_name, _with_head(beside, its.scalar_subquery()))
-    query = query.add_columns(*(column.label(f"round_{column.name}") for column in rounds.c))
-    return query.where(rounds.c.round_id == bindparam("round_id"), rows.FIRST)
+    named = (column.label(f"round_{column.name}") for column in rounds.c)
+    first = select(rounds.c.cohort.label("name"), literal("").label("known"), *named)
+    asked = first.where(rounds.c.round_id == bindparam("round_id"), rows.FIRST).subquery("asked")
+    return _selected(dialect_name, asked).add_columns(*list(asked.c)[2:])
 
 
 @functools.cache
@@ -349,40 +337,34 @@ def _hex(digest: ColumnElement[bytes], dialect_name: str) -> ColumnElement[str]:
     return func.encode(digest, literal_column("'hex'"))
 
 
-def _with_head(source: FromClause, cohort: ColumnElement[str]) -> FromClause:
-    """Join the entry that the head of `cohort` names.
+def _selected(dialect_name: str, asked: FromClause) -> Select[Any]:
+    """Return the statement for cohorts, their heads, the clock and, where a head is new, its entry and what
+    is held.
 
-    By what is known before the join: a planner whose statistics are old would else read a whole chain to find
-    its last entry.
+    Args:
+        dialect_name: of the database.
+        asked: `name` of each cohort, and `known`, the hexadecimal digest of a head.
     """
-    head = heads.alias("its_head")
-    sequence = select(head.c.sequence).where(head.c.cohort == cohort).scalar_subquery()
-    last = and_(entries_table.c.cohort == cohort, entries_table.c.sequence == sequence)
-    return source.outerjoin(entries_table, last)
-
-
-def _selected(
-    dialect_name: str,
-    source: FromClause,
-    *,
-    entry: FromClause = entries_table,
-    wanted: ColumnElement[bool] | None = None,
-) -> Select[Any]:
-    """Return the statement for a cohort, its head, the clock, the head's entry and, if that is `wanted`, what
-    is held. `entry`: the table, or a subquery, that the head's entry is read from.
-    """
-    counts = (holdings.c.count, holdings.c.local_count)
-    if dialect_name == "sqlite":
-        each = func.json_array(_hex(holdings.c.accounted_digest, dialect_name), *counts)
-        listed = cast(func.json_group_array(each), Text)
-    else:
-        each = func.json_build_array(_hex(holdings.c.accounted_digest, dialect_name), *counts)
-        listed = cast(func.json_agg(each), Text)
-    held = select(listed).where(holdings.c.cohort == cohorts.c.name).correlate(cohorts).scalar_subquery()
+    is_sqlite = dialect_name == "sqlite"
+    is_new = _hex(heads.c.digest, dialect_name) != asked.c.known
+    # A subquery that `OFFSET 0` keeps whole. By statistics from when chains were short, PostgreSQL would else
+    # look for the cohorts' names in the entries, and read whole chains.
+    its = and_(entries_table.c.cohort == heads.c.cohort, entries_table.c.sequence == heads.c.sequence, is_new)
+    last = select(*ENTRY_COLUMNS).where(its).correlate_except(entries_table).offset(literal_column("0"))
+    entry: FromClause = entries_table if is_sqlite else last.lateral()
+    source = asked.outerjoin(cohorts, cohorts.c.name == asked.c.name)
+    source = source.outerjoin(heads, heads.c.cohort == cohorts.c.name)
+    each = (_hex(holdings.c.accounted_digest, dialect_name), holdings.c.count, holdings.c.local_count)
+    gathered, array = (
+        (func.json_group_array, func.json_array) if is_sqlite else (func.json_agg, func.json_build_array)
+    )
+    listed = gathered(array(*each))
+    held = select(cast(listed, Text)).where(holdings.c.cohort == cohorts.c.name).correlate(cohorts)
     return select(
         cohorts,
         *rows.HEAD_COLUMNS,
         *(entry.c[column.name].label(f"entry_{column.name}") for column in ENTRY_COLUMNS),
-        (held if wanted is None else case((wanted, held))).label("held"),
+        case((is_new, held.scalar_subquery())).label("held"),
         engine.clock(dialect_name).label("at"),
-    ).select_from(source)
+        is_new.label("is_new"),
+    ).select_from(source.outerjoin(entry, its if is_sqlite else true()))
