@@ -96,6 +96,15 @@ def test_help_and_mistakes_import_no_library_but_click(tmp_path: Path) -> None:
     assert sum(name.startswith("shuffle_ledger") for name in done.modules) <= 11
 
 
+def test_no_search_for_garbage_ends_the_program() -> None:
+    last = (
+        "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count()))"  # what is first ends last
+    )
+    code = f"{last}; from shuffle_ledger.cli.main import main; main(['--version'])"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert int(done.stdout.splitlines()[-1]) > 1000
+
+
 @pytest.mark.parametrize(
     ("words", "found"), [("he", {"health"}), ("round re", {"register", "retry"}), ("-", {"-h", "--help"})]
 )
