@@ -120,7 +120,7 @@ def _cohort(
         findings.add(problem.what, member=chain.member, cohort=name, sequence=problem.sequence)
     for sequence, what in recomputation.notes:
         findings.note(what, member=chain.member, cohort=name, sequence=sequence)
-    joint[name] = replay.joint
+    joint[name] = replay.fold.joint
     body, ok = recomputation.last, not findings.concern(name)
     return CohortFound(
         cohort=name,
@@ -132,7 +132,9 @@ def _cohort(
         delta_budget=body.delta_budget if body else None,
         epsilon_spent_upper=body.spent.epsilon_upper if body else None,
         epsilon_spent_lower=body.spent.epsilon_lower if body else None,
-        promise_kept=recomputation.within and not replay.overspent if ok and not replay.frozen else None,
+        promise_kept=recomputation.within and not replay.fold.overspent
+        if ok and not replay.fold.frozen
+        else None,
         rounds_admitted=replay.kinds[EntryKind.ADMITTED],
         rounds_refused=replay.kinds[EntryKind.REFUSED],
         kinds=len(recomputation.met),

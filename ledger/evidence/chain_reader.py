@@ -93,7 +93,7 @@ class ChainReading:
                 )
             )
         self._see_budget(step)
-        if self._broken is None and self._replay.overspent:
+        if self._broken is None and self._replay.fold.overspent:
             self._broken = body
 
     def breach(self) -> Breach | None:
@@ -101,7 +101,7 @@ class ChainReading:
         body, last = self._broken, self._replay.head_body
         if body is None or last is None:
             return None
-        known = self._replay.trail.filtered and not self._is_unbounded
+        known = self._replay.fold.filtered and not self._is_unbounded
         # A void gives back what was spent when the entries before it were decided.
         most = max(moment.spent.epsilon_upper for moment in self.moments)
         kept_at = most if known and math.isfinite(most) else None

@@ -81,7 +81,7 @@ class Recomputation:
         if self._numbers != "none":
             # The check named already which charge cannot be computed.
             with contextlib.suppress(AccountingError, LedgerError, ArithmeticError, ValueError):
-                self.notes += [(step.sequence, what) for what in self._replay.trail.dearer(self._losses)]
+                self.notes += [(step.sequence, what) for what in self._checks.proofs.dearer()]
 
     def finish(self, tell: Callable[[int, int], None]) -> list[NumberCheck]:
         """Return every number that was asked for, beside what its parameters give."""

@@ -207,7 +207,7 @@ def _period_found(
         replay, reading, body, _ = _read(store, name, last, [], tell)
     except Damaged:
         return "unknown", math.inf
-    chains[name] = replay.joint
+    chains[name] = replay.fold.joint
     verdict = _verdict(replay, reading)
     if _differing(store, name, chains, last):
         verdict = "unknown"
@@ -287,7 +287,7 @@ def _read(
         reading.see(step)
         tell(f"{cohort}: reading entries", step.sequence, last)
     replay.miss_kept()
-    body, opened = replay.head_body, replay.opened
+    body, opened = replay.head_body, replay.fold.opened
     if body is None or opened is None or not replay.readable:
         first = next((each for each in replay.problems if each.sequence), None)
         where = f"entry {first.sequence}: {first.what}" if first else "it has no entries"
@@ -311,14 +311,15 @@ def _cohort_statement(
     last = _last_sequence(store, cohort, as_of, now.sequence)
     _check_since(since, last)
     replay, reading, body, opened = _read(store, cohort.name, last, kept, tell)
-    chains[cohort.name] = replay.joint
+    chains[cohort.name] = replay.fold.joint
     closure = reading.closure
     if cohort.parent is not None and last == now.sequence:
         closure = closure_of(store, cohort)
-    held, delta = dict(+replay.held), body.delta_budget
-    has_life, spent = replay.joint.has_life, body.spent
+    policy, state = replay.fold.budget
+    held, delta = dict(+replay.fold.held), body.delta_budget
+    has_life, spent = replay.fold.joint.has_life, body.spent
     if not has_life:  # what a round costs alone is stated at the delta of a period
-        delta = min(window.delta for window in replay.joint.windows)
+        delta = min(window.delta for window in replay.fold.joint.windows)
     kinds = list(dict.fromkeys([*reading.kinds(), *held]))
     alone = _alone(store, accountant, kinds, delta, lambda n, of: tell(f"{cohort.name}: rounds alone", n, of))
     profile: tuple[StatedProfilePoint, ...] = ()
@@ -326,13 +327,13 @@ def _cohort_statement(
         profile = _profile(
             store, accountant, held, delta, lambda n, of: tell(f"{cohort.name}: profile", n, of)
         )
-    local_epsilon_upper, local_delta_upper = local_bounds(replay.local.items())
+    local_epsilon_upper, local_delta_upper = local_bounds(replay.fold.local.items())
     return CohortStatement(
         cohort=cohort.name,
         verdict=_verdict(replay, reading),
         chain_problems=tuple(_spelled(replay.problems)),
         promise=_promise(replay, opened, body),
-        status=status_now(replay.status, is_closed=closure is not None),
+        status=status_now(replay.fold.status, is_closed=closure is not None),
         closure=closure,
         spent=EpsilonBounds.of(spent),
         epsilon_remaining=body.epsilon_remaining,
@@ -340,14 +341,14 @@ def _cohort_statement(
         truncation=body.spent.truncation,
         round_off=body.spent.round_off,
         method=body.spent.method,
-        decided_by=replay.trail.decided_by,
-        filters=replay.trail.readings(),
-        delta_accounts=replay.trail.delta_accounts(),
+        decided_by=policy.decided_by,
+        filters=policy.readings_of(state),
+        delta_accounts=policy.accounts_of(state),
         numerical_policies=tuple(reading.numerical_policies),
         composition=_at(profile, delta) if profile else EpsilonBounds.of(spent),
         local_epsilon_upper=local_epsilon_upper,
         local_delta_upper=local_delta_upper,
-        interaction=interaction_of(replay.local, replay.held),
+        interaction=interaction_of(replay.fold.local, replay.fold.held),
         rounds=tuple(reading.rounds(alone)),
         refusals=tuple(reading.refusals),
         budget_changes=tuple(reading.budget_changes),
@@ -392,7 +393,7 @@ def _fits(
     store: Store, accountant: Accountant, view: CohortView, replay: Replay
 ) -> tuple[FittingRounds, ...]:
     losses = LossSource(store=store, accountant=accountant, keep=False)
-    return what_fits(losses, view, by_frequency(replay.local))
+    return what_fits(losses, view, by_frequency(replay.fold.local))
 
 
 def _last_sequence(store: Store, cohort: Cohort, as_of: AsOf, head: int) -> int:
@@ -423,15 +424,15 @@ def _last_sequence(store: Store, cohort: Cohort, as_of: AsOf, head: int) -> int:
 def _verdict(replay: Replay, reading: ChainReading) -> Verdict:
     if replay.problems or reading.lost:
         return "unknown"
-    if not replay.joint.has_life:
+    if not replay.fold.joint.has_life:
         return "no_promise"
-    return "broken" if reading.overspends or replay.overspent else "kept"
+    return "broken" if reading.overspends or replay.fold.overspent else "kept"
 
 
 def _promise(replay: Replay, opened: EntryBody, body: EntryBody) -> CohortPromise:
     policy, declared = str(opened.details["policy"]), declared_from(opened.details)
     period = declared["period"]
-    is_single = all(kind.reports_per_user == 1 for kind in [*replay.local, *+replay.held])
+    is_single = all(kind.reports_per_user == 1 for kind in [*replay.fold.local, *+replay.fold.held])
     unit = PRIVACY_UNIT if is_single else PRIVACY_UNIT_OF_SEVERAL
     return CohortPromise(
         population=int(opened.details["population"]),

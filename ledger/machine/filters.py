@@ -163,17 +163,19 @@ def moved(total: Total, charge: Charge, sign: int) -> Total:
     """Returns a total with a charge added `sign` times; -1 takes it away."""
     placed = charge.units * sign
     claims = tuple(n + placed * (kind == charge.kind) for kind, n in enumerate(total.claims))
-    return replace(
-        total,
+    return Total(
         local=total.local + sign * charge.local,
         certain=total.certain + sign * charge.certain,
         slack=total.slack + sign * charge.slack,
         gaussian=tuple(a + sign * b for a, b in zip(total.gaussian, charge.gaussian, strict=True)),
         divergences=tuple(a + sign * b for a, b in zip(total.divergences, charge.divergences, strict=True)),
         sliding=total.sliding + sign * charge.sliding,
+        returned=total.returned,
         late=total.late + sign * charge.late,
         claims=claims,
         unplaced=total.unplaced + (placed if charge.kind is None else 0),
+        rounds=total.rounds,
+        incidents=total.incidents,
     )
 
 

@@ -207,13 +207,14 @@ class BudgetPolicy:
         return self.delta * slots_share(POLICY_PLAN if self.filters is None else POLICY_ADAPTIVE)
 
     @functools.cached_property
-    def named_shares(self) -> Mapping[str, float]:
-        """Returns the part of delta of each filter, and of slots beside them, by the names of `readings`."""
-        filters, found = self.filters, {}
-        if filters is not None:
-            found = dict(zip(filters.names, filters.shares(), strict=False))
-            found |= {SLOTS: self.share_of_slots} if self.slots_declared else {}
-        return found
+    def methods(self) -> tuple[str, ...]:
+        """Returns the names of the methods that read the spending, if filters do."""
+        filters = self.filters
+        if filters is None:
+            return ()
+        named = [*zip(filters.names, filters.shares(), strict=False)]
+        named += [(SLOTS, self.share_of_slots)] if self.slots_declared else []
+        return tuple(_method(name, delta) for name, delta in named)
 
     @functools.cached_property
     def machine_rules(self) -> Rules:
@@ -551,16 +552,9 @@ class BudgetPolicy:
             Conflict: what is held, or the plan, does not fit the smaller promise; or slack costs more of
                 delta at a larger epsilon than its account has: the changed promise would be broken.
         """
-        state, limits = self.state(view), self.limits_in(view)
-        refuse, promise, slack = level(self.filters, epsilon), None, None
-        if self.kind is BudgetKind.QUOTA:
-            slack = self._slack(epsilon)
-        elif view.cohort.ceiling is None:
-            is_raised = refuse.epsilon > limits.promise.epsilon
-            promise = _most(refuse, limits.promise) if is_raised else _least(refuse, limits.promise)
-            slack = self._slack(epsilon) if is_raised else None
-        refuse = _least(refuse, promise or (refuse if self.kind is BudgetKind.QUOTA else limits.promise))
-        found = machine.change_budget(state, refuse, promise, slack=slack)
+        state, has_ceiling = self.state(view), view.cohort.ceiling is not None
+        refuse, slack = level(self.filters, epsilon), self._slack(epsilon)
+        found = self.moved_to(state, refuse, slack=slack, has_ceiling=has_ceiling)
         if isinstance(found, Unchanged) and "slack" in found.reasons:
             raise Conflict(
                 f"at epsilon {epsilon!r} the local deltas of rounds would cost more than the account of delta"
@@ -577,6 +571,24 @@ class BudgetPolicy:
         after = dataclasses.replace(state, limits=found.limits)
         spent = view.spent if self.filters is None else self.spending(after, rounds=view.spent.rounds)
         return Effect(spent=spent, details=self._standing(view, found.total, found.limits), posting=found)
+
+    def moved_to(self, state: State, refuse: Level, *, slack: int, has_ceiling: bool) -> Posting | Unchanged:
+        """Returns what the budget posts when it is moved to a level.
+
+        Args:
+            state: the budget.
+            refuse: what filters allow at the new epsilon.
+            slack: limit of slack at the price of that epsilon.
+            has_ceiling: the ceiling is promised, wherever the budget is moved to.
+        """
+        held = state.limits.promise
+        if self.kind is BudgetKind.QUOTA:
+            return machine.change_budget(state, refuse, slack=slack)
+        if has_ceiling:
+            return machine.change_budget(state, _least(refuse, held))
+        if refuse.epsilon > held.epsilon:
+            return machine.change_budget(state, refuse, _most(refuse, held), slack=slack)
+        return machine.change_budget(state, _least(refuse, held), _least(refuse, held))
 
     def _least_promise(self, view: CohortView) -> float:
         """Returns an upper bound on what is spent or, of slots alone, on what all of them cost."""
@@ -666,16 +678,14 @@ class BudgetPolicy:
             return view.spent
         spent = losses.certify(changed(view.held, changes), delta=view.cohort.delta_budget)
         # Where slots cover all that is held, the whole plan's bound is one for it too.
-        is_covered = machine.standing(state.rules, state.limits, state.total, _endless(state)).slots
-        upper = min(spent.epsilon_upper, self.slots_epsilon[0]) if is_covered else spent.epsilon_upper
+        upper = min(spent.epsilon_upper, self.slots_epsilon[0]) if slots_cover(state) else spent.epsilon_upper
         return dataclasses.replace(spent, epsilon_upper=upper, epsilon_lower=min(spent.epsilon_lower, upper))
 
     def _slots_reading(self, state: State) -> tuple[FilterReading, ...]:
         if not self.slots_declared:
             return ()
         upper, lower = self.slots_epsilon
-        holds = machine.standing(state.rules, state.limits, state.total, _endless(state)).slots
-        epsilon = upper if holds else math.inf
+        epsilon = upper if slots_cover(state) else math.inf
         return (
             FilterReading(name=SLOTS, delta=self.share_of_slots, epsilon_upper=epsilon, epsilon_lower=lower),
         )
@@ -821,9 +831,10 @@ def _variance(state: State, times: int) -> int:
     )
 
 
-def _endless(state: State) -> Level:
-    """Returns a level that no certificate of slots is beyond."""
-    return dataclasses.replace(state.limits.promise, epsilon=machine.UNBOUNDED - 1)
+def slots_cover(state: State) -> bool:
+    """Returns whether declared slots cover all that is held, whatever they cost together."""
+    endless = dataclasses.replace(state.limits.promise, epsilon=machine.UNBOUNDED - 1)
+    return bool(machine.standing(state.rules, state.limits, state.total, endless).slots)
 
 
 def _limits(filters: FilterSet | None, refuse: Level, promise: Level, *, is_summed: bool) -> Limits:

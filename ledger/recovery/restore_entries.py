@@ -172,7 +172,7 @@ def _tail(store: Store, head: CheckpointHead, source: EntrySource) -> list[Step]
         )
     if (replay.head_sequence, replay.head_digest.hex()) != (head.sequence, head.digest_hex):
         raise Conflict(f"the copy does not lead to entry {head.sequence} of the checkpoint")
-    if replay.opened is None:
+    if replay.fold.opened is None:
         raise Damaged("the copy does not begin with the entry that opened the cohort")
     with engine.reading(store.engine) as connection:
         _check_parts(connection, lost)
@@ -193,10 +193,10 @@ def _step(view: CohortView, body: EntryBody, replay: Replay) -> Step:
     changes = (
         HoldingChange(
             accounted=kind,
-            count=replay.held[kind] - view.held.get(kind, 0),
-            local_count=replay.local[kind] - view.local.get(kind, 0),
+            count=replay.fold.held[kind] - view.held.get(kind, 0),
+            local_count=replay.fold.local[kind] - view.local.get(kind, 0),
         )
-        for kind in {*view.held, *replay.held, *view.local, *replay.local}
+        for kind in {*view.held, *replay.fold.held, *view.local, *replay.fold.local}
     )
     draft = EntryDraft(
         kind=body.kind,
@@ -206,7 +206,7 @@ def _step(view: CohortView, body: EntryBody, replay: Replay) -> Step:
         spent=body.spent,
         details=body.details,
         changes=tuple(each for each in changes if each.count or each.local_count),
-        status=replay.status,
+        status=replay.fold.status,
         epsilon_budget=budget,
         opens=opens,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 import marshal
 import math
@@ -24,7 +25,18 @@ _LENGTH_BYTES = 8
 _FLOATS_REMEMBERED_MAX = 4096  # budgets, zeros and parameters of rounds occur in every entry
 # From the third version of its format on, marshal writes equal values differently, by how often each occurs.
 _WITHOUT_REFERENCES = 2
-_SPELLED_AS_THEY_ARE = frozenset((type(None), bool, int, str))
+
+
+class Spelled(dict[str, Any]):
+    """A mapping as canonical bytes spell it: `encode` does not spell it again."""
+
+
+_SPELLED_AS_THEY_ARE = frozenset((type(None), bool, int, str, Spelled))
+
+
+def spelled(value: Mapping[str, object]) -> Spelled:
+    """Return a mapping to be encoded more than once; raises as `encode`."""
+    return Spelled(_spell_mapping(value))
 
 
 def encode(value: object) -> bytes:
@@ -94,11 +106,9 @@ def framed_digest(domain: str, *parts: bytes) -> bytes:
 
     **Guarantee**: two different sequences of parts, or two domains, never feed the hash the same bytes.
     """
-    digest = hashlib.sha256()
-    for part in (domain.encode("utf-8"), *parts):
-        digest.update(len(part).to_bytes(_LENGTH_BYTES, "big"))
-        digest.update(part)
-    return digest.digest()
+    framed = [domain.encode("utf-8"), *parts]
+    lengths = [len(part).to_bytes(_LENGTH_BYTES, "big") for part in framed]
+    return hashlib.sha256(b"".join(itertools.chain(*zip(lengths, framed, strict=True)))).digest()
 
 
 def _spell(value: object) -> object:
@@ -125,8 +135,8 @@ def _spell_float(value: float) -> dict[str, str]:
     return {_FLOAT: (value + 0.0).hex()}  # adding zero turns -0.0 into 0.0: equal values, equal bytes
 
 
-def _spell_mapping(value: Mapping[object, object]) -> dict[object, object]:
-    spelled: dict[object, object] = {}
+def _spell_mapping(value: Mapping[Any, object]) -> dict[Any, object]:
+    spelled: dict[Any, object] = {}
     for key, item in value.items():
         if not isinstance(key, str) or key[:1] == "$":
             raise ValueError(f"{key!r} cannot be a key: keys are strings that do not start with '$'")

@@ -11,7 +11,7 @@ from shuffle_ledger.accounting import Accountant, AccountingError, ShuffledRound
 from shuffle_ledger.accounting.verification import Coverage
 from shuffle_ledger.ledger.errors import LedgerError
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, Spending
-from shuffle_ledger.ledger.verification.budget_trail import ChargeSource
+from shuffle_ledger.ledger.verification.proofs import ChargeSource, Proofs
 from shuffle_ledger.ledger.verification.replay import ALTERS, Replay, ReplayedEntry
 
 SAMPLES = 16  # per chain, beside every largest spending
@@ -51,7 +51,7 @@ class NumberChecks:
     def __post_init__(self) -> None:
         """Choose the sample."""
         self._stride = 1 if self.numbers == "all" else max(1, -(-self.length // SAMPLES))
-        self._coverage = Coverage(self.accountant)
+        self.proofs = Proofs(self.replay.fold, self.losses, Coverage(self.accountant))
 
     def see(self, step: ReplayedEntry) -> None:
         """Take notice of the next step."""
@@ -87,7 +87,7 @@ class NumberChecks:
 
     def _check_charges(self, step: ReplayedEntry) -> None:
         try:
-            for what in self.replay.trail.recompute(self.losses, self._coverage):
+            for what in self.proofs.unproven(opens=step.body.kind is EntryKind.OPENED):
                 self.replay.blame(step.sequence, what)
         except (AccountingError, LedgerError, ArithmeticError, ValueError) as error:
             self.replay.blame(step.sequence, f"its charge cannot be computed again: {error}")

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import Any, Final
+from typing import Final
 
 from shuffle_ledger.ledger.decisions.restatements import is_later
 from shuffle_ledger.ledger.errors import InvalidValue
@@ -20,7 +20,6 @@ from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, FIRST_SEQUENCE, EntryBody, EntryKind
 from shuffle_ledger.ledger.values.quotas import Quota
 from shuffle_ledger.ledger.values.requests import (
-    RefusalReason,
     ReleaseTimes,
     RoundRequest,
     declared_from,
@@ -188,33 +187,6 @@ def fact_of(body: EntryBody) -> Fact:
     spelled = canonical.encode([str(body.kind), body.round_id, body.actor, said])
     digest = canonical.framed_digest(_DOMAIN, spelled)
     return Fact(sequence=body.sequence, kind=body.kind, digest=digest)
-
-
-def misjudged(body: EntryBody, request: RoundRequest) -> Iterator[str]:
-    """Yield how a decision about a round contradicts what it says of which cohorts refused it."""
-    refused_by, reason = body.details.get("refused_by"), body.details.get("reason")
-    if len(request.cohorts) == 1 or body.kind is EntryKind.ADMITTED:
-        if refused_by is not None or reason == RefusalReason.REFUSED_ELSEWHERE:
-            yield "it says which cohorts refused its round, which none of several did"
-        return
-    if not refused_by or not set(refused_by) <= set(request.cohorts):
-        yield "it does not say which cohorts of the audience refused its round"
-    elif (body.cohort in refused_by) == (reason == RefusalReason.REFUSED_ELSEWHERE):
-        yield "it says wrongly whether its own cohort refused the round"
-    elif body.cohort in refused_by and refused_by[body.cohort] != _own_numbers(body):
-        yield "the numbers with which it says that its cohort refused the round are not its own"
-
-
-def _own_numbers(body: EntryBody) -> dict[str, Any]:
-    requested = body.details["requested"]
-    asked = None if requested is None else float(requested["epsilon_upper"])
-    return {
-        "reason": body.details["reason"],
-        "epsilon_spent_upper": body.spent.epsilon_upper,
-        "epsilon_requested_upper": None if asked == float("inf") else asked,
-        "epsilon_budget": body.epsilon_budget,
-        "delta_budget": body.delta_budget,
-    }
 
 
 def undeclared(cohort: str, chains: Mapping[str, JointRounds]) -> Iterator[tuple[int, str]]:

@@ -8,7 +8,8 @@ from shuffle_ledger.ledger.storage.rows import Beside, CohortView, StoredRound, 
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical, entries
 from shuffle_ledger.ledger.values.requests import DECLARED, RoundRequest, request_digest
-from shuffle_ledger.ledger.verification.replay import Replay, request_and_actor
+from shuffle_ledger.ledger.verification.fold import request_and_actor
+from shuffle_ledger.ledger.verification.replay import Replay
 
 MISPLACED_MAX = 20  # entries that are named
 
@@ -35,7 +36,7 @@ def compare_tables(replay: Replay, store: Store, beside: Beside) -> None:
 
 
 def _compare_rounds(replay: Replay, store: Store) -> None:
-    seen = set()
+    seen, told = set(), replay.fold.rounds
     for stored in store.rounds_of(replay.cohort):
         seen.add(stored.round_id)
         _compare_round(replay, store, stored)
@@ -43,10 +44,12 @@ def _compare_rounds(replay: Replay, store: Store) -> None:
     for round_id in missing.unlisted:
         replay.blame(None, f"round {round_id!r}: it is not in the list of registrations, or differs there")
     for round_id in missing.rows:
-        if round_id not in replay.outcomes:
+        if round_id not in told:
             replay.blame(None, f"round {round_id!r}: it was registered, pending, and its row is missing")
-    for round_id in sorted(set(replay.outcomes) - seen):
-        replay.blame(replay.outcomes[round_id], f"round {round_id!r}: its registered row is missing")
+    for round_id in sorted(set(replay.fold.rounds) - seen):
+        replay.blame(
+            replay.fold.rounds[round_id].sequence, f"round {round_id!r}: its registered row is missing"
+        )
 
 
 def _compare_head(replay: Replay, view: CohortView | LedgerError) -> None:
@@ -61,14 +64,14 @@ def _compare_head(replay: Replay, view: CohortView | LedgerError) -> None:
     cohort, body = view.cohort, replay.head_body
     if body and (cohort.epsilon_budget, cohort.delta_budget) != (body.epsilon_budget, body.delta_budget):
         replay.blame(None, "the cohort's row has another budget than its last entry")
-    if replay.opened is not None:
-        details = replay.opened.details
-        stated = (details.get("population"), details.get("policy"), replay.opened.recorded_at)
+    if replay.fold.opened is not None:
+        details = replay.fold.opened.details
+        stated = (details.get("population"), details.get("policy"), replay.fold.opened.recorded_at)
         is_same = stated == (cohort.population, cohort.policy, cohort.opened_at)
         declared = {name: canonical.encode(details[name]) for name in DECLARED if name in details}
         if not is_same or declared != declared_bytes(cohort):
             replay.blame(None, "the cohort's row differs from the entry that opened it")
-    if replay.readable and cohort.status != replay.status:
+    if replay.readable and cohort.status != replay.fold.status:
         replay.blame(None, f"the cohort's row says {cohort.status!r}, its entries do not")
 
 
@@ -82,7 +85,7 @@ def _compare_clock(replay: Replay, store: Store, view: CohortView | LedgerError)
 
 def _compare_holdings(replay: Replay, beside: Beside) -> None:
     expected = {
-        entries.round_digest(entries.round_bytes(accounted)): (replay.held[accounted], count)
+        entries.round_digest(entries.round_bytes(accounted)): (replay.fold.held[accounted], count)
         for accounted, count in _with_held(replay).items()
     }
     for item in beside.holdings:
@@ -96,7 +99,7 @@ def _compare_holdings(replay: Replay, beside: Beside) -> None:
 
 
 def _with_held(replay: Replay) -> dict[ShuffledRound, int]:
-    return {accounted: replay.local[accounted] for accounted in {*replay.local, *replay.held}}
+    return {accounted: replay.fold.local[accounted] for accounted in {*replay.fold.local, *replay.fold.held}}
 
 
 def _compare_round(replay: Replay, store: Store, stored: StoredRound) -> None:
@@ -104,21 +107,20 @@ def _compare_round(replay: Replay, store: Store, stored: StoredRound) -> None:
     if request_digest(stored.content) != stored.content_digest:
         replay.blame(stored.outcome_sequence, f"{name}: its registered content was changed")
     quoted = request_and_actor(stored.content, stored.registered_by)
-    is_quoted = replay.requests.get(stored.round_id) == quoted
+    told = replay.fold.rounds.get(stored.round_id)
+    is_quoted = told is not None and told.quoted == quoted
     _compare_shared(replay, store, stored, name, is_quoted=is_quoted)
     linked: tuple[int | None, int | None] = (stored.outcome_sequence, stored.closing_sequence)
-    expected = (replay.outcomes.get(stored.round_id), replay.closings.get(stored.round_id))
+    expected = (None, None) if told is None else (told.sequence, told.closed_by)
     if linked != expected:
         linked = _without_newer(linked, store, replay, stored.round_id)
     if linked != expected:
         replay.blame(None, f"{name}: its row refers to entries {linked}, the chain has {expected}")
-    if linked[0] is None or linked != expected:
+    if told is None or linked != expected:
         return
     if not is_quoted:
         replay.blame(stored.outcome_sequence, f"{name}: its entry quotes another request than was registered")
-    number, moment = replay.registered[stored.round_id]
-    written = canonical.spelled_moment(stored.registered_at)
-    if number is not None and (number, moment) != (stored.registration, written):  # older entries say neither
+    if told.registered != (stored.registration, canonical.spelled_moment(stored.registered_at)):
         replay.blame(stored.outcome_sequence, f"{name}: its row says otherwise when it was registered")
 
 
@@ -132,7 +134,7 @@ def _compare_shared(replay: Replay, store: Store, stored: StoredRound, name: str
         name: of the round.
         is_quoted: an entry quotes the row's request, so that it can be read.
     """
-    if is_quoted and stored.round_id not in replay.joint.rounds and not stored.shared:
+    if is_quoted and stored.round_id not in replay.fold.joint.rounds and not stored.shared:
         return  # of one chain: its only cohort is the first
     try:
         first = RoundRequest.from_bytes(stored.content).cohort
@@ -175,7 +177,7 @@ def _without_newer(
 
 
 def _compare_losses(replay: Replay, store: Store) -> None:
-    for key, (sequence, digest) in replay.losses.items():
+    for key, (sequence, digest) in replay.fold.losses.items():
         stored = store.loss(key)
         if stored is None:
             continue  # only a saving: without it the numbers are computed from the parameters

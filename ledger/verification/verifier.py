@@ -224,7 +224,7 @@ class _ChainVerification:
             checker.see(step)
         checker.finish()
         compare_tables(replay, self.store, beside)
-        chains[name] = replay.joint
+        chains[name] = replay.fold.joint
         replay.miss_kept()
         problems = tuple(sorted(replay.problems, key=lambda problem: problem.sequence or math.inf))
         return CohortVerification(
@@ -235,7 +235,7 @@ class _ChainVerification:
             head_digest=replay.head_digest.hex(),
             numbers_checked=checker.checked,
             problems=problems,
-            status=replay.status,
+            status=replay.fold.status,
         )
 
 

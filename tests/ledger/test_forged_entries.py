@@ -70,7 +70,7 @@ SPENT: list[Any] = []
 def test_a_settlement_is_charged_for_its_reports(settled: BundleMade, key: SigningKey) -> None:
     assert found(settled.data, "all") == []
     lie = forged(settled.data, accounted_as_if_complete, signer=key)
-    assert (3, "details.accounted does not follow from the entries before it") in found(lie)
+    assert (3, "details.accounted.reports does not follow from the entries before it") in found(lie)
 
 
 @pytest.mark.parametrize("reports", [0, -5, True, 100.0, "100", None])
@@ -98,8 +98,8 @@ def test_a_foreign_numerical_policy_switches_no_check_off(
     answer = found(forged(settled.data, change, signer=key))
     assert {sequence for sequence, _ in answer} == {1, 2, 3}
     if isinstance(name, str):
-        assert (2, "details.accounted does not follow from the entries before it") in answer
-        assert (3, "details.accounted does not follow from the entries before it") in answer
+        assert (2, "details.accounted.reports does not follow from the entries before it") in answer
+        assert (3, "details.accounted.reports does not follow from the entries before it") in answer
 
 
 def later(moment: str, hours: int) -> str:

@@ -131,7 +131,7 @@ def test_decisions_against_the_limit_are_found(desk: Desk) -> None:
     rewrite(desk.store, 1, lowered)
     assert "admits a round beyond the budget, by its own numbers" in str(verify(desk.store, desk.accountant))
     rewrite(desk.store, 1, raised)
-    assert "is not the one that its numbers" in str(verify(desk.store, desk.accountant))
+    assert "details.reason does not follow" in str(verify(desk.store, desk.accountant))
     rewrite(desk.store, 1, lowered)
     rewrite(desk.store, 1, unequal)
     assert "details.limits.local does not follow" in str(verify(desk.store, desk.accountant))
@@ -145,7 +145,7 @@ def test_a_cost_below_the_epsilon0_of_its_reports_is_found(desk: Desk) -> None:
         return dataclasses.replace(body, details={**body.details, "cost": cost})
 
     rewrite(desk.store, 2, cheaper)
-    assert "costs another local epsilon than its reports do" in str(verify(desk.store, desk.accountant))
+    assert "details.cost.local does not follow" in str(verify(desk.store, desk.accountant))
 
 
 def test_ten_rounds_of_a_tenth_fit_a_limit_of_one(store: Store, accountant: Accountant) -> None:

@@ -312,7 +312,9 @@ def test_a_rewritten_chain_is_found_by_its_numbers_and_by_saved_heads(
 
     rewrite(lived, 6, forge, cohort="phones")
     found = problems(lived, accountant, against=saved_heads(saved))
-    assert any(place == 6 and "details.standing.total" in what for place, what in found), found
+    assert any(place == 6 and "details.requested.method does not follow" in what for place, what in found), (
+        found
+    )
     assert any(place == 7 and "rewritten" in what for place, what in found), found
 
 

@@ -260,7 +260,7 @@ def as_life(body: EntryBody) -> EntryBody:
     ("forge", "found"),
     [
         (as_life, "are not those of policy adaptive"),
-        (lambda body: dataclasses.replace(body, epsilon_budget=1.0), "its delta_budget is none"),
+        (lambda body: dataclasses.replace(body, epsilon_budget=1.0), "delta_budget: got 1.0"),
         (without("windows"), "nothing would limit its rounds"),
         (
             lambda body: dataclasses.replace(body, details={**body.details, "local_budget": 2.0}),
@@ -286,7 +286,7 @@ def test_a_number_that_is_said_to_be_spent_of_no_budget_is_found(desk: Desk, cha
         lambda body: dataclasses.replace(body, spent=dataclasses.replace(body.spent, **change)),
         cohort="watches",
     )
-    assert "a budget that there is not" in str(verify(desk.store, desk.accountant))
+    assert "spent.epsilon_upper does not follow" in str(verify(desk.store, desk.accountant))
 
 
 @pytest.mark.slow
@@ -341,4 +341,4 @@ def test_a_refusal_by_the_record_is_found(desk: Desk) -> None:
         return dataclasses.replace(body, details=details)
 
     rewrite(desk.store, most + 2, forge)
-    assert "is not the one that its numbers" in str(verify(desk.store, desk.accountant))
+    assert "details.reason does not follow" in str(verify(desk.store, desk.accountant))
