@@ -2,9 +2,10 @@
 
 It shares no code with shuffle-ledger, and was written from docs/bundle-format.md. It checks every digest,
 each link of every chain and its head. It decides every entry again: from limits and costs follow each charge,
-total, outcome and status. It compares what chains say of a round of several budgets. It prints what it cannot
-check, with the line of openssl that checks the signature. Costs and limits themselves take `shuffle-ledger
-audit verify FILE`. The exit code is 0 when all that it checks holds, else 1.
+total, outcome and status. It checks what is said to be spent, but for the bounds themselves, and that no
+round has more users than its cohorts. It compares what chains say of a round of several budgets. It prints
+what it cannot check, with the line of openssl that checks the signature. Costs and limits themselves take
+`shuffle-ledger audit verify FILE`. The exit code is 0 when all that it checks holds, else 1.
 """
 
 import hashlib
@@ -31,9 +32,10 @@ TEXTS = ("certain", "slack", "local", "sliding", "late", "returned")  # numbers 
 PROMISING = ("life", "period")  # kinds of budgets; quotas limit, and a record without a budget only lists
 OF_CLOSED = ("cohort_frozen", "cohort_overspent", "cohort_closed")  # no cost is stated, nor of these others:
 UNSEEN = (*OF_CLOSED, "collection_over", "refused_elsewhere")
+CAUSES = ("discretization", "truncation", "round_off")  # of the width of what is spent
 BY_SLOTS = ("no_free_slot",)  # nor then, where there are no filters
 HOLDS = """Digests, chains and heads hold, and every charge, total, outcome and status follows.
-Signature, costs, fits of slots, limits and stated epsilons were not checked."""
+Signature, costs, fits of slots, limits and bounds on epsilon were not checked."""
 
 
 def digest_of(*parts):
@@ -51,6 +53,11 @@ def units(value, unit, rounded):
     if value == {"$float": "inf"}:
         return 2**320 - 1  # the largest limit
     return rounded(Fraction(repr(float.fromhex(value["$float"]))) * unit)
+
+
+def real(value):
+    """Returns a floating-point number."""
+    return float.fromhex(value["$float"])
 
 
 def require(holds, what):
@@ -99,6 +106,8 @@ class Budget:
         kind = (parts or ["record" if self.epsilon == {"$float": "inf"} else "life"])[0]
         same = (kind, self.details.get("rounds_per_user"), opening["delta_budget"])
         require(same == (self.rules["kind"], self.per_user, self.rules["delta"]), "its rules are of another")
+        policy = "plan" if self.counts and not filters else "adaptive"
+        require(self.details["policy"] == policy, "its policy has other rules")
         local = self.details.get("local_budget")
         local = None if local is None else units(local, 10**30, math.floor)
         require(self.limits.get("local") == local, "its limit of local epsilon is not its local budget")
@@ -419,6 +428,72 @@ def joint_rounds(bodies):
     return rounds
 
 
+def spent_again(bodies):
+    """Yields the first entry of a chain whose `spent` does not follow, but for the bounds themselves."""
+    budget, before, held, is_frozen = bodies[0], None, set(), False
+    for body in bodies:
+        kind, details, spent = body["kind"], body["details"], body["spent"]
+        budget = body if kind == "opened" else budget
+        rules, asked = budget["details"]["rules"], details.get("requested")
+        filters, unchanged = "filters" in rules, details.get("accounted_before") == details.get("accounted")
+        carried = kind in ("refused", "closed") or is_frozen
+        carried |= not filters and (kind == "budget_changed" or ("accounted" in details and unchanged))
+        try:
+            if kind == "admitted" or (kind == "incident" and not is_frozen):
+                held.add(body["round_id"])
+            held -= {body["round_id"]} if kind == "voided" else set()
+            if carried:
+                require(spent == before, "it changes what is spent")
+            elif kind == "frozen":
+                left = {**before, **{name: {"$float": "0x0.0p+0"} for name in CAUSES}}
+                left |= {"epsilon_upper": {"$float": "inf"}, "method": spent["method"]}
+                require(spent == left, "it says otherwise what a freeze leaves of what is spent")
+            else:
+                check_bounds(spent, len(held), rules)
+            if asked:
+                check_bounds(asked, len(held) + (kind == "refused"), rules)
+                require(kind == "refused" or spent == asked, "it requested what is not spent")
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            yield f"entry {body['sequence']}: {error or type(error).__name__}"
+            return
+        before, is_frozen = spent, is_frozen or kind == "frozen"
+
+
+def check_bounds(spent, rounds, rules):
+    """Checks bounds on the epsilon of some number of rounds."""
+    lower, upper, *causes = (real(spent[name]) for name in ("epsilon_lower", "epsilon_upper", *CAUSES))
+    require(0 <= lower <= upper and all(each >= 0 for each in causes), "its bounds are none")
+    stated = (spent["rounds"], spent["delta"], len(spent))
+    require(stated == (rounds, rules["delta"], 8), "its bounds are of other rounds, or another delta")
+    width = upper - lower if upper < math.inf else 0
+    if rules["kind"] == "record":
+        require((lower, upper) == (0, math.inf if rounds else 0), "it has no budget that is spent")
+    require(rounds or not any((lower, upper, *causes)), "it says that nothing was spent, and how much")
+    require("filters" not in rules or causes == [0, 0, width], "its causes are not those of filters")
+
+
+def crowded(chains):
+    """Yields rounds with more users than their cohorts have together, where the chains of these are here."""
+    openings = {
+        cohort: [body["details"] for body in bodies if body["kind"] == "opened"][-1]
+        for cohort, bodies in chains.items()
+    }
+    users = {
+        name: each["population"] for name, each in openings.items() if not each.keys() & {"quota", "period"}
+    }
+    members, parts = {}, {}  # of each round: its cohorts, and the reports of a user as told last
+    for body in (body for bodies in chains.values() for body in bodies if body["kind"] in SHARED):
+        details, name, request = body["details"], body["round_id"], body["details"].get("request")
+        if request:
+            members[name] = request.get("audience") or [request["cohort"]]
+        told = details.get("round") or (request and request["round"]) or details
+        parts[name] = told.get("reports_per_user", parts.get(name, 1) if told is details else 1)
+        least = max(-(-told.get("reports", 0) // parts[name]), told.get("sampled_from") or 0)
+        here = members.get(name, [""])
+        if users.keys() >= set(here) and least > sum(users[each] for each in here):
+            yield f"round {name}: an entry of {body['cohort']} is about more users than there are"
+
+
 def disagreements(chains, remarks):
     """Yields which rounds two chains say otherwise of, and refusals that do not say who refused."""
     frozen = {cohort for cohort, bodies in chains.items() if any(body["kind"] == "frozen" for body in bodies)}
@@ -505,6 +580,8 @@ def problems(path, remarks):
         opened_at = openings[-1]["recorded_at"] if openings else None
         for what in decided_again(bodies, opened_at, signed.get("created_at")):
             yield f"chain of {cohort}: {what}"
+        yield from (f"chain of {cohort}: {what}" for what in spent_again(bodies))
+    yield from crowded(chains)
     yield from disagreements(chains, remarks)
     remarks.append(by_openssl(signed) if "signature" in signed else "The heads are not signed.")
 

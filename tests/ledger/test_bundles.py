@@ -323,7 +323,8 @@ def forged(
         signed = resigned(old, signer, heads=tuple(sorted([*moved, *others], key=lambda head: head.cohort)))
         members[bundle.HEADS] = bundle.json_bytes(signed.to_json())
         members[bundle.PUBLIC_KEY] = signer.public_key_bytes.hex().encode() + b"\n"
-    return repacked(members)
+    manifest = json.loads(members[bundle.MANIFEST])
+    return repacked(members, tuple(item["cohort"] for item in manifest["cohorts"]))
 
 
 def resigned(old: Checkpoint, signer: SigningKey, **changes: Any) -> Checkpoint:
@@ -393,7 +394,7 @@ def test_heads_of_a_moment_that_there_is_not_in_utc_are_refused(made: BundleMade
         (lambda n, body: body["details"]["accounted"].update(reports=10**6) if n == 2 else None, 2),
         (lambda n, body: body["details"]["request"]["round"].update(reports=10**6) if n == 2 else None, 2),
         (lambda n, body: body.update(epsilon_budget=50.0) if n == 3 else None, 3),
-        (lambda n, body: body.update(epsilon_budget="much"), 2),
+        (lambda n, body: body.update(epsilon_budget="much"), 1),
         (lambda n, body: body["details"].update(overspent=True) if n == 5 else None, 5),
         (lambda n, body: body.update(kind="opened") if n == 4 else None, 4),
         (lambda n, body: body.update(cohort="tablets") if n == 2 else None, 2),
