@@ -132,6 +132,8 @@ class Listing(Table):
                     yield from text.render(console)
                     yield Segment(blank * (not is_right))
                 yield Segment.line()
+        if self.caption is not None:
+            yield self.caption
 
     def _texts(self, column: Column) -> Iterator[list[Text]]:
         """Yield the lines of each cell of a column."""

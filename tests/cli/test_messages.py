@@ -290,6 +290,7 @@ def test_a_long_listing_is_written_as_rich_lays_it_out_where_there_is_room(
         table.add_column(name, justify=justify, footer=f"all {name}")  # type: ignore[arg-type]  # words of Rich
     for number, status in enumerate(("open", "overspent", "open and\nclosed", "")):
         table.add_row("\u65e5" * number + "[b]", str(10**number), coloured(status))
+    table.caption, table.caption_justify = "a caption", "left"
     written = []
     for most in (table.row_count, table.row_count - 1):
         monkeypatch.setattr(present, "LAID_OUT_MAX", most)
