@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from shuffle_ledger.accounting import exact_text, given_text, upper_text
 
-_COMPARED_MAX = 10_000  # names with which a wrong one is compared: milliseconds
+COMPARED_MAX = 10_000  # names with which a wrong one is compared: milliseconds
 
 
 KINDS: dict[str, type[LedgerError]] = {}  # by its own stable word
@@ -40,8 +40,8 @@ class NoCohort(NotFound):
 
     def among(self, names: Iterable[str]) -> NoCohort:
         """Return the same error with the name that was meant, of those that the reader may see: of the first
-        `_COMPARED_MAX`."""
-        close = difflib.get_close_matches(self.cohort, islice(names, _COMPARED_MAX), n=1)
+        `COMPARED_MAX`."""
+        close = difflib.get_close_matches(self.cohort, islice(names, COMPARED_MAX), n=1)
         return NoCohort(self.cohort, close[0] if close else None)
 
 

@@ -28,7 +28,6 @@ from shuffle_ledger.ledger.api.auth.middleware import API_PREFIX, Door, Gate
 from shuffle_ledger.ledger.api.auth.oidc_settings import OidcSettings
 from shuffle_ledger.ledger.api.auth.rate_limits import FailureLimit
 from shuffle_ledger.ledger.api.auth.sessions import Sessions
-from shuffle_ledger.ledger.api.cohort_uses import CohortUses
 from shuffle_ledger.ledger.api.dependencies import Dispatch, Service
 from shuffle_ledger.ledger.api.long_answers import LongAnswers
 from shuffle_ledger.ledger.api.metrics import Metrics
@@ -100,7 +99,6 @@ def create_app(
         budgets=RecentBudgets(store),
         auditing=auditing,
         long_answers=LongAnswers(auditing, clock),
-        uses=CohortUses(store),
         overview=Overview(store),
         root_path=root_path,
     )

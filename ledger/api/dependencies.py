@@ -23,7 +23,6 @@ from shuffle_ledger.ledger.answers.quotes import Fits
 from shuffle_ledger.ledger.api.accountant_thread import AccountantThread
 from shuffle_ledger.ledger.api.auth.middleware import Door
 from shuffle_ledger.ledger.api.auth.sessions import Sessions
-from shuffle_ledger.ledger.api.cohort_uses import CohortUses
 from shuffle_ledger.ledger.api.line import DecisionLine
 from shuffle_ledger.ledger.api.long_answers import LongAnswers
 from shuffle_ledger.ledger.api.memory import AnswerMemory
@@ -80,7 +79,6 @@ class Service:
     budgets: RecentBudgets  # on the thread for reading
     auditing: AccountantThread
     door: Door
-    uses: CohortUses
     overview: Overview  # on the thread for reading
     observe_decision: Callable[[str, float], None] = lambda _outcome, _seconds: None
     root_path: str = ""  # before every address in answers; empty: the server has the whole host

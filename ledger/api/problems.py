@@ -7,6 +7,8 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from fastapi import Request
@@ -21,6 +23,7 @@ from shuffle_ledger.ledger import request_ids, security_log
 from shuffle_ledger.ledger.access import AccessToken
 from shuffle_ledger.ledger.api.invalid_requests import wrong_field
 from shuffle_ledger.ledger.errors import (
+    COMPARED_MAX,
     AnswerLost,
     BeyondBudget,
     LedgerError,
@@ -30,6 +33,7 @@ from shuffle_ledger.ledger.errors import (
     OtherContent,
     UnacceptedWarnings,
 )
+from shuffle_ledger.ledger.reports.urgency import urgent
 from shuffle_ledger.ledger.security_log import SecurityEvent
 from shuffle_ledger.ledger.values.documents import Json, document_of
 
@@ -218,8 +222,9 @@ async def _with_name_meant(request: Request, error: NoCohort) -> NoCohort:
     if token is None:
         return error
     with suppress(LedgerError):  # the answer comes without it
-        uses = request.app.state.service.uses
-        return await run_in_threadpool(lambda: error.among(uses.seen(token)))
+        asked = partial(urgent, request.app.state.service.store, token, datetime.now(UTC).date())
+        found = await run_in_threadpool(asked, after="", limit=COMPARED_MAX)
+        return await run_in_threadpool(error.among, found.names)
     return error
 
 

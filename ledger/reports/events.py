@@ -82,37 +82,6 @@ def end_of_feed(store: Store) -> str | None:
         return None
 
 
-def cursor_now(store: Store) -> str | None:
-    """Return a cursor that nothing more is put before, without waiting; None if none is known for now."""
-    reached = store.positions.reached()
-    last = select(func.max(entries.c.position)).where(entries.c.position <= reached)
-    with engine.reading(store.engine) as connection:
-        position = connection.execute(last).scalar_one()
-        return None if position is None else _cursor_at(connection, position)
-
-
-def moved_since(store: Store, cursor: str, *, limit: int) -> tuple[set[str], str | None] | None:
-    """Return the cohorts of all entries behind a cursor, and the cursor to go on behind; None if there are
-    more than `limit` entries.
-
-    Entries that others may still be put before are among them, and will be again.
-
-    Raises:
-        Conflict: the ledger has no such event: the database was put back to an earlier state.
-    """
-    begin, _ = _read(cursor)
-    reached, place = store.positions.reached(), entries.c.position
-    behind = select(entries.c.cohort, place).where(place > begin).order_by(place).limit(limit + 1)
-    with engine.reading(store.engine) as connection:
-        if _cursor_at(connection, begin) != cursor:
-            raise Conflict(f"the ledger has no event {cursor!r}")
-        found = connection.execute(behind).all()
-        if len(found) > limit:
-            return None
-        end = max((row.position for row in found if row.position <= reached), default=begin)
-        return {row.cohort for row in found}, _cursor_at(connection, end)
-
-
 def _page(
     connection: Connection,
     begin: int,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 
-from sqlalchemy import and_, func, not_, select, text
+from sqlalchemy import and_, func, select, text
 
 from shuffle_ledger.ledger.answers.budgets import Closure, status_now
 from shuffle_ledger.ledger.answers.cohorts import ShownCohort
@@ -16,7 +16,7 @@ from shuffle_ledger.ledger.decisions.outcomes import collected_on
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.storage import engine, rows
-from shuffle_ledger.ledger.storage.rows import IS_NO_PART, CohortView
+from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import ENTRY_COLUMNS, REFUSED, cohorts, entries, heads
 from shuffle_ledger.ledger.values import canonical
@@ -213,45 +213,30 @@ def matching_entries(
     return found, before if before is not None and before > FIRST_SEQUENCE else None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeadCount:
-    """How far a cohort's chain got, how many rounds it decided, and its state."""
-
-    cohort: str
-    sequence: int
-    admitted: int
-    refused: int
-    status: CohortStatus
-    is_part: bool  # of another cohort: the period of a window, or the quota of a team
-    has_windows: bool = False
-
-
-def head_counts(store: Store, *, only: Collection[str] | None = None) -> list[HeadCount]:
-    """Return the counts of every cohort, or of those named, in no order."""
-    columns = (heads.c.cohort, heads.c.sequence, heads.c.admitted, heads.c.refused, heads.c.status)
-    windows = cohorts.c.windows.is_not(None).label("has_windows")
-    query = select(*columns, not_(IS_NO_PART).label("is_part"), windows)
-    query = query.join_from(heads, cohorts, cohorts.c.name == heads.c.cohort)
-    if only is not None:
-        query = query.where(heads.c.cohort.in_(only))
-    with engine.reading_once(store.engine) as connection:
-        return [HeadCount(**row._mapping) for row in connection.execute(query)]
-
-
 @dataclass(frozen=True, kw_only=True)
-class RoundCounts:
-    """How many rounds all cohorts decided."""
+class Totals:
+    """What all cohorts add up to, parts of cohorts included."""
 
-    admitted: int
-    refused: int
+    rounds_admitted: int
+    rounds_refused: int
+    used_at_least: Mapping[float, int]  # how many cohorts used this share of their budgets, or more
 
 
-def round_counts(store: Store) -> RoundCounts:
+def totals(store: Store, *, shares: Sequence[float]) -> Totals:
     """Return the sums over all cohorts, as the database adds them up."""
-    query = select(func.coalesce(func.sum(heads.c.admitted), 0), func.coalesce(func.sum(heads.c.refused), 0))
+    sums = [func.coalesce(func.sum(column), 0) for column in (heads.c.admitted, heads.c.refused)]
+    counts = [func.count().filter(heads.c.used_share >= share) for share in shares]
     with engine.reading_once(store.engine) as connection:
-        admitted, refused = connection.execute(query).one()
-    return RoundCounts(admitted=int(admitted), refused=int(refused))
+        admitted, refused, *used = connection.execute(select(*sums, *counts)).one()
+    used_at_least = dict(zip(shares, used, strict=True))
+    return Totals(rounds_admitted=int(admitted), rounds_refused=int(refused), used_at_least=used_at_least)
+
+
+def refused_counts(store: Store) -> dict[str, int]:
+    """Return how many rounds each cohort refused that refused any."""
+    query = select(heads.c.cohort, heads.c.refused).where(heads.c.refused > 0)
+    with engine.reading_once(store.engine) as connection:
+        return {row.cohort: row.refused for row in connection.execute(query)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -268,6 +253,20 @@ class CohortUse:
     def ratio(self) -> float:
         """Upper bound on the spent share of the budget."""
         return self.epsilon_spent_upper / self.epsilon_budget
+
+
+def most_used(store: Store, *, limit: int) -> tuple[CohortUse, ...]:
+    """Return the chains that used most of their budgets, most first; none that has only its first entry.
+
+    Raises:
+        Damaged: a last entry lacks what is read.
+    """
+    query = select(heads.c.cohort).where(heads.c.sequence > FIRST_SEQUENCE, heads.c.epsilon_budget < math.inf)
+    query = query.order_by(heads.c.used_share.desc(), heads.c.cohort).limit(limit)
+    with engine.reading_once(store.engine) as connection:
+        names = connection.execute(query).scalars().all()
+    found = cohort_uses(store, only=names)
+    return tuple(sorted(found.values(), key=lambda use: (-use.ratio, use.cohort)))
 
 
 def cohort_uses(store: Store, *, only: Collection[str]) -> dict[str, CohortUse]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from datetime import date, timedelta
 
 from shuffle_ledger.ledger.answers.budgets import PromiseReading, status_now, worth_showing
@@ -12,8 +12,6 @@ from shuffle_ledger.ledger.reports.listing import CohortUse, closed_among, cohor
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Cohort, CohortStatus, epsilon_left
 from shuffle_ledger.ledger.values.windows import Period, Window
-
-COHORTS_AT_ONCE = 500  # that one statement reads
 
 
 def listed_cohorts(store: Store, cohorts: Collection[Cohort], day: date) -> list[ListedCohort]:
@@ -52,16 +50,6 @@ def promises_of(
         )
 
     return {one.name: tuple(of(one)) for one in cohorts}
-
-
-def worst_used_shares(store: Store, names: Sequence[str], day: date) -> dict[str, float]:
-    """Return of each cohort the largest used share of its promises on a day, as `promises_of`."""
-    found = dict[str, float]()
-    for start in range(0, len(names), COHORTS_AT_ONCE):
-        some = store.cohorts(only=names[start : start + COHORTS_AT_ONCE])
-        for name, promises in promises_of(store, some, day).items():
-            found[name] = max(one.used_share for one in promises)
-    return found
 
 
 def _of_chain(use: CohortUse, period: Period | None, *, is_closed: bool) -> PromiseReading:

@@ -44,6 +44,7 @@ _GIVEN: Mapping[str, Mapping[str, str]] = {
         "digest": "bytea",
         "status": "text",
         "epsilon_budget": "float8",  # NULL: unchanged
+        "used_share": "float8",
         "counts": "text",  # more entries of each kind
     },
     "written": {
@@ -110,7 +111,7 @@ ORDER BY heads.cohort FOR UPDATE OF heads
 written AS MATERIALIZED (SELECT written.* FROM go, {_given("written")}),
 moved AS (
 UPDATE heads SET sequence = moves.sequence, digest = moves.digest, status = moves.status,
-epsilon_budget = coalesce(moves.epsilon_budget, heads.epsilon_budget),
+epsilon_budget = coalesce(moves.epsilon_budget, heads.epsilon_budget), used_share = moves.used_share,
 {", ".join(f"{name} = {name} + (counts::int[])[{place}]" for place, name in enumerate(_COUNTS, start=1))}
 FROM go, moves WHERE heads.cohort = moves.cohort
 ), appended AS (INSERT INTO entries ({_ENTRY}) SELECT {_ENTRY} FROM written)
@@ -170,7 +171,7 @@ def _parts(rows: Mapping[str, list[dict[str, Any]]]) -> tuple[str, ...]:
 
 # The same for SQLite, each for one row.
 _MOVE = f"""UPDATE heads SET sequence = :sequence, digest = :digest, status = :status,
-epsilon_budget = coalesce(:epsilon_budget, epsilon_budget),
+epsilon_budget = coalesce(:epsilon_budget, epsilon_budget), used_share = :used_share,
 {", ".join(f"{name} = {name} + :{name}" for name in _COUNTS)}
 WHERE cohort = :cohort AND digest = :seen_digest"""  # noqa: S608 - our own names, as below
 _APPEND = f"INSERT INTO entries ({_ENTRY}, position) VALUES ({_named(_ENTRY)}, {NEXT_POSITION})"  # noqa: S608
@@ -305,7 +306,7 @@ def _rows(steps: Sequence[Step]) -> dict[str, list[dict[str, Any]]]:
     changes: dict[tuple[str, bytes], dict[str, Any]] = {}
     known: set[bytes] = set()
     written: list[dict[str, Any]] = []
-    for view, draft, _, entry in steps:
+    for view, draft, body, entry in steps:
         move = moves.setdefault(
             entry.cohort,
             {
@@ -316,7 +317,7 @@ def _rows(steps: Sequence[Step]) -> dict[str, list[dict[str, Any]]]:
                 **dict.fromkeys(_COUNTS, 0),
             },
         )
-        move |= {"sequence": entry.sequence, "digest": entry.digest}
+        move |= {"sequence": entry.sequence, "digest": entry.digest, "used_share": body.used_share}
         move["status"] = draft.status or move["status"]
         move["epsilon_budget"] = draft.epsilon_budget or move["epsilon_budget"]
         move[COUNT_OF_KIND[draft.kind]] += 1

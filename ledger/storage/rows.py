@@ -201,6 +201,7 @@ class Beside:
     entries: tuple[LedgerEntry, ...]  # behind the sequence that was asked for
     view: CohortView | LedgerError  # the error: why it cannot be read
     counts: Mapping[str, int]  # of entries by kind, as the head counts them
+    used_share: float | None  # as the head says it; None: there is no head
     holdings: tuple[StoredHolding, ...]
 
 
@@ -409,7 +410,8 @@ def insert_cohort(connection: Connection, cohort: Cohort, entry: LedgerEntry) ->
     position = {"position": NEXT_POSITION} if connection.dialect.name == "sqlite" else {}
     connection.execute(insert(entries_table).values(**vars(entry), **position))
     head = {"cohort": cohort.name, "sequence": entry.sequence, "digest": entry.digest, "status": "open"}
-    connection.execute(insert(heads).values(**head, epsilon_budget=cohort.epsilon_budget))
+    budget = {"epsilon_budget": cohort.epsilon_budget, "used_share": 0.0}
+    connection.execute(insert(heads).values(**head, **budget))
     return True
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _REVISION_TABLE = "alembic_version"
 # What versions made before the first release: nothing leads from there to the schema of today.
-_UNRELEASED = frozenset(f"{number:04}" for number in range(1, 17)) | {"v1_0001", "v1_0002"}
+_UNRELEASED = frozenset(f"{number:04}" for number in range(1, 17)) | {"v1_0001", "v1_0002", "v1_0003"}
 _LOCK_NUMBER = 0x5368_4C64  # any constant: every migration of this ledger takes this advisory lock
 
 

@@ -497,6 +497,7 @@ class Store(RoundStore):
                 entries=tuple(rows.entry_from(row) for row in connection.execute(query)),
                 view=view,
                 counts={} if head is None else rows.counts_in(head),
+                used_share=None if head is None else head.used_share,
                 holdings=tuple(rows.holding_rows(connection, cohort)),
             )
 

@@ -34,7 +34,7 @@ from sqlalchemy.types import TypeDecorator
 
 from shuffle_ledger.ledger.errors import Damaged
 
-SCHEMA_REVISION = "v1_0003"  # the migration this code was written for
+SCHEMA_REVISION = "v1_0004"  # the migration this code was written for
 
 NAME = String(200)
 DIGEST = LargeBinary(32)
@@ -270,6 +270,9 @@ heads = Table(
     Column("digest", DIGEST, nullable=False),
     Column("status", String(20), nullable=False),
     Column("epsilon_budget", Double, nullable=False),  # infinite: no budget of its life
+    Column(
+        "used_share", Double, nullable=False
+    ),  # of this budget, as the last entry states it; may be infinite
     # Number of entries of each kind, so that they need not be counted.
     *(
         Column(count, BigInteger, nullable=False, server_default=text("1" if kind == "opened" else "0"))
@@ -277,6 +280,7 @@ heads = Table(
     ),
     CheckConstraint("status IN ('open', 'closed', 'overspent', 'frozen')", name="status"),
     CheckConstraint("epsilon_budget > 0", name="epsilon_budget"),
+    CheckConstraint("used_share >= 0", name="used_share"),
     CheckConstraint("sequence = " + " + ".join(COUNT_OF_KIND.values()), name="counted"),
     Index("ix_heads_in_order", "cohort"),  # as that of cohorts
     Index("ix_heads_closed", "cohort", sqlite_where=text(CLOSED), postgresql_where=text(CLOSED)),

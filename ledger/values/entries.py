@@ -129,6 +129,11 @@ class EntryBody:
         """What of the budget is left after this entry, never negative."""
         return epsilon_left(self.epsilon_budget, self.spent.epsilon_upper)
 
+    @property
+    def used_share(self) -> float:
+        """Upper bound on the spent share of the budget, to the nearest double; 0 if there is no budget."""
+        return 0.0 if math.isinf(self.epsilon_budget) else self.spent.epsilon_upper / self.epsilon_budget
+
     def to_bytes(self) -> bytes:
         """Return the canonical bytes: these are stored, hashed and never made again."""
         content = dict(vars(self))

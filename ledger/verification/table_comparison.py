@@ -26,6 +26,8 @@ def compare_tables(replay: Replay, store: Store, beside: Beside) -> None:
     _compare_clock(replay, store, beside.view)
     for sequence in store.positions.misplaced(replay.cohort, limit=MISPLACED_MAX):
         replay.blame(sequence, "its place in the feed of events is not behind that of the entry before it")
+    if replay.head_body and beside.used_share != replay.head_body.used_share:
+        replay.blame(None, "the head says another used share of the budget than its last entry")
     counts = dict(beside.counts)
     if replay.readable and counts != dict(replay.kinds):
         replay.blame(None, f"the head counts {counts}, its entries are {dict(replay.kinds)}")

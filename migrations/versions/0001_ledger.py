@@ -9,7 +9,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from alembic import op
 
-revision = "v1_0003"
+revision = "v1_0004"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -290,6 +290,7 @@ def _create_heads() -> None:
         sa.Column("digest", _DIGEST, nullable=False),
         sa.Column("status", sa.String(20), nullable=False),
         sa.Column("epsilon_budget", sa.Double, nullable=False),
+        sa.Column("used_share", sa.Double, nullable=False),
         *(
             sa.Column(
                 count,
@@ -304,6 +305,7 @@ def _create_heads() -> None:
             "status IN ('open', 'closed', 'overspent', 'frozen')", name=op.f("ck_heads_status")
         ),
         sa.CheckConstraint("epsilon_budget > 0", name=op.f("ck_heads_epsilon_budget")),
+        sa.CheckConstraint("used_share >= 0", name=op.f("ck_heads_used_share")),
         sa.CheckConstraint("sequence = " + " + ".join(_COUNTS), name=op.f("ck_heads_counted")),
         postgresql_with=_ROOM_TO_UPDATE,
     )

@@ -8,22 +8,17 @@ import time
 
 import pytest
 
-from shuffle_ledger.ledger.api import cohort_uses, figures
+from shuffle_ledger.ledger.api import figures
 from shuffle_ledger.ledger.api.figures import LedgerFigures
 from shuffle_ledger.ledger.decisions import open_cohort
 from shuffle_ledger.ledger.errors import Damaged, Unavailable
 from shuffle_ledger.ledger.health import Health, health
-from shuffle_ledger.ledger.reports import listing
+from shuffle_ledger.ledger.reports.listing import refusals_after
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import LedgerEntry
 from tests.api.conftest import ROUND, Server
 
 NAMES = ("a", "b", "c")
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have first scrapes wait for complete figures, however slow this machine is."""
-    monkeypatch.setattr(figures, "FIRST_WAIT_SECONDS", 60.0)
 
 
 @pytest.fixture
@@ -53,7 +48,8 @@ def test_only_the_cohorts_that_used_most_are_named(busy: Server) -> None:
     assert [use.cohort for use in found.worst] == ["c", "b"]
     budget = busy.ask("GET", "/v1/cohorts/c/budget").json()
     assert found.worst[0].epsilon_spent_upper == budget["epsilon_spent_upper"]
-    assert (found.rounds_admitted, found.rounds_refused) == (6, 1)
+    assert (found.totals.rounds_admitted, found.totals.rounds_refused) == (6, 1)
+    assert found.totals.used_at_least == dict.fromkeys(figures.SHARES, 0)
     assert found.refused_by_reason == {"budget_exceeded": 1}
     assert found.health.cohorts == 5
 
@@ -100,30 +96,25 @@ def test_figures_that_were_read_a_moment_ago_are_not_read_again(store: Store) ->
 
 
 @pytest.mark.slow
-def test_only_what_moved_is_read_again_and_refusals_in_portions(
-    busy: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[list[str]] = []
-    read = listing.cohort_uses
+def test_refusals_are_read_once_and_in_portions(busy: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, int]] = []
 
-    def counted(store: Store, *, only: list[str]) -> object:
-        asked.append(only)
-        return read(store, only=only)
+    def counted(store: Store, cohort: str, *, after: int) -> list[LedgerEntry]:
+        asked.append((cohort, after))
+        return refusals_after(store, cohort, after=after)
 
-    monkeypatch.setattr(cohort_uses, "cohort_uses", counted)
+    monkeypatch.setattr(figures, "refusals_after", counted)
     monkeypatch.setattr(figures, "REFUSALS_AT_ONCE", 0)
     monkeypatch.setattr(figures, "STALE_SECONDS_MAX", 0.0)
-    found = LedgerFigures(busy.store, lambda: health(busy.store), worst_max=2)
     monkeypatch.setattr(figures, "WAIT_SECONDS", 60.0)
-    assert found.latest().refused_by_reason is None
-    assert {name for names in asked for name in names} == set(NAMES)
-    asked.clear()
-    assert busy.register("more", cohort="a").status_code == 201
+    found = LedgerFigures(busy.store, lambda: health(busy.store), worst_max=2)
+    first = found.latest()
+    assert (first.refused_by_reason, first.is_complete, asked) == (None, False, [])
     monkeypatch.setattr(figures, "REFUSALS_AT_ONCE", 100)
-    again = found.latest()
-    assert asked == [["a"]]
-    assert again.rounds_admitted == 7
-    assert again.refused_by_reason == {"budget_exceeded": 1}
+    for _ in range(2):
+        again = found.latest()
+        assert (again.refused_by_reason, again.is_complete) == ({"budget_exceeded": 1}, True)
+        assert asked == [("b", 0)]
 
 
 def test_a_database_that_is_gone_is_said_and_not_remembered(store: Store) -> None:
@@ -142,39 +133,31 @@ def test_a_database_that_is_gone_is_said_and_not_remembered(store: Store) -> Non
 
 
 @pytest.mark.slow
-def test_the_first_scrape_of_a_large_ledger_does_not_wait_for_every_cohort(
+def test_figures_are_incomplete_until_every_refusal_was_read(
     busy: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_end, read = threading.Event(), listing.cohort_uses
-
-    def late(store: Store, *, only: tuple[str, ...]) -> object:
-        assert may_end.wait(60)
-        return read(store, only=only)
-
-    monkeypatch.setattr(figures, "FIRST_WAIT_SECONDS", 0.05)
-    monkeypatch.setattr(figures, "COHORTS_AT_ONCE", 1)
-    monkeypatch.setattr(cohort_uses, "cohort_uses", late)
+    monkeypatch.setattr(figures, "REFUSALS_AT_ONCE", 0)
+    monkeypatch.setattr(figures, "STALE_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(figures, "WAIT_SECONDS", 60.0)
     scrape = busy.ask("GET", "/v1/metrics")
     assert scrape.status_code == 200
     assert "shuffle_ledger_rounds_admitted_total 6.0" in scrape.text
-    assert "shuffle_ledger_cohorts 5.0" in scrape.text
     assert "shuffle_ledger_figures_complete 0.0" in scrape.text
-    assert "shuffle_ledger_cohorts_used_at_least{" not in scrape.text
-    may_end.set()
-    deadline = time.monotonic() + 60
-    while "figures_complete 1.0" not in (scrape := busy.ask("GET", "/v1/metrics")).text:
-        assert time.monotonic() < deadline
+    assert "shuffle_ledger_rounds_refused_total{" not in scrape.text
     assert 'shuffle_ledger_epsilon_spent_upper{cohort="c"}' in scrape.text
     assert 'shuffle_ledger_cohorts_used_at_least{share="0.5"}' in scrape.text
+    monkeypatch.setattr(figures, "REFUSALS_AT_ONCE", 100)
+    scrape = busy.ask("GET", "/v1/metrics")
+    assert "shuffle_ledger_figures_complete 1.0" in scrape.text
+    assert 'shuffle_ledger_rounds_refused_total{reason="budget_exceeded"} 1.0' in scrape.text
 
 
 def test_a_first_scrape_that_has_nothing_to_tell_yet_is_a_503(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_end = threading.Event()
-    monkeypatch.setattr(figures, "FIRST_WAIT_SECONDS", 0.01)
     monkeypatch.setattr(figures, "UNAVAILABLE_SECONDS", 0.01)
-    monkeypatch.setattr(figures, "round_counts", lambda _store: may_end.wait(60))
+    monkeypatch.setattr(figures, "totals", lambda _store, **_: may_end.wait(60))
     scrape = server.ask("GET", "/v1/metrics")
     may_end.set()
     assert scrape.status_code == 503
@@ -182,10 +165,9 @@ def test_a_first_scrape_that_has_nothing_to_tell_yet_is_a_503(
 
 
 def test_a_damaged_body_leaves_the_alarms(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    def damaged(_store: Store, *, only: tuple[str, ...]) -> object:
+    def damaged(_store: Store, *, limit: int) -> object:
         raise Damaged("the body of its last entry has wrong fields")
 
-    monkeypatch.setattr(cohort_uses, "cohort_uses", damaged)
-    monkeypatch.setattr(cohort_uses, "FIRST_SEQUENCE", 0)
+    monkeypatch.setattr(figures, "most_used", damaged)
     found = LedgerFigures(store, lambda: health(store), worst_max=2).latest()
     assert (found.is_complete, found.worst, found.health.cohorts) == (False, None, 2)

@@ -226,14 +226,16 @@ class _Model:
         same = (one.population, one.delta_budget, one.policy, one.opened_at)
         yield "cohorts", stated, ((name, *same) for name in names)
         head = dict.fromkeys(("cohort", "status"), "varchar") | {"digest": "bytea"}
-        head |= dict.fromkeys(("sequence", "admitted"), "int8") | {"epsilon_budget": "float8"}
+        head |= dict.fromkeys(("sequence", "admitted"), "int8")
+        head |= dict.fromkeys(("epsilon_budget", "used_share"), "float8")
+        used_share = self.chain[-1].content().used_share
         yield (
             "heads",
             head,
             (
                 (
                     *(name, "open", ends[name], 1 + repeats[name] * DECIDED, repeats[name] * DECIDED),
-                    one.epsilon_budget,
+                    *(one.epsilon_budget, used_share),
                 )
                 for name in names
             ),

@@ -112,8 +112,9 @@ def rewrite(
             values = {name: value for name, value in vars(forged).items() if name != "round_id"}
             connection.execute(text(update), values)
         if rest:
-            head = {"digest": previous, "cohort": cohort}
-            connection.execute(text("UPDATE heads SET digest = :digest WHERE cohort = :cohort"), head)
+            head = {"digest": previous, "cohort": cohort, "used_share": forged.content().used_share}
+            fits = "UPDATE heads SET digest = :digest, used_share = :used_share WHERE cohort = :cohort"
+            connection.execute(text(fits), head)
 
 
 def break_promise(store: Store, accountant: Accountant, cohort: str, *, round_id: str = "lost") -> Incident:

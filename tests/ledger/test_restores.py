@@ -84,11 +84,14 @@ def cut_back(store: Store, cohort: str, sequence: int) -> None:
         f"DELETE FROM rounds WHERE cohort = :cohort AND round_id {later}",  # noqa: S608
         "DELETE FROM entries WHERE cohort = :cohort AND sequence > :sequence",
         (
-            "UPDATE heads SET sequence = :sequence, admitted = :sequence - 1, digest = (SELECT digest FROM"
+            "UPDATE heads SET sequence = :sequence, admitted = :sequence - 1, used_share = :used_share,"
+            " digest = (SELECT digest FROM"
             " entries WHERE cohort = :cohort AND sequence = :sequence) WHERE cohort = :cohort"
         ),
         "UPDATE holdings SET count = :sequence - 1, local_count = :sequence - 1 WHERE cohort = :cohort",
     ]
+    used_share = store.entry(cohort, sequence).content().used_share
+    values = {"cohort": cohort, "sequence": sequence, "used_share": used_share}
     triggers: list[tuple[str, str]] = []
     engine = create_engine(store.engine.url)  # without foreign keys
     with engine.begin() as connection:
@@ -100,7 +103,7 @@ def cut_back(store: Store, cohort: str, sequence: int) -> None:
         for name, _ in triggers:
             connection.exec_driver_sql(f"DROP TRIGGER {name}")
         for statement in statements:
-            connection.execute(text(statement), {"cohort": cohort, "sequence": sequence})
+            connection.execute(text(statement), values)
         for _, sql in triggers:
             connection.exec_driver_sql(sql)
     engine.dispose()

@@ -235,6 +235,7 @@ def stub(entries: list[LedgerEntry]) -> Store:
         ("UPDATE rounds SET registered_by = 'nobody' WHERE round_id = 'a'", 2, "'a'"),
         ("UPDATE heads SET status = 'overspent'", None, "overspent"),
         ("UPDATE heads SET epsilon_budget = 100", None, "budget"),
+        ("UPDATE heads SET used_share = 0", None, "used share"),
         ("UPDATE cohorts SET population = 100", None, "opened"),
         ("UPDATE privacy_losses SET blob = digest", 2, "privacy loss"),
         ("UPDATE rounds SET registration = 77 WHERE round_id = 'a'", 2, "otherwise when"),
@@ -276,9 +277,9 @@ def test_a_cut_tail_is_found_by_saved_heads(lived: Store, accountant: Accountant
         connection.execute(text("DELETE FROM registrations WHERE round_id IN ('c', 'd')"))
         move = (
             "UPDATE heads SET sequence = 5, digest = (SELECT digest FROM entries WHERE sequence = 5),"
-            " admitted = 2, refused = 0"
+            " admitted = 2, refused = 0, used_share = :used_share"
         )
-        connection.execute(text(move))
+        connection.execute(text(move), {"used_share": lived.entry("phones", 5).content().used_share})
         connection.execute(text("UPDATE holdings SET count = 0, local_count = 1 WHERE local_count = 2"))
     assert problems(lived, accountant) == []
     found = problems(lived, accountant, against=read_saved_heads(path))

@@ -12,7 +12,6 @@ import pytest
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.cli.rendering.statements.document import document_from
-from shuffle_ledger.ledger.api.cohort_uses import CohortUses
 from shuffle_ledger.ledger.decisions import change_budget, set_quota, settle, void
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue
@@ -23,6 +22,7 @@ from shuffle_ledger.ledger.policies.registry import rules_digest
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
 from shuffle_ledger.ledger.reports.forecasts import forecast
+from shuffle_ledger.ledger.reports.listing import most_used
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.documents import document_of, value_of
 from shuffle_ledger.ledger.values.entries import EntryBody
@@ -200,7 +200,7 @@ def test_its_own_budget_never_changes_and_is_in_no_alarm(desk: Desk) -> None:
     with pytest.raises(Conflict, match="no budget of its life"):
         change_budget(desk.store, "watches", epsilon=2.0, reason="why", actor="ada")
     desk.ask(a_monday(), cohort="watches")
-    (worst,) = CohortUses(desk.store).totals(worst_max=9, shares=()).worst
+    (worst,) = most_used(desk.store, limit=9)
     assert worst.cohort == f"watches@{a_monday():%G-W%V}"
 
 

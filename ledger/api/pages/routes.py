@@ -68,6 +68,7 @@ from shuffle_ledger.ledger.reports.listing import (
 from shuffle_ledger.ledger.reports.profile import ProfilePoint, profile_of
 from shuffle_ledger.ledger.reports.promises import promises_of
 from shuffle_ledger.ledger.reports.spent_by_day import spent_by_day
+from shuffle_ledger.ledger.reports.urgency import urgent
 from shuffle_ledger.ledger.roles import Permission
 from shuffle_ledger.ledger.security_log import SecurityEvent
 from shuffle_ledger.ledger.storage.rows import CohortView, StoredVerification
@@ -221,30 +222,29 @@ async def cohorts(
 ) -> HTMLResponse:
     """Shows a page of the cohorts that the token may see, with the rest of their budgets: the most urgent
     first, or by their names; all, or those with a text in their names."""
-    asked = partial(service.uses.urgent, token, after=after, limit=COHORTS_ON_PAGE)
-    asked = partial(asked, search=search.strip(), by_name=sort == "name")
-    urgent = await in_thread(asked)
-    heads = await in_thread(cohort_heads, service.store, only=urgent.names)
+    asked = partial(urgent, service.store, token, datetime.now(UTC).date(), limit=COHORTS_ON_PAGE)
+    found = await in_thread(partial(asked, after=after, search=search.strip(), by_name=sort == "name"))
+    heads = await in_thread(cohort_heads, service.store, only=found.names)
     await in_thread(service.store.check_anchor)
     listed = {head.body.cohort: head for head in heads}
     # How many wait in all cohorts is not for whom some of them do not exist.
     waiting = await in_thread(service.store.waiting) if token.cohorts is None else None
-    cards = await _cards(service, [listed[name] for name in urgent.names if name in listed])
+    cards = await _cards(service, [listed[name] for name in found.names if name in listed])
     values: dict[str, Any] = {
         "refusals": {"days": REFUSED_DAYS, "counted_max": REFUSALS_COUNTED_MAX},
         "cards": cards,
-        "urgent": urgent,
+        "urgent": found,
         "waiting": waiting,
         "after": after,
         "search": search.strip(),
         "sort": sort,
         "query": urlencode({"search": search.strip(), "sort": sort}),
-        "following": urgent.names[-1] if urgent.more else None,
+        "following": found.names[-1] if found.more else None,
     }
-    found = page("cohorts.html.jinja", request, **values)
+    answer = page("cohorts.html.jinja", request, **values)
     if any(card.unknown == COMPUTING for card in cards):
-        found.headers["Refresh"] = str(PROFILE_SECONDS_NEXT)  # as of a cohort's page
-    return found
+        answer.headers["Refresh"] = str(PROFILE_SECONDS_NEXT)  # as of a cohort's page
+    return answer
 
 
 @dataclass(frozen=True, kw_only=True)
