@@ -315,9 +315,8 @@ def _cohort_statement(
     closure = reading.closure
     if cohort.parent is not None and last == now.sequence:
         closure = closure_of(store, cohort)
-    policy, state = replay.fold.budget
-    held, delta = dict(+replay.fold.held), body.delta_budget
-    has_life, spent = replay.fold.joint.has_life, body.spent
+    (policy, state), delta = replay.fold.budget, body.delta_budget
+    has_life, spent, held = replay.fold.joint.has_life, body.spent, dict(+replay.fold.held)
     if not has_life:  # what a round costs alone is stated at the delta of a period
         delta = min(window.delta for window in replay.fold.joint.windows)
     kinds = list(dict.fromkeys([*reading.kinds(), *held]))

@@ -491,7 +491,8 @@ class Fold:
         if policy.is_record:
             return spending_of_record(rounds)
         if rounds == 0:
-            return Spending.nothing(policy.delta)
+            nothing = Spending.nothing(policy.delta)
+            return nothing if policy.filters else replace(nothing, method=body.numerical_policy)
         check_bounds(said)
         if policy.filters is None:
             slots = policy.slots_epsilon[0]

@@ -285,7 +285,7 @@ def test_a_refusal_that_says_wrongly_that_the_days_have_passed_is_found(
     monkeypatch.setattr(refusals, "is_over", lambda _request, _today: True)
     assert isinstance(desk.ask(), Refused)
     monkeypatch.undo()
-    _is_found(desk, "phones", "its reason, collection_over, is not the one")
+    _is_found(desk, "phones", "it does not say what its round costs")
 
 
 def _shift(monkeypatch: pytest.MonkeyPatch, store: Store, by: timedelta) -> None:
