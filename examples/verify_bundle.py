@@ -330,7 +330,8 @@ class Budget:
             self.is_overspent |= (
                 self.promises and not self.is_frozen and not self.holds(self.total, "promise")
             )
-            require(details["overspent"] is self.is_overspent, "whether it is overspent does not follow")
+            judged = self.is_overspent and not self.is_frozen
+            require(details["overspent"] is judged, "whether it is overspent does not follow")
 
     def change(self, kind, details, epsilon):
         """Takes the limits of an opening, or of a changed budget."""

@@ -348,7 +348,7 @@ class Fold:
         if self.frozen:
             seen.accounted = held or slot_of(truth or seen.declared)
             again |= {"accounted": _round(seen.accounted), "privacy_loss": None}
-            again["overspent"] = before.is_overspent
+            again["overspent"] = False
             return again, spent
         is_early = cause is Cause.INCIDENT and self._is_early(body)
         cost = None if truth is None or is_early else self._stated_cost(body, truth)

@@ -323,10 +323,15 @@ def test_an_incident_is_told_once(desk: Desk) -> None:
     desk.verified("phones")
 
 
+@pytest.mark.parametrize("is_overspent", [False, True])
 @pytest.mark.parametrize("policy", ["adaptive", "plan"])
-def test_a_frozen_cohort_records_what_it_is_told_and_charges_nothing(desk: Desk, policy: str) -> None:
+def test_a_frozen_cohort_records_what_it_is_told_and_charges_nothing(
+    desk: Desk, policy: str, *, is_overspent: bool
+) -> None:
     desk.open("phones", policy=policy, plan={krr(1, 10_000): 3} if policy == "plan" else None)
     desk.admit("r", krr(1, 20_000), "phones")
+    if is_overspent:
+        assert desk.incident("unknown", krr(8, 10), "phones").overspent
     view = desk.store.view("phones")
     head = CheckpointHead(cohort="phones", sequence=99, digest_hex="0" * 64)
     said = {"reason": "the disk broke", "checkpoint": "0" * 64, "nothing_later": None}
