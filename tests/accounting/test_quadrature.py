@@ -9,6 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 
+from shuffle_ledger.accounting import parse_randomizer
 from shuffle_ledger.accounting.amplification.blanket import contour, divergence
 from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_profile
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPairs
@@ -391,3 +392,43 @@ def test_tilts_are_near_the_saddle_point_and_no_order_changes_anothers(seed: int
         assert np.all(slope * other <= 0)
     some = np.arange(0, theta.size, 5)
     np.testing.assert_allclose(laws.at(some).saddle(reports), theta[some], rtol=1e-12)
+
+
+def _exact_components(kind: str, epsilon0: float, k: int) -> list[tuple[mpmath.mpf, mpmath.mpf, mpmath.mpf]]:
+    """Masses (a, b, c) of a randomizer of few components, in exact arithmetic."""
+    e = mpmath.exp(mpmath.mpf(epsilon0))
+    if kind == "krr":
+        p = 1 / (e + k - 1)
+        return [(e * p, p, p), (p, e * p, p), ((k - 2) * p,) * 3]
+    x = mpmath.sqrt(e)
+    p = 1 / (x + 1) ** 2
+    return [(e * p, p, p), (p, e * p, p), (e * p / x, e * p / x, p / x), (x * p, x * p, x * p)]
+
+
+@pytest.mark.parametrize("kind", ["krr", "rappor"])
+def test_gains_means_and_masses_are_rounded_by_no_more_than_is_counted(kind: str) -> None:
+    """All errors of the first order together, beside `moved`, and those of the logarithm of the moment."""
+    draw = np.random.default_rng(len(kind))
+    with mpmath.workdps(50):
+        for _ in range(40):
+            epsilon0 = float(10 ** draw.uniform(-6, 1))
+            k, reports = int(10 ** draw.uniform(0.5, 6)), int(10 ** draw.uniform(2, 12))
+            written = f"krr(k={k}, epsilon0={epsilon0!r})" if kind == "krr" else f"rappor({epsilon0=!r})"
+            pair = parse_randomizer(written).analysis("blanket").decomposition
+            excess = np.expm1([epsilon0 * draw.choice([1e-6, 1e-2, 0.5, 0.999])])
+            laws = next(ListedPairs([pair]).laws(np.zeros(1, dtype=np.int64), excess))[1]
+            tilt = Tilt.of(laws, reports, laws.saddle(reports) * draw.choice([0.5, 1.0, 2.0]))
+            theta, order = mpmath.mpf(tilt.theta[0]), 1 + mpmath.mpf(excess[0])
+            exact = [((a - order * b) / c, c) for a, b, c in _exact_components(kind, epsilon0, k)]
+            rounded = [tuple(map(mpmath.mpf, one)) for one in zip(laws.gains[0], laws.c[0], strict=True)]
+            left = 1 - mpmath.fsum(c for _, c in exact)
+            moment = mpmath.fsum(c * mpmath.exp(theta * gain) for gain, c in exact) + left
+            shares = [c * mpmath.exp(theta * gain) for gain, c in rounded]
+            total = mpmath.fsum(shares) + mpmath.mpf(laws.leftover[0])
+            mean = mpmath.fsum(share * gain for share, (gain, _) in zip(shares, rounded, strict=True)) / total
+            off = abs(reports * mean - tilt.mean[0])
+            for share, (gain, c), (true, mass) in zip(shares, rounded, exact, strict=True):
+                off += reports * share / total * (abs(gain - true) + abs(c / mass - 1) * abs(true))
+            assert off <= tilt.moved[0]
+            doubt = tilt.log_mass_error[0] + tilt.raised[0] + 1e-15 * (8 + abs(tilt.log_mass[0]))
+            assert abs(reports * mpmath.log(moment) - tilt.log_mass[0]) <= doubt
