@@ -22,7 +22,7 @@ def _places(outputs: int, reports: int) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def with_report(law: Array, reports: int, row: Sequence[float] | Array) -> Array:
-    """Returns the law of a multiset of so many reports and of one more, whose outputs have these masses."""
+    """Returns the law of the multiset of `reports` reports and one more; `row` has its masses."""
     both = np.multiply.outer(law, np.asarray(row, dtype=np.float64))
     return np.asarray(np.bincount(_places(both.shape[1], reports).ravel(), both.ravel()), dtype=np.float64)
 

@@ -22,8 +22,8 @@ class Peak:
 def peak_memory() -> Iterator[Peak]:
     """Yields a `Peak` that is known after the block.
 
-    Linux counts pages, and begins anew where it is told to; elsewhere Python counts every allocation, which
-    takes several times as long.
+    Linux counts pages, and can begin to count anew. Elsewhere Python counts every allocation, which takes
+    several times as long.
     """
     peak, before = Peak(), _pages_counted_anew()
     if before is None:

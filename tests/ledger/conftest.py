@@ -22,7 +22,7 @@ from shuffle_ledger.ledger.values.requests import RoundRequest
 from tests.ledger.desk import open_as_usual
 
 Pairs = list[tuple[PrivacyLossDistribution, int]]
-# What the second method answered in this process.
+# Answers of the second method in this process, by question.
 deltas: dict[tuple[ShuffledRound, float], float | None] = {}
 epsilons: dict[object, tuple[Pairs, float | None]] = {}
 
