@@ -15,17 +15,18 @@ from collections import Counter as Tally
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from shuffle_ledger.ledger.errors import Damaged, TryAgain
 from shuffle_ledger.ledger.health import Health
 from shuffle_ledger.ledger.reports.listing import (
     CohortUse,
-    Totals,
     most_used,
     refusals_after,
     refused_counts,
-    totals,
+    round_counts,
 )
+from shuffle_ledger.ledger.reports.urgency import used_at_least
 from shuffle_ledger.ledger.storage.store import Store
 
 STALE_TIMES = 20.0
@@ -44,7 +45,9 @@ class Figures:
     """The figures of one moment."""
 
     health: Health
-    totals: Totals
+    rounds_admitted: int
+    rounds_refused: int
+    used_at_least: Mapping[float, int]  # how many cohorts used this share of a budget, or more
     worst: tuple[CohortUse, ...] | None  # that used most of their budgets, most first; None: one is damaged
     refused_by_reason: Mapping[str, int] | None  # None: not all refusals were read yet, or one is damaged
     read_at: float  # by the clock of the process
@@ -107,7 +110,8 @@ class LedgerFigures:
 
     def _read(self) -> Figures:
         began, worst, is_read = self._clock(), None, False
-        health, sums = self._health(), totals(self._store, shares=SHARES)
+        health, (admitted, refused) = self._health(), round_counts(self._store)
+        used = used_at_least(self._store, datetime.now(UTC).date(), shares=SHARES)
         try:
             worst = most_used(self._store, limit=self._worst_max)
             is_read = self._read_refusals()
@@ -116,7 +120,9 @@ class LedgerFigures:
         ended = self._clock()
         self._latest = Figures(
             health=health,
-            totals=sums,
+            rounds_admitted=admitted,
+            rounds_refused=refused,
+            used_at_least=used,
             worst=worst,
             refused_by_reason=dict(self._reasons) if is_read else None,
             read_at=ended,

@@ -111,7 +111,7 @@ class _Ledger(Collector):
     def _decided(self) -> Iterator[Metric]:
         figures, kind = self._figures, CounterMetricFamily
         reasons = dict(sorted((figures.refused_by_reason or {}).items()))
-        admitted, refused = figures.totals.rounds_admitted, figures.totals.rounds_refused
+        admitted, refused = figures.rounds_admitted, figures.rounds_refused
         yield _metric("rounds_admitted", "Rounds admitted, in all cohorts.", admitted, kind=kind)
         yield _metric("refusals", "Rounds refused, in all cohorts.", refused, kind=kind)
         meaning = "Rounds refused, by reason; none until all refusals were read once."
@@ -127,7 +127,7 @@ class _Ledger(Collector):
         )
         for name, meaning, read in rows:
             yield _metric(name, meaning + most, {use.cohort: read(use) for use in uses}, "cohort")
-        shares = {str(share): count for share, count in self._figures.totals.used_at_least.items()}
+        shares = {str(share): count for share, count in self._figures.used_at_least.items()}
         meaning = "Cohorts that used at least this share of their budgets."
         yield _metric("cohorts_used_at_least", meaning, shares, "share")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 
@@ -16,7 +16,7 @@ from shuffle_ledger.ledger.decisions.outcomes import collected_on
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.storage import engine, rows
-from shuffle_ledger.ledger.storage.rows import CohortView
+from shuffle_ledger.ledger.storage.rows import IS_NO_PART, CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import ENTRY_COLUMNS, REFUSED, cohorts, entries, heads
 from shuffle_ledger.ledger.values import canonical
@@ -213,28 +213,19 @@ def matching_entries(
     return found, before if before is not None and before > FIRST_SEQUENCE else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Totals:
-    """What all cohorts add up to, parts of cohorts included."""
-
-    rounds_admitted: int
-    rounds_refused: int
-    used_at_least: Mapping[float, int]  # how many cohorts used this share of their budgets, or more
-
-
-def totals(store: Store, *, shares: Sequence[float]) -> Totals:
-    """Return the sums over all cohorts, as the database adds them up."""
+def round_counts(store: Store) -> tuple[int, int]:
+    """Return how many rounds cohorts admitted and refused; what is charged to their parts counts once."""
     sums = [func.coalesce(func.sum(column), 0) for column in (heads.c.admitted, heads.c.refused)]
-    counts = [func.count().filter(heads.c.used_share >= share) for share in shares]
+    query = select(*sums).join_from(heads, cohorts, cohorts.c.name == heads.c.cohort).where(IS_NO_PART)
     with engine.reading_once(store.engine) as connection:
-        admitted, refused, *used = connection.execute(select(*sums, *counts)).one()
-    used_at_least = dict(zip(shares, used, strict=True))
-    return Totals(rounds_admitted=int(admitted), rounds_refused=int(refused), used_at_least=used_at_least)
+        admitted, refused = connection.execute(query).one()
+    return int(admitted), int(refused)
 
 
 def refused_counts(store: Store) -> dict[str, int]:
-    """Return how many rounds each cohort refused that refused any."""
-    query = select(heads.c.cohort, heads.c.refused).where(heads.c.refused > 0)
+    """Return how many rounds each cohort refused that refused any; parts of cohorts are none."""
+    query = select(heads.c.cohort, heads.c.refused).where(heads.c.refused > 0, IS_NO_PART)
+    query = query.join_from(heads, cohorts, cohorts.c.name == heads.c.cohort)
     with engine.reading_once(store.engine) as connection:
         return {row.cohort: row.refused for row in connection.execute(query)}
 

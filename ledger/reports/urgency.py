@@ -1,13 +1,13 @@
 """The order in which somebody should look at the cohorts.
 
-Overspent and frozen ones are first, then those that used the larger part of the budget of which they used
-most, periods of today included, then by name.
+Overspent and frozen ones are first, those with such a period today included; then those that used the larger
+part of the budget of which they used most, periods of today included; then by name.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Final, TypeAlias
@@ -61,10 +61,7 @@ def urgent(
     """
     with engine.reading(store.engine) as connection:
         seen = [each for each in known_cohorts(connection, day) if token.sees(each[0])]
-    places = sorted(
-        (status not in ALARMING, -max(share, of_periods or 0.0), name)
-        for name, status, share, of_periods in seen
-    )
+    places = sorted((_alarm(each) is None, -max(each[2], each[3] or 0.0), each[0]) for each in seen)
     sought = search.casefold()
     names = [name for _, _, name in places if sought in name.casefold()]
     if by_name:
@@ -75,9 +72,25 @@ def urgent(
         more=len(names) > begins + limit,
         any=bool(seen),
         alarming={
-            status: tuple(sorted(name for name, its, *_ in seen if its == status)) for status in ALARMING
+            status: tuple(sorted(each[0] for each in seen if _alarm(each) == status)) for status in ALARMING
         },
     )
+
+
+def used_at_least(store: Store, day: date, *, shares: Sequence[float]) -> dict[float, int]:
+    """Return how many cohorts used each share, or more, of the budget of which they used most, periods of the
+    day included."""
+    with engine.reading(store.engine) as connection:
+        used = [max(share, of_periods or 0.0) for *_, share, of_periods in known_cohorts(connection, day)]
+    return {share: sum(one >= share for one in used) for share in shares}
+
+
+def _alarm(known: _Known) -> CohortStatus | None:
+    """Return why somebody should look at a cohort: it, or a period of the day, is overspent or frozen."""
+    _, status, _, of_periods = known
+    if status in ALARMING:
+        return status
+    return "overspent" if of_periods == math.inf else None
 
 
 def known_cohorts(connection: Connection, day: date) -> list[_Known]:

@@ -48,8 +48,8 @@ def test_only_the_cohorts_that_used_most_are_named(busy: Server) -> None:
     assert [use.cohort for use in found.worst] == ["c", "b"]
     budget = busy.ask("GET", "/v1/cohorts/c/budget").json()
     assert found.worst[0].epsilon_spent_upper == budget["epsilon_spent_upper"]
-    assert (found.totals.rounds_admitted, found.totals.rounds_refused) == (6, 1)
-    assert found.totals.used_at_least == dict.fromkeys(figures.SHARES, 0)
+    assert (found.rounds_admitted, found.rounds_refused) == (6, 1)
+    assert found.used_at_least == dict.fromkeys(figures.SHARES, 0)
     assert found.refused_by_reason == {"budget_exceeded": 1}
     assert found.health.cohorts == 5
 
@@ -157,7 +157,7 @@ def test_a_first_scrape_that_has_nothing_to_tell_yet_is_a_503(
 ) -> None:
     may_end = threading.Event()
     monkeypatch.setattr(figures, "UNAVAILABLE_SECONDS", 0.01)
-    monkeypatch.setattr(figures, "totals", lambda _store, **_: may_end.wait(60))
+    monkeypatch.setattr(figures, "round_counts", lambda _store, **_: may_end.wait(60))
     scrape = server.ask("GET", "/v1/metrics")
     may_end.set()
     assert scrape.status_code == 503

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Any
@@ -13,7 +14,8 @@ from shuffle_ledger.ledger.access import AccessToken, issue
 from shuffle_ledger.ledger.decisions import open_cohort, record_incident, register_and_admit, set_quota
 from shuffle_ledger.ledger.decisions.windows import placed
 from shuffle_ledger.ledger.reports import urgency
-from shuffle_ledger.ledger.reports.urgency import urgent
+from shuffle_ledger.ledger.reports.listing import round_counts
+from shuffle_ledger.ledger.reports.urgency import urgent, used_at_least
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.values.windows import Window
@@ -45,14 +47,15 @@ def test_the_most_urgent_cohorts_are_first_for_those_who_see_them(
         "lost": ("frozen", 0.0, None),
         "most": ("open", 0.1, 0.9),
         "Over": ("overspent", 0.1, None),
+        "year": ("open", 0.1, math.inf),  # whose budget of this year is overspent
     }
     monkeypatch.setattr(urgency, "known_cohorts", lambda *_: [(name, *each) for name, each in told.items()])
     everyone = token(store)
     found = urgent(store, everyone, TODAY, after="", limit=5)
-    assert (found.names, found.more) == (("Over", "lost", "most", "done", "half"), True)
-    assert found.alarming == {"overspent": ("Over",), "frozen": ("lost",)}
+    assert (found.names, found.more) == (("year", "Over", "lost", "most", "done"), True)
+    assert found.alarming == {"overspent": ("Over", "year"), "frozen": ("lost",)}
     assert urgent(store, everyone, TODAY, after="half", limit=4).names == ("a", "a@b")
-    assert urgent(store, everyone, TODAY, after="no such", limit=1).names == ("Over",)
+    assert urgent(store, everyone, TODAY, after="no such", limit=1).names == ("year",)
     assert urgent(store, everyone, TODAY, after="", limit=9, search="o").names == (
         "Over",
         "lost",
@@ -81,6 +84,8 @@ def test_a_cohort_of_periods_is_as_urgent_as_the_worst_of_todays(any_store: Stor
     shares = [one.promises[0].used_share for one in listed(store)]
     assert 0 < shares[0] == shares[-1] < 1  # so that names decide
     assert urgent(store, bearer, TODAY, after="", limit=2).names == ("life", "years")
+    assert round_counts(store) == (2, 0), "a round that is charged to a period, too, counts once"
+    assert used_at_least(store, TODAY, shares=(shares[0], 1.0)) == {shares[0]: 2, 1.0: 0}
     told: Any = {"round_id": "i", "described": LARGE, "reason": "lost", "actor": "x"}
     record_incident(store, accountant, "years", collected_on=TODAY, **told)
     assert urgent(store, bearer, TODAY, after="", limit=2).names == ("years", "life")
