@@ -75,7 +75,7 @@ def budget(
     view, closure = _view_now(store, name)
     store.check_anchor()  # now: the connection may have been opened for this
     day = on or view.now.date()
-    periods = [view_now(each, is_closed=closure is not None) for each in _periods_on(store, view, day)]
+    periods = _now(_periods_on(store, view, day), closure)
     binding = [*([view] if view.cohort.has_life else []), *periods]
     least = _least(binding)
     head = store.entry(name, view.head_sequence).content()
@@ -110,9 +110,7 @@ def budget(
         composition_epsilon_lower=composed.epsilon_lower,
         promises=tuple(_promise(each) for each in binding if each.cohort.quota is None),
         on=day,
-        booked=tuple(
-            _promise(view_now(each, is_closed=closure is not None)) for each in views_booked(store, view, day)
-        ),
+        booked=tuple(map(_promise, _now(views_booked(store, view, day), closure))),
         windows=_windows(view.cohort, periods),
         fits=what_fits(losses, view, by_frequency(seen), on=day),
         numerical_policy=head.numerical_policy,
@@ -142,7 +140,11 @@ def _periods_on(store: Store, view: CohortView, day: date) -> list[CohortView]:
 def _view_now(store: Store, name: str) -> tuple[CohortView, Closure | None]:
     view = store.view(name)
     closure = closure_of(store, view.cohort)
-    return view_now(view, is_closed=closure is not None), closure
+    return _now([view], closure)[0], closure
+
+
+def _now(views: Sequence[CohortView], closure: Closure | None) -> list[CohortView]:
+    return [view_now(view, is_closed=closure is not None) for view in views]
 
 
 def _of_lost(found: BudgetStatement) -> BudgetStatement:
