@@ -1,7 +1,7 @@
 """Folds a chain: says each entry again, by the functions that write entries, given what is before it.
 
-What people stated is taken from the entry, and what the accountant computed: costs, limits, bounds on what is
-spent, digests of privacy losses. `proofs` proves costs and limits. All else must be as it is said again.
+The fold takes from an entry the words of people, and the accountant's numbers: costs, limits, bounds on the
+spending, digests of privacy losses. `proofs` proves costs and limits. Every other byte follows.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _OF_PARTS = frozenset({"local_budget"})
 
 @dataclass
 class SeenRound:
-    """What a chain says of one round so far."""
+    """The state of one round by the entries of a chain so far."""
 
     sequence: int  # of the entry that decides it, or told of it first
     quoted: bytes  # digest of its request and of its author
@@ -89,7 +89,7 @@ class SeenRound:
 
 @dataclass
 class Fold:
-    """What a chain says, after each of its entries."""
+    """The state of a chain after each of its entries."""
 
     wrong: list[str] = field(default_factory=list)  # what the entry at hand says wrongly
     opened: EntryBody | None = None
@@ -339,7 +339,7 @@ class Fold:
     def _restate(self, body: EntryBody, spent: Spending) -> tuple[dict[str, Any], Spending]:
         """Return the details of a settlement, a void, a correction or an incident, and what is spent then."""
         policy, before = self.budget
-        cause, seen, truth, again = self._told(body)
+        cause, seen, truth, again = self._restatement(body)
         held = None if cause is Cause.INCIDENT else seen.accounted
         if held is not None and truth is not None:
             again["accounted_before"] = _round(held)
@@ -376,11 +376,11 @@ class Fold:
         is_carried = not policy.filters and accounted == held and truth is not None
         return again, spent if is_carried else self._spent(body)
 
-    def _told(self, body: EntryBody) -> tuple[Cause, SeenRound, ShuffledRound | None, dict[str, Any]]:
+    def _restatement(self, body: EntryBody) -> tuple[Cause, SeenRound, ShuffledRound | None, dict[str, Any]]:
         """Return why a round is restated, what was known of it, what was released, and what people stated."""
         cause, round_id = _CAUSES[body.kind], str(body.round_id)
         if cause is Cause.INCIDENT:
-            return cause, *self._told_as_incident(body)
+            return cause, *self._incident(body)
         self.joint.see(body, None)
         seen = self.rounds.get(round_id)
         if seen is None or seen.accounted is None:
@@ -402,7 +402,7 @@ class Fold:
             self.wrong.append("it settles a round with more reports than its cohorts' samples have")
         return cause, seen, with_reports(declared, reports), again
 
-    def _told_as_incident(self, body: EntryBody) -> tuple[SeenRound, ShuffledRound, dict[str, Any]]:
+    def _incident(self, body: EntryBody) -> tuple[SeenRound, ShuffledRound, dict[str, Any]]:
         details, round_id = body.details, str(body.round_id)
         quoted, _, request = self._registered(body, details["registered_by"])
         seen = self.rounds.setdefault(round_id, quoted)
@@ -460,7 +460,7 @@ class Fold:
         self.local[counted] += 1
         seen.local = counted
 
-    # What is compared with all kinds of entries.
+    # Numbers that entries of several kinds state.
 
     def _stated_cost(self, body: EntryBody, truth: ShuffledRound) -> Cost:
         """Return the cost that an entry states, with what of it follows from the round."""
