@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import date
-
 _SHOWN_MAX = 80  # characters of a refused value in a message; a longer one is cut
 
 
@@ -42,5 +40,5 @@ def given_text(value: object) -> str:
         return "is missing"
     if isinstance(value, str) and not value:
         return "is empty"
-    text = value.isoformat() if isinstance(value, date) else repr(value)
+    text = str(value) if hasattr(value, "isoformat") else repr(value)  # a day or a moment as people write it
     return f"got {text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + '...'}"
