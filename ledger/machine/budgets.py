@@ -162,12 +162,8 @@ def posted(
     reasons: tuple[str, ...] = (),
     limits: Limits | None = None,
 ) -> Posting:
-    """Returns the next posting of a budget, with its status afterwards.
-
-    Only a restatement can break the promise: what holds at `refuse_at` holds at `promise_at`, which is not
-    below it, and a promise is lowered only so far that what is held fits.
-    """
-    after, restates = state.total if total is None else total, kind is PostingKind.RESTATED
+    """Returns the next posting of a budget, with its status afterwards."""
+    after = state.total if total is None else total
     return Posting(
         budget=state.rules.name,
         kind=kind,
@@ -176,7 +172,7 @@ def posted(
         charge=charge,
         total=after,
         reasons=reasons,
-        is_overspent=state.is_overspent or (restates and overspends(state.rules, state.limits, after)),
+        is_overspent=state.is_overspent or overspends(state.rules, limits or state.limits, after),
         is_frozen=state.is_frozen,
         limits=limits,
     )
