@@ -56,4 +56,5 @@ def quota_table(found: Sequence[QuotaReading]) -> Table:
         table.add_row(one.team, shown(one.epsilon), used, left, shown(one.rounds), share)
     if sum(one.share for one in found) > _WHOLE:
         table.caption = "The shares are more than the whole budget: not every team can use all of its quota."
+        table.caption_justify = "left"
     return table

@@ -63,6 +63,8 @@ def used_percent(spent_upper: float, budget: float) -> str:
     """Returns the used share of a budget, rounded up to a tenth of a percent: `51.4 %`."""
     if math.isinf(spent_upper):
         return "more than 100 %"
+    if 0.999 * budget < spent_upper < budget:
+        return "over 99.9 %"
     tenths = math.ceil(1000 * Fraction(spent_upper) / Fraction(budget))
     whole, tenth = divmod(tenths, 10)
     return f"{whole:,}.{tenth} %" if tenth else f"{whole:,} %"

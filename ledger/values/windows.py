@@ -30,7 +30,7 @@ _EXPECTED: Final = (
     " above 0 if any"
 )
 _EXAMPLES: Final = "for example per=month,epsilon=0.5,delta=1e-9 or rolling=30d,epsilon=0.5,delta=1e-9"
-ROLLING_EXPECTED: Final = "a number of days, weeks or months from 2 to 31: 7d, 4w, 12m"
+ROLLING_EXPECTED: Final = "a number of days, weeks or months from 2 to 31: 7d, 13w, 12m"
 _ROLLING: Final = re.compile(r"([0-9]{1,2})([dwm])", re.ASCII)
 
 
@@ -208,9 +208,11 @@ def checked_windows(windows: Iterable[Window], *, cohort: str) -> tuple[Window, 
 
 def rolling_of(text: str) -> tuple[str, str] | None:
     """Return the number and the unit of the buckets that `7d`, `4w` or `12m` means, as texts; None if it is
-    written otherwise."""
+    written otherwise, or of other numbers than a window may have."""
     found = _ROLLING.fullmatch(text)
-    return None if found is None else (found[1], next(unit for unit in BUCKETS if unit[0] == found[2]))
+    if found is None or not 2 <= int(found[1]) <= SLIDING_MAX:
+        return None
+    return found[1], next(unit for unit in BUCKETS if unit[0] == found[2])
 
 
 def periods_of(windows: Iterable[Window], cohort: str, first: date, last: date) -> list[Period]:

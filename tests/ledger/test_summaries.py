@@ -58,6 +58,8 @@ def test_the_used_part_is_rounded_up() -> None:
     assert used_percent(1.54148, 3.0) == "51.4 %"
     assert used_percent(0.5 + 1e-12, 1.0) == "50.1 %"
     assert used_percent(0.0, 1.0) == "0 %"
+    assert used_percent(0.9995, 1.0) == "over 99.9 %", "something is left"
+    assert used_percent(1.0, 1.0) == "100 %"
     assert used_percent(1.11, 1.0) == "111.1 %"  # the float is above 1.11
     assert used_percent(float("inf"), 1.0) == "more than 100 %"
 
