@@ -66,9 +66,9 @@ def forecast(
     team by the token, and counts its quotas with --audience.
 
     Without --randomizer: of the eight kinds that the cohort has had most often, or of its plan, each kind by
-    itself; with --every also of all kinds together. With --until and --randomizer, of a cohort without
-    windows: also the largest epsilon0 with which the whole schedule fits. Both that and --fit search in place
-    of the epsilon0 that is given. Nothing is reserved, and nothing is promised.
+    itself; with --every also of all kinds together. With --until and --randomizer: also the largest epsilon0
+    with which the whole schedule fits. Both that and --fit search in place of the epsilon0 that is given.
+    Nothing is reserved, and nothing is promised.
     """
     wanted = ForecastWanted(round=described, fit=fit, every=every, until=until, first_on=first_on)
     named = names_given(cohort, audience)

@@ -71,6 +71,7 @@ PROMISE_OF_ALL: Final = (
 )
 DAYS_OF_WINDOWS: Final = " Each round is collected on its day of the schedule or, without a schedule, today."
 _WIDTH: Final = 2e-3  # of the epsilon0 that fits, relative
+_LEAST_EPSILON0: Final = 1e-3  # that is searched for rounds of a schedule in windows
 
 
 # The rule.
@@ -289,7 +290,7 @@ def joint_forecast(
         ends_on=kinds[least].ends_on,
         rounds_until=kinds[least].rounds_until,
         reaches_until=kinds[least].reaches_until,
-        largest=_largest_of_all(losses, charged, kind, [one.largest for one in kinds], today=today),
+        largest=_largest_of_all(losses, charged, kind, [one.largest for one in kinds], wanted.days(today)),
         budgets=budgets,
         promise=PROMISE_OF_ALL + (DAYS_OF_WINDOWS if any(view.cohort.windows for view in charged) else ""),
     )
@@ -394,11 +395,7 @@ def _forecast(
     kinds = [wanted.round] if wanted.round is not None else _in_use(store, view)
     days = wanted.days(today)
     rounds = wanted.fit or (days.count() if wanted.round is not None else None)
-    is_scheduled_in_windows = bool(view.cohort.windows and days.every)
-    if wanted.fit is not None and is_scheduled_in_windows:
-        expected = "no `every` beside it: of a cohort with windows it counts rounds collected on one day"
-        raise InvalidValue(field="fit", value=wanted.fit, expected=expected)
-    rounds = rounds if searches and not is_scheduled_in_windows else None
+    rounds = rounds if searches else None
     found = tuple(_of_kind(losses, view, kind, days, rounds=rounds) for kind in kinds[:KINDS_SHOWN_MAX])
     return Forecast(
         cohort=view.cohort.name,
@@ -432,7 +429,7 @@ def _of_kind(
         ends_on=days.last_of(room.turns),
         rounds_until=days.count(),
         reaches_until=days.reaches(room.turns),
-        largest=_largest(losses, view, kind, rounds) if rounds else None,
+        largest=_largest(losses, view, kind, days, rounds) if rounds else None,
         windows=_of_windows(losses, view, kind),
         slots_would_help=help_of_slots(losses, view, kind),
     )
@@ -467,12 +464,16 @@ def _together(
     )
 
 
-def _largest(losses: LossSource, view: CohortView, kind: ShuffledRound, rounds: int) -> LargestEpsilon0:
+def _largest(
+    losses: LossSource, view: CohortView, kind: ShuffledRound, days: ScheduleDays, rounds: int
+) -> LargestEpsilon0:
     nothing = LargestEpsilon0(rounds=rounds, epsilon0=None)
     randomizer = kind.randomizer.to_mapping()
     single = isinstance(randomizer.get("epsilon0"), float)
     if view.cohort.status != "open" or is_over(view) or not single or rounds > FIT_MAX:
         return nothing
+    if view.cohort.windows and days.every is not None:
+        return replace(nothing, epsilon0=_largest_on(losses, view, kind, days, rounds))
     without = {name: value for name, value in randomizer.items() if name != "epsilon0"}
     described: dict[str, Any] = {**kind.to_mapping(), "randomizer": without}
     try:
@@ -491,13 +492,43 @@ def _largest(losses: LossSource, view: CohortView, kind: ShuffledRound, rounds: 
     return LargestEpsilon0(rounds=rounds, epsilon0=found.epsilon0)
 
 
+def _largest_on(
+    losses: LossSource, view: CohortView, kind: ShuffledRound, days: ScheduleDays, rounds: int
+) -> float | None:
+    """Returns an epsilon0 with which all turns of a schedule fit into the windows of their days, where one
+    that is larger by at most `_WIDTH` was tried and does not; None if none is found."""
+
+    def fits(epsilon0: float) -> bool:
+        try:
+            asked = _with_epsilon0(kind, epsilon0)
+        except InvalidParameter:  # above all that the randomizer may have
+            return False
+        return fitting(losses, view, [asked], days, most=rounds).turns >= rounds
+
+    low = high = float(kind.randomizer.to_mapping()["epsilon0"])  # type: ignore[arg-type]  # a number, as was seen
+    while not fits(low):
+        high, low = low, low / 2
+        if low < _LEAST_EPSILON0:
+            return None
+    while low == high:
+        low, high = (2 * high, 2 * high) if fits(2 * high) else (high, 2 * high)
+    while high > low * (1 + _WIDTH):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _with_epsilon0(kind: ShuffledRound, epsilon0: float) -> ShuffledRound:
+    randomizer = {**kind.randomizer.to_mapping(), "epsilon0": epsilon0}
+    return ShuffledRound.from_mapping({**kind.to_mapping(), "randomizer": randomizer})
+
+
 def _largest_of_all(
     losses: LossSource,
     views: Sequence[CohortView],
     kind: ShuffledRound,
     found: Sequence[LargestEpsilon0 | None],
-    *,
-    today: date,
+    days: ScheduleDays,
 ) -> LargestEpsilon0 | None:
     """Returns the least epsilon0 of all budgets, if it is found to fit into each; None if none was asked for.
 
@@ -512,9 +543,7 @@ def _largest_of_all(
     if len(values) < len(views):
         return nothing
     least = min(values)
-    randomizer = {**kind.randomizer.to_mapping(), "epsilon0": least}
-    smaller = ShuffledRound.from_mapping({**kind.to_mapping(), "randomizer": randomizer})
-    days = ScheduleDays(every=None, first=today, until=None)
+    smaller = _with_epsilon0(kind, least)
     fit = (
         fitting(losses, view, [smaller], days, most=rounds).turns >= rounds
         for view, value in zip(views, values, strict=True)

@@ -56,9 +56,6 @@ def test_of_sliding_periods_the_one_with_the_least_left_is_shown(directory: obje
     assert decided.count("in phones@") == 1
     assert run("budget", "phones").stdout.count("30 days to ") == 1
     assert len(run("budget", "phones", "--json").json["promises"]) == 30
-    refused = run("forecast", "phones", *KIND, "--fit", "5", "--every", "week")
-    assert refused.code == 2
-    assert refused.stderr.startswith("shuffle-ledger: fit: got 5, expected no `every` beside it")
 
 
 def test_a_calibration_is_about_the_budget_of_the_period(directory: object, run: Run) -> None:
@@ -68,3 +65,23 @@ def test_a_calibration_is_about_the_budget_of_the_period(directory: object, run:
     asked = ("--cohort", "phones", "--randomizer", "krr(k=10)", "--reports", "10000")
     found = run("calibrate", *asked, "--json").json
     assert 0.9 < found["epsilon_decided_upper"] <= 1
+
+
+@pytest.mark.slow
+def test_a_year_of_weeks_is_planned_with_the_largest_epsilon0_that_fits_every_month(
+    directory: object, run: Run
+) -> None:
+    assert directory
+    month = ("--per", "month", "--epsilon", "0.3", "--delta", "1e-8")
+    assert run("cohort", "open", "phones", "--population", "1000000", *month).code == 0
+    weeks = ("--every", "week", "--from", f"{YEAR + 1}-01-01", "--until", f"{YEAR + 1}-12-31")
+    described = ("--reports", "100000", "--randomizer")
+    planned = run("forecast", "phones", *weeks, *described, "krr(epsilon0=4, k=10)", "--json").json["kinds"][
+        0
+    ]
+    assert planned["rounds_at_least"] < planned["largest"]["rounds"]
+    largest = planned["largest"]["epsilon0"]
+    for factor, fits in ((1.0, True), (1.01, False)):
+        randomizer = f"krr(epsilon0={factor * largest}, k=10)"
+        (found,) = run("forecast", "phones", *weeks, *described, randomizer, "--json").json["kinds"]
+        assert found["reaches_until"] is fits
