@@ -589,6 +589,9 @@ def problems(path, remarks):
 
 def main():
     """Prints what is wrong, or that nothing is, and what was not checked."""
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        print("usage: verify_bundle.py BUNDLE.zip (signatures are not checked: that takes a library)")
+        return 2
     remarks = []
     try:
         found = list(problems(sys.argv[1], remarks))
