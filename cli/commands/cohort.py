@@ -221,7 +221,8 @@ def close(name: str, reason: str, as_json: bool, **where: Any) -> None:
     """
     with open_ledger(**where) as ledger:
         closed = ledger.close_cohort(name, reason=reason)
-    present(closed, lambda: cohort_facts(closed), as_json=as_json)
+        closure = None if as_json else ledger.cohort(name).closure
+    present(closed, lambda: cohort_facts(closed, closure=closure), as_json=as_json)
 
 
 def _changed(ledger: Ledger, name: str, *, epsilon: float, reason: str) -> Cohort:

@@ -39,7 +39,8 @@ def decision_facts(decision: Decision) -> Table:
     """Returns the decision as a table for people."""
     rows, outcome = _rows(decision, leave_out=("round_id", "dry_run")), _outcome(decision)
     if getattr(decision, "dry_run", False):
-        outcome = f"nothing was written; it would be {outcome}"
+        article = "an " if outcome == "incident" else ""
+        outcome = f"nothing was written; it would be {article}{outcome}"
     return facts(f"Round {decision.round_id}: {outcome}", rows)
 
 

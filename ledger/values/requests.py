@@ -61,7 +61,7 @@ class RefusalReason(StrEnum):
     BUDGET_EXCEEDED = "budget_exceeded"  # the total would be larger than the budget
     LOCAL_BUDGET_EXCEEDED = "local_budget_exceeded"  # the sum of epsilon0 would be larger than its limit
     NO_FREE_SLOT = "no_free_slot"  # the cohort has a plan, and nothing free in it dominates the round
-    REFUSED_ELSEWHERE = "refused_elsewhere"  # another cohort of the round's audience refused it
+    REFUSED_ELSEWHERE = "refused_elsewhere"  # another budget of the round refused it
 
 
 class PromiseSource(Protocol):
