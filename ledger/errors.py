@@ -149,6 +149,10 @@ class TryAgain(LedgerError, kind="busy"):
     same request did before, as registering the round to be decided, stays."""
 
 
+class StayedLocked(TryAgain):
+    """Others held a lock of the database for too long."""
+
+
 class Unavailable(LedgerError, kind="unavailable"):
     """The database cannot be reached or cannot write: what the same request did before stays."""
 

@@ -59,6 +59,10 @@ EXPECTED: Mapping[str, Callable[[Context], str]] = {
 }
 
 
+#: Kinds of errors about a number that a body wrote as something else.
+TYPES_OF_NUMBERS = ("int_type", "float_type")
+
+
 def wrong_field(error: Mapping[str, Any]) -> Wrong:
     """Return what one of Pydantic's errors says, with the field as the caller writes it."""
     limits: Context = error.get("ctx", {})

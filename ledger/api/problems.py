@@ -21,7 +21,7 @@ from starlette.routing import Match, Route
 from shuffle_ledger.accounting import InvalidParameter
 from shuffle_ledger.ledger import request_ids, security_log
 from shuffle_ledger.ledger.access import AccessToken
-from shuffle_ledger.ledger.api.invalid_requests import wrong_field
+from shuffle_ledger.ledger.api.invalid_requests import TYPES_OF_NUMBERS, wrong_field
 from shuffle_ledger.ledger.errors import (
     COMPARED_MAX,
     AnswerLost,
@@ -238,7 +238,8 @@ async def on_invalid(_request: Request, error: Exception) -> JSONResponse:
     wrong = wrong_field(first)
     shown = None if wrong.value is None else _shown(wrong.value)
     members: dict[str, Json] = {"field": wrong.field, "value": shown, "expected": wrong.expected}
-    written = json.dumps(shown, ensure_ascii=False) if isinstance(wrong.value, str | bool) else shown
+    is_text = str(first["type"]) in TYPES_OF_NUMBERS and isinstance(wrong.value, str | bool)
+    written = json.dumps(shown, ensure_ascii=False) if is_text else shown
     detail = wrong.message or f"{wrong.field}: got {written}, expected {wrong.expected}"
     return problem(BAD_VALUE, detail, members=members)
 

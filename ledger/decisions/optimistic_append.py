@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from shuffle_ledger.ledger.errors import Damaged, LostRace, TryAgain
+from shuffle_ledger.ledger.errors import Damaged, LostRace, StayedLocked, TryAgain
 from shuffle_ledger.ledger.storage.cohort_locks import RACES_IN_TURN_MAX
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, NewRound, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
@@ -132,7 +132,7 @@ def append_with_rounds(
     def once() -> list[list[EntryBody]]:
         try:
             return store.append_with_rounds(wanted, decide)
-        except TryAgain:
+        except StayedLocked:  # by a writer that keeps its turn: go on without
             if not store.turns.lines(names):
                 raise
             return store.append_with_rounds(wanted, decide, waits=False)

@@ -43,6 +43,7 @@ from shuffle_ledger.ledger.errors import (
     InvalidValue,
     Ruined,
     SchemaError,
+    StayedLocked,
     TryAgain,
     Unavailable,
 )
@@ -383,7 +384,7 @@ def translated_errors(fact: str | None = None, *, url: URL | None = None) -> Ite
         if sessions.is_foreign(error.orig):
             raise sessions.shared() from error
         if _is_contention(error):
-            raise TryAgain("the database was busy for too long; ask the same again") from error
+            raise StayedLocked("the database was busy for too long; ask the same again") from error
         reason = " ".join(str(error.orig).split())
         if fact is not None and error.connection_invalidated:
             raise AnswerLost(fact, reason) from error

@@ -19,7 +19,7 @@ def test_a_page_says_on_which_condition_and_quotes(server: Server) -> None:
     assert server.register("a", reports=4_000, reports_per_user=2).status_code == 201
     page = person.get("/cohorts/phones").text
     assert OF_SEVERAL_REPORTS.holds_when in page
-    assert "at most 2 of each user" in page
+    assert "at most 2 reports of each user" in page
     secret = re.search(r'name="form_secret" value="([0-9a-f]{64})"', page)
     assert secret
     form = {"randomizer": "krr(k=2, epsilon0=0.5)", "reports": "4000", "form_secret": secret.group(1)}

@@ -44,7 +44,7 @@ def test_a_round_is_registered_corrected_and_exported(phones: Run, directory: Pa
     done = phones("round", "register", "phones", "--id", "a", *TWICE, "--json")
     assert (done.code, done.json["accounted"]["reports_per_user"]) == (0, 2)
     assert quoted["epsilon_requested_upper"] == done.json["epsilon_spent_upper"]
-    assert "krr(epsilon0=0.5, k=2), at most 2 of each user, 1,000 reports" in (
+    assert "krr(epsilon0=0.5, k=2), 1,000 reports, at most 2 reports of each user" in (
         " ".join(phones("round", "show", "a").stdout.split())
     )
     single = phones("round", "register", "phones", "--id", "b", *HALF, "--json")

@@ -60,7 +60,7 @@ FORGERIES = {
 SAID = (
     "fits other slots than it does",
     "details.charge",
-    "details.accounted does not follow",
+    "details.accounted",
 )
 
 

@@ -154,7 +154,7 @@ def of_what_is_broken(store: Store) -> object:
 
 def of_an_operator(store: Store) -> object:
     found = census(store.engine, unverified_seconds=WEEK_SECONDS, names_max=LIMIT)
-    assert (found.cohorts, found.broken_count) == (2 * COHORTS, 0)
+    assert (found.cohorts, found.broken_count) == (COHORTS, 0), "parts are no cohorts"
     return first_of_status(store.engine, "overspent", names_max=LIMIT, but=[])
 
 

@@ -260,7 +260,7 @@ def as_life(body: EntryBody) -> EntryBody:
     ("forge", "found"),
     [
         (as_life, "are not those of policy adaptive"),
-        (lambda body: dataclasses.replace(body, epsilon_budget=1.0), "delta_budget: got 1.0"),
+        (lambda body: dataclasses.replace(body, epsilon_budget=1.0), "delta: got 1.0"),
         (without("windows"), "nothing would limit its rounds"),
         (
             lambda body: dataclasses.replace(body, details={**body.details, "local_budget": 2.0}),
@@ -272,7 +272,8 @@ def test_a_forged_opening_is_found(desk: Desk, forge: Callable[[EntryBody], Entr
     desk.ask(a_monday(), cohort="watches")
     desk.check()
     rewrite(desk.store, 1, forge)
-    assert found in str(verify(desk.store, desk.accountant))
+    said = str(verify(desk.store, desk.accountant))
+    assert found in said, said
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,12 @@ def test_nohup_keeps_a_process(command: str, broker: Settings, tmp_path: Path) -
     log = tmp_path / "log"
     options = ("--port", free_port()) if command == "serve" else ()
     with running(broker, log, "nohup", SCRIPT, command, *options) as process:
-        awaited(lambda: any(word in log.read_text("utf-8") for word in ("received", "Uvicorn running")), log)
+        awaited(
+            lambda: any(
+                word in log.read_text("utf-8") for word in ("received", "Application startup complete")
+            ),
+            log,
+        )
         os.killpg(process.pid, signal.SIGHUP)
         with pytest.raises(Exception, match="timed out"):
             process.wait(2.0)

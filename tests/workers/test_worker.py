@@ -393,7 +393,7 @@ def test_every_line_of_a_process_is_json_where_the_log_is(
     log, port = tmp_path / "log", free_port()
     settings = Settings(database_url=database_url, broker_url=UNREACHABLE)
     options = ("--port", port) if command == "serve" else ()
-    ready = "Uvicorn running" if command == "serve" else "Trying again"
+    ready = "Application startup complete" if command == "serve" else "Trying again"
     more = {"SHUFFLE_LEDGER_LOG_FORMAT": "json", "SHUFFLE_LEDGER_DRAIN_SECONDS": "0.1"}
     with running(settings, log, SCRIPT, command, *options, more=more):
         awaited(lambda: ready in log.read_text("utf-8"), log)
