@@ -95,7 +95,9 @@ class CohortTurns:
         with ExitStack() as held:
             if lines := self.lines(cohorts):
                 try:
-                    held.enter_context(engines.writing(self._engine())).exec_driver_sql(waiting_for(lines))
+                    with engines.translated_errors():
+                        connection = held.enter_context(engines.writing(self._engine()))
+                        connection.exec_driver_sql(waiting_for(lines))
                 except (TryAgain, Unavailable):
                     held.close()
             yield

@@ -86,6 +86,8 @@ class Store(RoundStore):
         self._openings: dict[str, tuple[datetime | None, bytes]] = {}  # with the moment, which names it
         self._loss_digests: dict[bytes, bytes] = {}
         self._claims = threading.BoundedSemaphore(engines.POOL_SIZE // 2)
+        # Writers at once: one that has the turn of a cohort may need a second connection while others wait.
+        self._writing = threading.BoundedSemaphore(engines.POOL_SIZE)
 
     # Cohorts
 
@@ -419,7 +421,7 @@ class Store(RoundStore):
         decided: list[list[appends.Step]] = []
         after: dict[str, CohortView] = {}
         fact = engines.REGISTERED if len(wanted) == 1 else "the rounds were registered"
-        with engines.deciding(self._engine, fact=fact, in_turn=in_turn) as connection:
+        with self._writing, engines.deciding(self._engine, fact=fact, in_turn=in_turn) as connection:
             self.check_anchor()  # now: the connection may have been opened for this
             found = cohort_views.of_new_rounds(connection, self._memory, wanted, lines)
             self.check_same([view.cohort for view in found.views.values()])

@@ -82,7 +82,7 @@ def skim(data: bytes) -> Any:
     """
     try:
         return _DECODER.decode(data.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise Damaged(f"bytes that are not canonical: {error}") from error
 
 

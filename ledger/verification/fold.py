@@ -166,7 +166,7 @@ class Fold:
         if body.kind in _CAUSES:
             details, spent = self._restate(body, spent)
         elif body.kind is EntryKind.BUDGET_CHANGED:
-            epsilon = body.epsilon_budget
+            epsilon = checked_epsilon(body.epsilon_budget)
             details, spent = self._change(body, previous)
         elif body.kind is EntryKind.CLOSED:
             if self.status != "open" or self.joint.is_part:
@@ -295,6 +295,8 @@ class Fold:
             again |= {"cost": _said(cost), "charge": _said(charge)}
         if is_admitted and reason is not None:
             self.wrong.append(f"it admits a round beyond the budget, by its own numbers: {reason}")
+        if not is_admitted and reason is None:
+            self.wrong.append("it refuses a round that the budget admits, by its own numbers")
         again |= {"accounted": _round(accounted), "privacy_loss": loss}
         again["requested"] = None if requested is None else requested.to_mapping()
         if not is_admitted:

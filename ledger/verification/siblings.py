@@ -155,12 +155,12 @@ class JointRounds:
             body: the entry.
             request: what it quotes, if it does.
         """
-        round_id = str(body.round_id)
-        if request is not None and len(request.cohorts) > 1:
-            self.rounds.setdefault(round_id, JointRound(audience=request.cohorts))
-        found = self.rounds.get(round_id)
+        found = self.rounds.get(str(body.round_id))
+        if found is None and request is not None and len(request.cohorts) > 1:
+            found = JointRound(audience=request.cohorts)
         if found is not None:
-            found.facts.append(fact_of(body))
+            found.facts.append(fact_of(body))  # first: of an entry that lacks what is read, nothing is kept
+            self.rounds[str(body.round_id)] = found
             found.note_users(body)
 
 

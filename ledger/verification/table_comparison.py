@@ -7,6 +7,7 @@ from shuffle_ledger.ledger.errors import LedgerError, NotFound
 from shuffle_ledger.ledger.storage.rows import Beside, CohortView, StoredRound, declared_bytes
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical, entries
+from shuffle_ledger.ledger.values.entries import EntryBody
 from shuffle_ledger.ledger.values.requests import DECLARED, RoundRequest, request_digest
 from shuffle_ledger.ledger.verification.fold import request_and_actor
 from shuffle_ledger.ledger.verification.replay import Replay
@@ -26,7 +27,7 @@ def compare_tables(replay: Replay, store: Store, beside: Beside) -> None:
     _compare_clock(replay, store, beside.view)
     for sequence in store.positions.misplaced(replay.cohort, limit=MISPLACED_MAX):
         replay.blame(sequence, "its place in the feed of events is not behind that of the entry before it")
-    if replay.head_body and beside.used_share != replay.head_body.used_share:
+    if replay.head_body and beside.used_share != _used_share(replay.head_body):
         replay.blame(None, "the head says another used share of the budget than its last entry")
     counts = dict(beside.counts)
     if replay.readable and counts != dict(replay.kinds):
@@ -35,6 +36,14 @@ def compare_tables(replay: Replay, store: Store, beside: Beside) -> None:
         _compare_holdings(replay, beside)
         _compare_rounds(replay, store)
     _compare_losses(replay, store)
+
+
+def _used_share(body: EntryBody) -> float | None:
+    """Return the used share that an entry says; None if its numbers have none."""
+    try:
+        return body.used_share
+    except (TypeError, ZeroDivisionError):
+        return None
 
 
 def _compare_rounds(replay: Replay, store: Store) -> None:

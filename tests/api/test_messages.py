@@ -46,7 +46,7 @@ FEBRUARY = "expected a date as YYYY-MM-DD: February 2026 has 28 days"
         ("round_id", " a", f"round_id: got  a, expected {NAMES}"),
         ("round_id", None, "round_id: is null, expected a text"),
         ("round_id", 7, "round_id: got 7, expected a text"),
-        ("reports", "9", "reports: got 9, expected a whole number"),
+        ("reports", "9", 'reports: got "9", expected a whole number'),
         ("reports", 9.5, "reports: got 9.5, expected a whole number"),
         ("reports", 0, "reports: got 0, expected a number of at least 1"),
         ("participation", 0, "participation: got 0, expected a number above 0"),

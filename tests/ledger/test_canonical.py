@@ -84,6 +84,13 @@ def test_values_without_canonical_bytes_are_refused(value: Any) -> None:
         canonical.encode(value)
 
 
+@pytest.mark.parametrize("data", [b'{"$float":5}', b'{"$float":null}', b'{"$float":"0x1p+99999"}', b"{"])
+def test_bytes_that_no_value_has_are_damaged_however_they_are_read(data: bytes) -> None:
+    for read in (canonical.decode, canonical.skim):
+        with pytest.raises(Damaged):
+            read(data)
+
+
 def test_digests_frame_their_parts() -> None:
     digests = {
         canonical.framed_digest("d", b"ab", b"c"),

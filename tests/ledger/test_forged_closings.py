@@ -16,7 +16,7 @@ from shuffle_ledger.ledger.health import verify_oldest
 from shuffle_ledger.ledger.machine import Charge, Cost, Total
 from shuffle_ledger.ledger.policies.numbers import spelled
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.entries import EntryBody, Spending, loss_digest
+from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind, Spending, loss_digest
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.conftest import sqlite_url
@@ -112,3 +112,19 @@ def test_a_slot_that_the_plan_does_not_have_is_found_and_keeps_no_other_cohort_w
     noted = {name: each.problem for name, each in store.verifications().items()}
     assert noted["watches"] is not None
     assert noted["zebras"] is None
+
+
+def test_a_refusal_without_a_reason_is_found(store: Store, accountant: Accountant) -> None:
+    """The budget admits the round, by the numbers of the entry: what is charged must not be left out."""
+    open_as_usual(store, "watches")
+    for name in ("a", "b"):
+        decide(store, accountant, name, LARGE)
+    before = store.entry("watches", 2).content()
+
+    def forge(body: EntryBody) -> EntryBody:
+        change = {"standing": before.details["standing"], "reason": None, "message": "no"}
+        details = {**body.details, **change}
+        return dataclasses.replace(body, kind=EntryKind.REFUSED, spent=before.spent, details=details)
+
+    rewrite(store, 3, forge)
+    assert any("refuses a round that the budget admits" in what for what in audited(store)), audited(store)

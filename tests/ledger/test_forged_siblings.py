@@ -216,6 +216,19 @@ def test_a_sibling_in_the_database_that_was_rewritten_is_found(lived: Store, acc
         assert "says otherwise" in alone.cohorts[0].problems[0].what
 
 
+def test_a_joint_entry_without_what_its_kind_says_is_named(lived: Store, accountant: Accountant) -> None:
+    """Other chains are still compared with what can be read of it."""
+    admitted = next(each for each in lived.entries_of("phones") if each.kind == EntryKind.ADMITTED)
+
+    def forge(body: Any) -> Any:
+        return dataclasses.replace(body, kind=EntryKind.REFUSED)
+
+    rewrite(lived, admitted.sequence, forge, cohort="phones")
+    found = {each.cohort: each for each in verify(lived, accountant).cohorts}
+    assert admitted.sequence in [problem.sequence for problem in found["phones"].problems]
+    assert not verify_bundle(make_bundle(lived, BOTH).data, AUDITOR).ok
+
+
 def test_a_statement_relies_on_no_chain_that_a_sibling_contradicts(
     lived: Store, accountant: Accountant
 ) -> None:
