@@ -2,7 +2,7 @@
 
 It shares no code with shuffle-ledger, and was written from docs/bundle-format.md. It checks every digest,
 each link of every chain and its head. It decides every entry again: from limits and costs follow each charge,
-total, outcome and status. It checks what is said to be spent, but for the bounds themselves, and that no
+total, outcome and status. It checks the stated spending, but for the bounds themselves, and that no
 round has more users than its cohorts. It compares what chains say of a round of several budgets. It prints
 what it cannot check, with the line of openssl that checks the signature. Costs and limits themselves take
 `shuffle-ledger audit verify FILE`. The exit code is 0 when all that it checks holds, else 1.

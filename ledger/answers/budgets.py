@@ -70,8 +70,8 @@ class PromiseReading:
     @property
     def left(self) -> str:
         """The rest for people, rounded down; of an unused budget, the budget as it was given."""
-        is_whole = self.epsilon_remaining == self.epsilon_budget
-        return exact_text(self.epsilon_budget) if is_whole else lower_text(self.epsilon_remaining)
+        is_unused = self.epsilon_spent_upper == 0 and self.epsilon_remaining == self.epsilon_budget
+        return exact_text(self.epsilon_budget) if is_unused else lower_text(self.epsilon_remaining)
 
     @property
     def used_share(self) -> float:

@@ -56,7 +56,7 @@ class DecisionLine:
         try:
             asked = [(each.request, each.actor) for each in some]
             answers: Sequence[Answer] = admit_each(self._store, accountant, asked)
-        except Exception as error:  # noqa: BLE001 - raised again by each of those who wait
+        except Exception as error:  # noqa: BLE001 - raised again for every waiting request
             answers = [error] * len(some)
         for each, answer in zip(some, answers, strict=True):
             each.answer = answer

@@ -243,7 +243,7 @@ def _append(connection: Connection, lost: Sequence[Step]) -> None:
         if step.body.kind in _DECISIONS or _is_first_restated(connection, step.body):
             _register(connection, step.body)
         appends.write(connection, [step])
-        _check_parts(connection, [step])  # now that nobody else opens one
+        _check_parts(connection, [step])  # now: no other session opens one
 
 
 def _check_parts(connection: Connection, lost: Sequence[Step]) -> None:

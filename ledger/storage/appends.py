@@ -35,7 +35,7 @@ _NOT_REGISTERED = dict.fromkeys(
 # PostgreSQL: a key exists; a guard keeps a row. A round was registered, decided or closed since it was read.
 _MEANWHILE = ("23505", "23001")
 _COUNTS = tuple(COUNT_OF_KIND.values())
-# What the statement below is given: arrays for each of these, with the types of their columns.
+# The values of the statement below: an array for each of these, with the type of its column.
 _GIVEN: Mapping[str, Mapping[str, str]] = {
     "moves": {
         "cohort": "text",

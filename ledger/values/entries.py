@@ -131,7 +131,7 @@ class EntryBody:
 
     @property
     def used_share(self) -> float:
-        """Upper bound on the spent share of the budget, to the nearest double; 0 if there is no budget."""
+        """The spent share of the budget to the nearest double, to order lists by; 0 if there is no budget."""
         return 0.0 if math.isinf(self.epsilon_budget) else self.spent.epsilon_upper / self.epsilon_budget
 
     def to_bytes(self) -> bytes:

@@ -1,4 +1,4 @@
-"""Cohorts in the order in which somebody should look at them, for those who see them."""
+"""Cohorts in the order of urgency, for the tokens that see them."""
 
 from __future__ import annotations
 

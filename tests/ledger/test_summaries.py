@@ -7,7 +7,7 @@ from datetime import date
 import pytest
 
 from shuffle_ledger.accounting import ShuffledRound
-from shuffle_ledger.ledger.answers.budgets import FittingRounds
+from shuffle_ledger.ledger.answers.budgets import FittingRounds, PromiseReading
 from shuffle_ledger.ledger.answers.forecasts import RecentSchedule
 from shuffle_ledger.ledger.answers.summaries import (
     ASSUMES,
@@ -62,6 +62,26 @@ def test_the_used_part_is_rounded_up() -> None:
     assert used_percent(1.0, 1.0) == "100 %"
     assert used_percent(1.11, 1.0) == "111.1 %"  # the float is above 1.11
     assert used_percent(float("inf"), 1.0) == "more than 100 %"
+
+
+@pytest.mark.parametrize(
+    ("spent", "remaining", "left"), [(0.0, 0.3, "0.3"), (1e-20, 0.3, "0.299999"), (0.1, 0.19999, "0.19999")]
+)
+def test_only_the_rest_of_an_unused_budget_is_the_budget(spent: float, remaining: float, left: str) -> None:
+    found = PromiseReading(
+        budget="phones",
+        period="life",
+        kind="life",
+        first=None,
+        last=None,
+        renews=None,
+        status="open",
+        epsilon_budget=0.3,
+        delta_budget=1e-6,
+        epsilon_spent_upper=spent,
+        epsilon_remaining=remaining,
+    )
+    assert found.left == left
 
 
 def test_a_state_never_sounds_better_than_it_is() -> None:

@@ -344,7 +344,7 @@ def test_who_gets_no_turn_goes_on_without(
     make_request: MakeRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A session that keeps its turn, its process stopped perhaps, stops nobody for good."""
+    """Others decide although a session, its process stopped perhaps, keeps its turn."""
     monkeypatch.setattr(engines, "LOCK_TIMEOUT_SECONDS", 1)
     with Store.connect(database_url) as other, three.turns.take(["phones"]):
         assert len(together(other, accountant, [make_request("first", cohort="phones")])) == 1
