@@ -227,7 +227,8 @@ def with_all_budgets(answer: _Answer, bodies: Sequence[EntryBody], quotas: Colle
     least = min(promising or bodies, key=lambda body: body.epsilon_remaining)
     changes: dict[str, Any] = {"epsilon_remaining": least.epsilon_remaining, "audience": _members(bodies)}
     if math.isinf(answer.epsilon_remaining):
-        changes |= {"epsilon_spent_upper": least.spent.epsilon_upper, "epsilon_spent_lower": 0.0}
+        changes |= {"epsilon_spent_upper": least.spent.epsilon_upper}
+        changes |= {"epsilon_spent_lower": least.spent.epsilon_lower}
         changes |= {"epsilon_budget": least.epsilon_budget, "delta_budget": least.delta_budget}
     has = {one.name for one in fields(answer)}  # a refusal has neither an audience nor a lower bound
     return replace(answer, **{name: value for name, value in changes.items() if name in has})

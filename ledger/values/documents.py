@@ -25,7 +25,6 @@ from shuffle_ledger.accounting import AccountingError, ShuffledRound
 from shuffle_ledger.ledger.errors import InvalidValue, LedgerError
 from shuffle_ledger.ledger.values.requests import (
     Admitted,
-    Cohort,
     Corrected,
     Incident,
     Pending,
@@ -49,6 +48,7 @@ DECISIONS: Mapping[str, type[Decision]] = {
     "incident": Incident,
 }
 Value = TypeVar("Value")
+_OF_NO_BUDGET = ("delta_budget", "epsilon_spent_lower")  # finite where epsilon_budget is infinite
 _AS_IT_IS = (bool, int, str)  # values of these classes are JSON already
 
 
@@ -116,8 +116,8 @@ def _fields_of(value: object) -> dict[str, object] | None:
     if names is None:
         return None
     found = {name: getattr(value, name) for name in names}
-    if isinstance(value, Cohort) and not value.has_life:
-        found["delta_budget"] = None  # there is none, and epsilon is infinite
+    if found.get("epsilon_budget") == math.inf:  # there is no budget, and no other number of it
+        found |= {name: None for name in _OF_NO_BUDGET if name in found}
     return found
 
 

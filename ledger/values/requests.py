@@ -481,7 +481,8 @@ class Admitted:
     round_id: str
     cohort: str
     sequence: int  # of the entry that says so
-    epsilon_spent_upper: float  # with this round
+    # With this round; of a cohort without a budget of its life: of the promise that has the least left.
+    epsilon_spent_upper: float
     epsilon_spent_lower: float
     epsilon_remaining: float  # the least of the budgets that promise, as in every answer about a round
     accounted: ShuffledRound  # what is charged: the declared round's slot

@@ -236,6 +236,12 @@ def test_no_answer_has_a_number_of_the_life(desk: Desk) -> None:
     period = desk.store.view(f"watches@{monday:%G-W%V}")
     assert [member.cohort for member in admitted.audience] == [period.cohort.name]
     assert admitted.epsilon_spent_upper == period.spent.epsilon_upper
+    assert admitted.epsilon_spent_lower == period.spent.epsilon_lower > 0
+    made: Any = document_of(
+        make_statement(desk.store, desk.accountant, ["watches"], made_at=datetime.now(UTC))
+    )
+    promise = made["cohorts"][0]["promise"]
+    assert (promise["epsilon_budget"], promise["delta_budget"]) == (None, None)
     cohort = desk.store.cohort("watches")
     document: Any = document_of(cohort)
     assert (document["epsilon_budget"], document["delta_budget"]) == (None, None)
