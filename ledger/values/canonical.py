@@ -13,40 +13,41 @@ import itertools
 import json
 import marshal
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, NoReturn
+from json.encoder import encode_basestring
+from typing import Any, Final, NoReturn
 
 from shuffle_ledger.ledger.errors import Damaged
 
 _FLOAT = "$float"
 DIGEST_BYTES = 32
 _LENGTH_BYTES = 8
-_FLOATS_REMEMBERED_MAX = 4096  # budgets, zeros and parameters of rounds occur in every entry
+_KEYS_REMEMBERED_MAX = 4096  # of mappings: entries have the same sixty
 # From the third version of its format on, marshal writes equal values differently, by how often each occurs.
 _WITHOUT_REFERENCES = 2
 
 
-class Spelled(dict[str, Any]):
-    """A mapping as canonical bytes spell it: `encode` does not spell it again."""
+class Written:
+    """A mapping that is encoded more than once: its canonical text, which `encode` copies."""
 
+    __slots__ = ("text",)
 
-_SPELLED_AS_THEY_ARE = frozenset((type(None), bool, int, str, Spelled))
-
-
-def spelled(value: Mapping[str, object]) -> Spelled:
-    """Return a mapping to be encoded more than once; raises as `encode`."""
-    return Spelled(_spell_mapping(value))
+    def __init__(self, value: Mapping[str, object]) -> None:
+        """Write the text; raises as `encode`."""
+        self.text = _mapping_text(value)
 
 
 def encode(value: object) -> bytes:
-    """Return the canonical bytes of None, bools, ints, floats, strings, lists and mappings of these.
+    """Return the canonical bytes of None, bools, ints, floats, strings, lists and mappings of these, some of
+    which may be `Written`.
 
     Raises:
         ValueError: NaN, a key that is not a string or starts with "$", text that is not Unicode.
         TypeError: any other kind of value.
     """
-    return _ENCODER.encode(_spell(value)).encode("utf-8")
+    return _text(value).encode("utf-8")
 
 
 def decode(data: bytes) -> Any:
@@ -55,11 +56,10 @@ def decode(data: bytes) -> Any:
     Raises:
         Damaged: `data` is not exactly what `encode` writes.
     """
+    value = skim(data)
     try:
-        spelled = _SPELLED.decode(data.decode("utf-8"))
-        again = _ENCODER.encode(spelled).encode("utf-8")
-        value = _unspelled(spelled)
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        again = encode(value)
+    except (ValueError, TypeError, RecursionError) as error:
         raise Damaged(f"bytes that are not canonical: {error}") from error
     if again != data:
         raise Damaged("bytes that are not canonical: the same value is spelled differently")
@@ -111,65 +111,40 @@ def framed_digest(domain: str, *parts: bytes) -> bytes:
     return hashlib.sha256(b"".join(itertools.chain(*zip(lengths, framed, strict=True)))).digest()
 
 
-def _spell(value: object) -> object:
-    # Types are compared first, for almost every value is of one of these, and every entry has a hundred.
-    kind = type(value)
-    if kind in _SPELLED_AS_THEY_ARE:
-        return value
-    if kind is dict:
-        return _spell_mapping(value)  # type: ignore[arg-type]  # `kind is dict` narrows nothing
-    if isinstance(value, float):
-        return _spell_float(value)
-    if isinstance(value, list | tuple):
-        return [item if type(item) in _SPELLED_AS_THEY_ARE else _spell(item) for item in value]
-    if isinstance(value, int | str):
-        return value
+def _text(value: object) -> str:
+    write = _WRITERS.get(type(value)) or _writer(value)
+    return write(value)
+
+
+def _writer(value: object) -> Callable[[Any], str]:
+    for kind in (str, int, float, list, tuple):
+        if isinstance(value, kind):
+            return _WRITERS[kind]
     if isinstance(value, Mapping):
-        return _spell_mapping(value)
+        return _mapping_text
     raise TypeError(f"{type(value).__name__} has no canonical bytes")
 
 
-def _spell_float(value: float) -> dict[str, str]:
+def _float_text(value: float) -> str:
     if math.isnan(value):
         raise ValueError("NaN has no canonical bytes: unknown is an error, never a value")
-    return {_FLOAT: (value + 0.0).hex()}  # adding zero turns -0.0 into 0.0: equal values, equal bytes
+    # Adding zero turns -0.0 into 0.0: equal values, equal bytes.
+    return f'{{"{_FLOAT}":"{(value + 0.0).hex()}"}}'
 
 
-def _spell_mapping(value: Mapping[Any, object]) -> dict[Any, object]:
-    spelled: dict[Any, object] = {}
-    for key, item in value.items():
-        if not isinstance(key, str) or key[:1] == "$":
-            raise ValueError(f"{key!r} cannot be a key: keys are strings that do not start with '$'")
-        spelled[key] = item if type(item) in _SPELLED_AS_THEY_ARE else _spell(item)
-    return spelled
+def _mapping_text(value: Mapping[str, object]) -> str:
+    return f"{{{','.join([_key_text(key) + _text(value[key]) for key in sorted(value)])}}}"
 
 
-def _unspelled(value: Any) -> Any:
-    """Return the value that `_spell` makes this of; changes the containers in place. Raises ValueError."""
-    kind = type(value)
-    if kind is dict:
-        if _FLOAT in value:
-            if len(value) > 1:
-                raise ValueError(f"{_FLOAT} beside other keys")
-            return _float_of(value[_FLOAT])
-        for key, item in value.items():
-            if key[:1] == "$":
-                raise ValueError(f"{key!r} cannot be a key: keys are strings that do not start with '$'")
-            if type(item) not in _SPELLED_AS_THEY_ARE:
-                value[key] = _unspelled(item)
-    elif kind is list:
-        for place, item in enumerate(value):
-            if type(item) not in _SPELLED_AS_THEY_ARE:
-                value[place] = _unspelled(item)
-    return value
+def _list_text(value: Iterable[object]) -> str:
+    return f"[{','.join([_text(item) for item in value])}]"
 
 
-@functools.lru_cache(maxsize=_FLOATS_REMEMBERED_MAX)
-def _float_of(text: str) -> float:
-    found = float.fromhex(text)
-    if _spell_float(found)[_FLOAT] != text:
-        raise ValueError("the same value is spelled differently")
-    return found
+@functools.lru_cache(maxsize=_KEYS_REMEMBERED_MAX)
+def _key_text(key: object) -> str:
+    if not isinstance(key, str) or key[:1] == "$":
+        raise ValueError(f"{key!r} cannot be a key: keys are strings that do not start with '$'")
+    return f"{encode_basestring(key)}:"
 
 
 def _read_object(pairs: dict[str, Any]) -> Any:
@@ -180,8 +155,15 @@ def _refuse(token: str) -> NoReturn:
     raise ValueError(f"the bare number {token}")
 
 
-_ENCODER = json.JSONEncoder(
-    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, check_circular=False
-)
-_SPELLED = json.JSONDecoder(parse_float=_refuse, parse_constant=_refuse)
+_WRITERS: Final[dict[type, Callable[[Any], str]]] = {
+    str: encode_basestring,
+    int: int.__repr__,
+    bool: {True: "true", False: "false"}.__getitem__,
+    type(None): {None: "null"}.__getitem__,
+    float: _float_text,
+    dict: _mapping_text,
+    list: _list_text,
+    tuple: _list_text,
+    Written: operator.attrgetter("text"),
+}
 _DECODER = json.JSONDecoder(object_hook=_read_object, parse_float=_refuse, parse_constant=_refuse)

@@ -558,13 +558,13 @@ def _epsilon(units: int) -> float:
 
 
 @functools.lru_cache(maxsize=_SPELLED_MAX)
-def _round(described: ShuffledRound) -> canonical.Spelled:
-    return canonical.spelled(described.to_mapping())
+def _round(described: ShuffledRound) -> canonical.Written:
+    return canonical.Written(described.to_mapping())
 
 
 @functools.lru_cache(maxsize=_SPELLED_MAX)
-def _said(value: Charge | Cost) -> canonical.Spelled:
-    return canonical.spelled(spelled(value))
+def _said(value: Charge | Cost) -> canonical.Written:
+    return canonical.Written(spelled(value))
 
 
 def _taken(posting: Posting) -> Charge:
