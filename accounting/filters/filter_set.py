@@ -21,6 +21,7 @@ from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.filters.delta_accounts import DeltaAccounts
 from shuffle_ledger.accounting.filters.gaussian_and_renyi import GaussianFilter, Reading, RenyiFilter
+from shuffle_ledger.accounting.numeric.rounding import float_above
 from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence
 from shuffle_ledger.accounting.printed_numbers import exact_text
 
@@ -211,26 +212,23 @@ class FilterSet:
         found = (
             _named(one.name, one.delta, one.reading(total))
             for one, total in zip(self.renyi, divergences, strict=True)
-            if not (deciding and one.is_above(total, first.epsilon_upper))
+            if not (deciding and one.is_above(float_above(total), first.epsilon_upper))
         )
         return (first, *found)
 
-    def confirms(
-        self, variance: Fraction, divergences: Sequence[Fraction], lower: float, upper: float
-    ) -> bool:
+    def confirms(self, variance: float, divergences: Sequence[float], lower: float, upper: float) -> bool:
         """Returns whether the Gaussian filter certainly holds at `upper`, and no filter at `lower`.
 
         It costs two evaluations of the Gaussian filter, a reading about eight. False may mean that round-off
         leaves it undecided.
 
         Args:
-            variance, divergences: as of `readings`.
+            variance, divergences: as of `readings`, as the float behind the nearest one.
             lower, upper: epsilons.
         """
-        given = _rounded_up(variance)
         return (
-            self.gaussian.holds(given, upper)
-            and self.gaussian.is_above(given, lower)
+            self.gaussian.holds(variance, upper)
+            and self.gaussian.is_above(variance, lower)
             and all(one.is_above(total, lower) for one, total in zip(self.renyi, divergences, strict=True))
         )
 
@@ -308,11 +306,7 @@ def _largest_total(rules: RenyiFilter, epsilon: float) -> Fraction:
 
 @functools.lru_cache(maxsize=4096)
 def _gaussian_reading(rules: GaussianFilter, variance: Fraction) -> Reading:
-    return rules.epsilon(_rounded_up(variance))
-
-
-def _rounded_up(variance: Fraction) -> float:
-    return math.nextafter(float(variance), math.inf) if variance else 0.0
+    return rules.epsilon(math.nextafter(float(variance), math.inf) if variance else 0.0)
 
 
 def _limit(gaussian: GaussianFilter, epsilon: float) -> float:

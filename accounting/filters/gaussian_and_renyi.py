@@ -135,10 +135,10 @@ class RenyiFilter:
             return Reading(total if covered else math.inf, total * (1 - _DELTA_ROUND_OFF))
         return _smallest_epsilon(self._tail(total), self.leak_rate * total, self.delta)
 
-    def is_above(self, spent: Fraction, epsilon: float) -> bool:
+    def is_above(self, total: float, epsilon: float) -> bool:
         """Returns whether the filter certainly holds at no epsilon up to this one, given the total of
-        charges. False may mean that round-off leaves it undecided."""
-        total = float_above(spent)
+        charges, rounded up to the next float or the one behind it. False may mean that round-off leaves it
+        undecided."""
         if total <= 0 or not epsilon < _LARGEST_EPSILON:
             return False
         if math.isinf(self.order):

@@ -32,6 +32,7 @@ from shuffle_ledger.ledger.values import canonical
 
 # Costs and charges are those of a few kinds of rounds, and several checks in a row read the same total.
 _READ_MAX = 4096
+_LOSS_UNITS = int(1 / LOSS_UNIT)  # in 1
 _UNREADABLE = (TypeError, ValueError, InvalidStep)
 _AMOUNT = re.compile(r"0|[1-9][0-9]{0,199}")
 _AMOUNTS = {
@@ -58,6 +59,11 @@ def units_below(value: float | Fraction, unit: Fraction) -> int:
     if math.isinf(value):
         return UNBOUNDED - 1
     return min(math.floor(Fraction(value) / unit), UNBOUNDED - 1)
+
+
+def loss_above(units: int) -> float:
+    """Returns the float behind the one that is nearest to a number of `LOSS_UNIT`; 0 stays 0."""
+    return math.nextafter(units / _LOSS_UNITS, math.inf) if units else 0.0
 
 
 def epsilon_units(value: float) -> int:

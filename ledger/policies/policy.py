@@ -64,6 +64,7 @@ from shuffle_ledger.ledger.policies.numbers import (
     cost_of,
     epsilon_units,
     local_units,
+    loss_above,
     read,
     spelled,
     units_above,
@@ -365,9 +366,9 @@ class BudgetPolicy:
         slides = limits.sliding is not None and variance > limits.sliding
         if slides or total.certain * times > limits.certain or total.slack * times > limits.slack:
             return False
-        divergences = [one * times * LOSS_UNIT for one in total.divergences]
+        divergences = [loss_above(one * times) for one in total.divergences]
         bounds = (stated.epsilon_lower, stated.epsilon_upper)
-        return self.filters.confirms(variance * LOSS_UNIT, divergences, *bounds)
+        return self.filters.confirms(loss_above(variance), divergences, *bounds)
 
     def delta_accounts(self, view: CohortView) -> AccountsReading | None:
         """Returns what approximate rounds have used of delta, if there are filters."""

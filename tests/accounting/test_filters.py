@@ -262,9 +262,14 @@ def test_only_bounds_around_the_least_reading_are_confirmed(
     gaussian, *others = filters.readings(spent, totals)
     least = min((gaussian, *others), key=lambda one: one.epsilon_upper)
     upper, lower = gaussian.epsilon_upper, gaussian.epsilon_lower
+    given = _float_behind(spent), [_float_behind(one) for one in totals]
     if lower > 0 and math.isfinite(upper) and min(one.epsilon_lower for one in others) > upper:
-        assert filters.confirms(spent, totals, lower, upper)
+        assert filters.confirms(*given, lower, upper)
     # Never an upper end at which nothing holds, nor a lower end above the least reading.
-    assert not filters.confirms(spent, totals, 0.0, least.epsilon_lower * (1 - 2**-20))
-    assert not filters.confirms(spent, totals, least.epsilon_upper * (1 + 2**-20), math.inf)
-    assert not filters.confirms(spent, totals, least.epsilon_upper * (1 + 2**-20), 2 * least.epsilon_upper)
+    assert not filters.confirms(*given, 0.0, least.epsilon_lower * (1 - 2**-20))
+    assert not filters.confirms(*given, least.epsilon_upper * (1 + 2**-20), math.inf)
+    assert not filters.confirms(*given, least.epsilon_upper * (1 + 2**-20), 2 * least.epsilon_upper)
+
+
+def _float_behind(total: Fraction) -> float:
+    return math.nextafter(float(total), math.inf)
