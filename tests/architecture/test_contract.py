@@ -92,6 +92,17 @@ def test_the_distribution_and_its_program() -> None:
         assert (ROOT / name).is_dir()
 
 
+def test_one_version_is_named_everywhere() -> None:
+    version = PYPROJECT["project"]["version"]
+    for file, line in {
+        "CITATION.cff": f"version: {version}",
+        "deploy/kubernetes/overlays/example/kustomization.yaml": f'newTag: "{version}"',
+    }.items():
+        assert line in [each.strip() for each in (ROOT / file).read_text("utf-8").splitlines()], file
+    headings = [each for each in (ROOT / "CHANGELOG.md").read_text("utf-8").splitlines() if each[:3] == "## "]
+    assert next(each for each in headings if "Unreleased" not in each).startswith(f"## [{version}] - ")
+
+
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("DATABASE_URL", "BROKER_URL"):
         monkeypatch.delenv(f"SHUFFLE_LEDGER_{name}", raising=False)
