@@ -12,6 +12,8 @@ from shuffle_ledger.cli.commands import demo_run
 from shuffle_ledger.cli.commands.demo_run import DemoResult
 from tests.cli.conftest import Run
 
+ROOT = Path(__file__).parents[2]
+ADMITTED_LEAST = 880  # of the year's 1,272 rounds
 PNG = b"\x89PNG\r\n\x1a\n"
 ROUNDS = """round_id,cohort,collected_on,use_case,randomizer,reports
 a,phones,2025-01-06,emoji,"krr(k=2, epsilon0=0.5)",1000
@@ -74,3 +76,14 @@ def test_the_demo_tells_people(small_year: Path, run: Run) -> None:
 
 def test_the_examples_are_found() -> None:
     assert (demo_run._examples() / "rounds.csv").is_file()
+
+
+@pytest.mark.system
+def test_the_year_of_the_demo_is_admitted_as_promised(tmp_path: Path) -> None:
+    """A change of the filters must not cost rounds unseen."""
+    imported = demo_run.run_demo(tmp_path).imported
+    admitted, rounds = imported.rounds_admitted, imported.rounds
+    assert (rounds, admitted + imported.rounds_refused) == (1_272, 1_272)
+    assert admitted >= ADMITTED_LEAST
+    page = (ROOT / "docs" / "five-minutes.md").read_text("utf-8")
+    assert f"{rounds:,} rounds: {admitted} admitted, {rounds - admitted} refused." in page
