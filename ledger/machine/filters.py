@@ -162,13 +162,13 @@ def replaced(rules: Rules, total: Total, before: Charge, after: Charge) -> Total
 def moved(total: Total, charge: Charge, sign: int) -> Total:
     """Returns a total with a charge added `sign` times; -1 takes it away."""
     placed = charge.units * sign
-    claims = tuple(n + placed * (kind == charge.kind) for kind, n in enumerate(total.claims))
+    claims = tuple([n + placed * (kind == charge.kind) for kind, n in enumerate(total.claims)])
     return Total(
         local=total.local + sign * charge.local,
         certain=total.certain + sign * charge.certain,
         slack=total.slack + sign * charge.slack,
-        gaussian=tuple(a + sign * b for a, b in zip(total.gaussian, charge.gaussian, strict=True)),
-        divergences=tuple(a + sign * b for a, b in zip(total.divergences, charge.divergences, strict=True)),
+        gaussian=tuple([a + sign * b for a, b in zip(total.gaussian, charge.gaussian, strict=True)]),
+        divergences=tuple([a + sign * b for a, b in zip(total.divergences, charge.divergences, strict=True)]),
         sliding=total.sliding + sign * charge.sliding,
         returned=total.returned,
         late=total.late + sign * charge.late,
@@ -232,8 +232,8 @@ class Coordinates:
 def standing(rules: Rules, limits: Limits, total: Total, level: Level) -> Coordinates:
     """Returns which limits and filters hold at a level."""
     times = rounds_of_one_user(rules, total)
-    local, *others = zip(numbers(total), most_allowed(rules, limits, level), strict=True)
-    certain, slack, *fixed = (int(used * times <= allowed) for used, allowed in others)
+    used, most = numbers(total), most_allowed(rules, limits, level)
+    _, certain, slack, *fixed = [int(one * times <= allowed) for one, allowed in zip(used, most, strict=True)]
     limit = limits.sliding or 0
     sliding = (
         sliding_counts(limits, level)
@@ -242,7 +242,7 @@ def standing(rules: Rules, limits: Limits, total: Total, level: Level) -> Coordi
     )
     free = all(claimed <= slots for claimed, slots in zip(total.claims, rules.slots, strict=True))
     return Coordinates(
-        local=int(local[0] <= local[1]),
+        local=int(total.local <= most[0]),
         certain=certain,
         slack=slack,
         filters=(*fixed, int(sliding)),
@@ -340,8 +340,8 @@ def whole_charge(cost: Cost) -> Charge:
         local=cost.local,
         certain=cost.certain * cost.parts,
         slack=cost.slack * cost.parts,
-        gaussian=tuple(one * cost.parts for one in cost.gaussian),
-        divergences=tuple(one * cost.parts for one in cost.divergences),
+        gaussian=tuple([one * cost.parts for one in cost.gaussian]),
+        divergences=tuple([one * cost.parts for one in cost.divergences]),
     )
 
 
@@ -353,5 +353,5 @@ def numbers(vector: Charge | Total) -> tuple[int, ...]:
 def most_allowed(rules: Rules, limits: Limits, level: Level) -> tuple[int, ...]:
     """Returns the largest values of `_numbers`; a fixed reserve leaves the limit less its variance."""
     local = _ENDLESS if limits.local is None else limits.local
-    fixed = (level.gaussian - reserve for reserve in rules.reserves)
+    fixed = [level.gaussian - reserve for reserve in rules.reserves]
     return (local, limits.certain, limits.slack, *fixed, *level.divergences)
