@@ -130,29 +130,19 @@ def read(kind: type[Value], content: object) -> Value:
     if not isinstance(content, Mapping):
         raise Damaged(f"an entry has no {kind.__name__.lower()} where it needs one")
     try:
-        found: Value = _read(kind.__name__, canonical.memo_key(content))[0]
+        found: Value = _read(kind.__name__, canonical.memo_key(content))
     except _UNREADABLE as error:
         raise Damaged(f"an entry's {kind.__name__.lower()} cannot be read: {error}") from error
     return found
 
 
 @functools.lru_cache(maxsize=_READ_MAX)
-def _read(name: str, content: bytes) -> tuple[Any, bool]:
-    """Returns a value of the kind of this name, and whether it is spelled as entries spell it."""
+def _read(name: str, content: bytes) -> Any:
     kind = _KINDS[name]
     known, parts = dict(_DEFAULTS[kind]), canonical.of_memo_key(content)
     if not set(parts) <= set(known):
         raise ValueError(f"unknown parts {sorted(set(parts) - set(known))}")
-    found = kind(**{name: _read_part(name, part) for name, part in parts.items()})
-    return found, bool(spelled(found) == parts)
-
-
-def is_spelled(kind: type[Value], content: object) -> bool:
-    """Returns whether a part of an entry is spelled as the machine's value that it means."""
-    try:
-        return isinstance(content, Mapping) and _read(kind.__name__, canonical.memo_key(content))[1]
-    except _UNREADABLE:
-        return False
+    return kind(**{name: _read_part(name, part) for name, part in parts.items()})
 
 
 def _spelled_part(name: str, part: Any) -> Any:

@@ -14,6 +14,7 @@ import json
 import marshal
 import math
 import operator
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from json.encoder import encode_basestring
@@ -23,7 +24,7 @@ from shuffle_ledger.ledger.errors import Damaged
 
 _FLOAT = "$float"
 DIGEST_BYTES = 32
-_LENGTH_BYTES = 8
+_LENGTH = struct.Struct(">Q")
 _KEYS_REMEMBERED_MAX = 4096  # of mappings: entries have the same sixty
 # From the third version of its format on, marshal writes equal values differently, by how often each occurs.
 _WITHOUT_REFERENCES = 2
@@ -47,7 +48,8 @@ def encode(value: object) -> bytes:
         ValueError: NaN, a key that is not a string or starts with "$", text that is not Unicode.
         TypeError: any other kind of value.
     """
-    return _text(value).encode("utf-8")
+    (text,) = _texts([value])
+    return text.encode("utf-8")
 
 
 def decode(data: bytes) -> Any:
@@ -107,13 +109,12 @@ def framed_digest(domain: str, *parts: bytes) -> bytes:
     **Guarantee**: two different sequences of parts, or two domains, never feed the hash the same bytes.
     """
     framed = [domain.encode("utf-8"), *parts]
-    lengths = [len(part).to_bytes(_LENGTH_BYTES, "big") for part in framed]
-    return hashlib.sha256(b"".join(itertools.chain(*zip(lengths, framed, strict=True)))).digest()
+    lengths = map(_LENGTH.pack, map(len, framed))
+    return hashlib.sha256(b"".join(itertools.chain.from_iterable(zip(lengths, framed, strict=True)))).digest()
 
 
-def _text(value: object) -> str:
-    write = _WRITERS.get(type(value)) or _writer(value)
-    return write(value)
+def _texts(values: Iterable[object]) -> list[str]:
+    return [(_WRITERS.get(type(value)) or _writer(value))(value) for value in values]
 
 
 def _writer(value: object) -> Callable[[Any], str]:
@@ -133,11 +134,13 @@ def _float_text(value: float) -> str:
 
 
 def _mapping_text(value: Mapping[str, object]) -> str:
-    return f"{{{','.join([_key_text(key) + _text(value[key]) for key in sorted(value)])}}}"
+    keys = sorted(value)
+    texts = _texts(map(value.__getitem__, keys))
+    return f"{{{','.join(map(operator.add, map(_key_text, keys), texts))}}}"
 
 
 def _list_text(value: Iterable[object]) -> str:
-    return f"[{','.join([_text(item) for item in value])}]"
+    return f"[{','.join(_texts(value))}]"
 
 
 @functools.lru_cache(maxsize=_KEYS_REMEMBERED_MAX)

@@ -6,7 +6,6 @@ All are frozen and keyword-only; what people type is validated here, once, in th
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +39,6 @@ VOID_ATTESTATION = (
 )
 # What entries and rows have of a cohort only where there is some.
 DECLARED = (*("labels", "windows", "period", "quota", "ceiling", "local_budget", "rounds_per_user"),)
-_REQUESTS_REMEMBERED_MAX = 256  # several checks in a row read the request of one entry
 _REQUEST_VERSION = 1
 _REQUEST_DOMAIN = "shuffle-ledger/round-request/1"
 
@@ -414,12 +412,7 @@ class RoundRequest:
     @staticmethod
     def from_mapping(content: object) -> RoundRequest:
         """Return the request that a decoded part of an entry spells; raises Damaged when there is none."""
-        return _read_request(canonical.memo_key(content))
-
-
-@functools.lru_cache(maxsize=_REQUESTS_REMEMBERED_MAX)
-def _read_request(spelled: bytes) -> RoundRequest:
-    return _request_of(canonical.of_memo_key(spelled))
+        return _request_of(content)
 
 
 def _request_of(content: object) -> RoundRequest:

@@ -19,16 +19,9 @@ def read_round(content: object) -> ShuffledRound:
     Raises:
         InvalidParameter, ValueError: it spells none.
     """
-    return _read(canonical.memo_key(content))[0]
-
-
-def is_round_spelled(content: object) -> bool:
-    """Returns whether a part of an entry spells a round as ledgers write it; raises as `read_round`."""
-    return _read(canonical.memo_key(content))[1]
+    return _read(canonical.memo_key(content))
 
 
 @functools.lru_cache(maxsize=_REMEMBERED_MAX)
-def _read(spelled: bytes) -> tuple[ShuffledRound, bool]:
-    content = canonical.of_memo_key(spelled)
-    found = ShuffledRound.from_mapping(content)
-    return found, canonical.encode(content) == canonical.encode(found.to_mapping())
+def _read(spelled: bytes) -> ShuffledRound:
+    return ShuffledRound.from_mapping(canonical.of_memo_key(spelled))

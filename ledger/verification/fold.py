@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -298,30 +297,28 @@ class Fold:
         if not is_admitted and reason is None:
             self.wrong.append("it refuses a round that the budget admits, by its own numbers")
         again |= {"accounted": _round(accounted), "privacy_loss": loss}
-        again["requested"] = None if requested is None else requested.to_mapping()
+        again["requested"] = None if requested is None else requested.written
         if not is_admitted:
             again |= {"reason": reason, **stated(body, "message")}
             again |= _refused_by(body, asked, reason, spent, requested)
         return again, spent
 
-    def _registered(
-        self, body: EntryBody, author: str
-    ) -> tuple[SeenRound, RoundRequest, Mapping[str, object]]:
+    def _registered(self, body: EntryBody, author: str) -> tuple[SeenRound, RoundRequest, canonical.Written]:
         """Return a round as an entry quotes its registration, its request, and how entries spell that."""
         request = RoundRequest.from_mapping(body.details["request"])
         if request.round_id != body.round_id or body.cohort not in request.cohorts:
             self.wrong.append("the request it quotes is of another round or cohort")
         self.wrong += self.joint.misplaced(body, request)
         self.joint.see(body, request)
-        spelling = {**request.beside_round(), "round": _round(request.round)}
+        written = canonical.Written({**request.beside_round(), "round": _round(request.round)})
         seen = SeenRound(
             sequence=body.sequence,
-            quoted=request_and_actor(canonical.encode(spelling), author),
+            quoted=request_and_actor(canonical.encode(written), author),
             registered=(body.details["registration"], body.details["registered_at"]),
             declared=request.round,
             is_of_several=len(request.members) > 1,
         )
-        return seen, request, spelling
+        return seen, request, written
 
     def _reason_unseen(self, body: EntryBody, request: RoundRequest) -> RefusalReason | None:
         """Return why a round is refused before its cost is computed, or whatever it is, if it is."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from shuffle_ledger.accounting import AccountingError, ShuffledRound, is_known_policy
 from shuffle_ledger.ledger.errors import Damaged, LedgerError
@@ -34,6 +35,11 @@ _NOT_FOLLOWING = (
 )
 # What follows one of these may hold less than what came before.
 ALTERS = (EntryKind.SETTLED, EntryKind.VOIDED, EntryKind.CORRECTED, EntryKind.INCIDENT)
+_COLUMNS: Final[Mapping[str, Any]] = {
+    "cohort": str, "sequence": int, "kind": str, "round_id": (str, type(None)),
+    "body": bytes, "previous_digest": bytes, "digest": bytes,
+}  # fmt: skip
+_values_of = operator.attrgetter(*_COLUMNS)
 _ABOUT_ROUNDS = (EntryKind.ADMITTED, EntryKind.REFUSED, *ALTERS)
 
 
@@ -226,6 +232,4 @@ class Replay:
 
 def _is_typed(entry: LedgerEntry) -> bool:
     """Whether a row's values have their columns' types: SQLite takes any value in any column."""
-    values: dict[str, Any] = dict(vars(entry))
-    expected = {"sequence": int, "cohort": str, "kind": str, "round_id": str | None}
-    return all(isinstance(value, expected.get(name, bytes)) for name, value in values.items())
+    return all(map(isinstance, _values_of(entry), _COLUMNS.values()))

@@ -81,7 +81,6 @@ def _read(store: Store, round_ids: Collection[str], audience: tuple[str, ...]) -
     names = [name for name in audience if name not in lost]
     chains = {
         cohort.name: JointRounds(
-            policy=cohort.policy,
             population=cohort.population if cohort.parent is None else 0,
             frozen=cohort.status == "frozen",
             windows=cohort.windows,

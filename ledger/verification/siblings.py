@@ -77,7 +77,6 @@ class JointRound:
 class JointRounds:
     """What one chain says of all its rounds of several cohorts."""
 
-    policy: str = ""
     population: int = 0  # of a window's period or a quota: 0, for its users are those of its cohort
     frozen: bool = False
     windows: tuple[Window, ...] = ()
@@ -96,7 +95,6 @@ class JointRounds:
         found = declared_from(body.details)
         self.windows, self.period, self.quota = found["windows"], found["period"], found["quota"]
         self.ceiling, self.local_budget = found["ceiling"], found["local_budget"]
-        self.policy = body.details["policy"]
         self.population = 0 if self.is_part else body.details["population"]
         self.budget = (body.epsilon_budget, body.delta_budget)
         self.opened_at = body.recorded_at
