@@ -111,9 +111,10 @@ class LedgerFigures:
     def _read(self) -> Figures:
         began, worst, is_read = self._clock(), None, False
         health, (admitted, refused) = self._health(), round_counts(self._store)
-        used = used_at_least(self._store, datetime.now(UTC).date(), shares=SHARES)
+        today = datetime.now(UTC).date()
+        used = used_at_least(self._store, today, shares=SHARES)
         try:
-            worst = most_used(self._store, limit=self._worst_max)
+            worst = most_used(self._store, today, limit=self._worst_max)
             is_read = self._read_refusals()
         except Damaged as error:  # which `BROKEN` says, too; the alarms must not fail with it
             _log.error("the figures about the ledger are incomplete: %s", error)

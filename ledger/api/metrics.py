@@ -118,7 +118,10 @@ class _Ledger(Collector):
         yield _metric("rounds_refused", meaning, reasons, "reason", kind=kind)
 
     def _budgets(self) -> Iterator[Metric]:
-        most, uses = " Of the cohorts that used most of their budgets.", self._figures.worst or ()
+        most, uses = (
+            " Of the cohorts that used most of their budgets; periods that are over are none.",
+            self._figures.worst or (),
+        )
         rows: tuple[tuple[str, str, Callable[[CohortUse], float]], ...] = (
             ("epsilon_budget", "Epsilon allowed.", lambda use: use.epsilon_budget),
             ("epsilon_spent_upper", "Upper bound on epsilon spent.", lambda use: use.epsilon_spent_upper),

@@ -246,13 +246,18 @@ class CohortUse:
         return self.epsilon_spent_upper / self.epsilon_budget
 
 
-def most_used(store: Store, *, limit: int) -> tuple[CohortUse, ...]:
-    """Return the chains that used most of their budgets, most first; none that has only its first entry.
+def most_used(store: Store, day: date, *, limit: int) -> tuple[CohortUse, ...]:
+    """Return the chains that used most of their budgets, most first; none that has only its first entry, and
+    no period that ended before a day.
 
     Raises:
         Damaged: a last entry lacks what is read.
     """
-    query = select(heads.c.cohort).where(heads.c.sequence > FIRST_SEQUENCE, heads.c.epsilon_budget < math.inf)
+    # In the bytes of the period: to decode those that are over takes longer than all else.
+    last = engine.part_behind(cohorts.c.period, b'"last":"', len("YYYY-MM-DD"), store.engine.dialect.name)
+    is_over = and_(cohorts.c.period.is_not(None), last < day.isoformat().encode())
+    query = select(heads.c.cohort).join_from(heads, cohorts, cohorts.c.name == heads.c.cohort)
+    query = query.where(heads.c.sequence > FIRST_SEQUENCE, heads.c.epsilon_budget < math.inf, ~is_over)
     query = query.order_by(heads.c.used_share.desc(), heads.c.cohort).limit(limit)
     with engine.reading_once(store.engine) as connection:
         names = connection.execute(query).scalars().all()

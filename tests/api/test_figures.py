@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from datetime import date
 
 import pytest
 
@@ -165,7 +166,7 @@ def test_a_first_scrape_that_has_nothing_to_tell_yet_is_a_503(
 
 
 def test_a_damaged_body_leaves_the_alarms(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    def damaged(_store: Store, *, limit: int) -> object:
+    def damaged(_store: Store, _day: date, *, limit: int) -> object:
         raise Damaged("the body of its last entry has wrong fields")
 
     monkeypatch.setattr(figures, "most_used", damaged)

@@ -200,8 +200,19 @@ def test_its_own_budget_never_changes_and_is_in_no_alarm(desk: Desk) -> None:
     with pytest.raises(Conflict, match="no budget of its life"):
         change_budget(desk.store, "watches", epsilon=2.0, reason="why", actor="ada")
     desk.ask(a_monday(), cohort="watches")
-    (worst,) = most_used(desk.store, limit=9)
+    (worst,) = most_used(desk.store, a_monday(), limit=9)
     assert worst.cohort == f"watches@{a_monday():%G-W%V}"
+
+
+def test_only_budgets_that_rounds_may_still_be_charged_to_are_among_the_most_used(each_desk: Desk) -> None:
+    monday = a_monday()
+    for week in range(3):
+        each_desk.ask(monday + 7 * week * DAY, cohort="watches")
+    each_desk.ask(monday, cohort="watches")  # of the first week most is used
+    weeks = [f"watches@{monday + 7 * week * DAY:%G-W%V}" for week in range(3)]
+    for day, left in ((6, 3), (7, 2), (14, 1), (21, 0)):
+        found = most_used(each_desk.store, monday + day * DAY, limit=2)
+        assert [use.cohort for use in found] == weeks[3 - left :][:2]
 
 
 @pytest.mark.parametrize(
