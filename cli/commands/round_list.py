@@ -15,6 +15,7 @@ from shuffle_ledger.cli.files.round_tables import IMPORT_COLUMNS, csv_text, roun
 from shuffle_ledger.cli.options import SINCE, asking_options, output_options
 from shuffle_ledger.cli.rendering.present import Listing, coloured, present, shown
 from shuffle_ledger.ledger.answers import STATES, ListedRound
+from shuffle_ledger.ledger.values import refusal_in_words
 
 _MORE_COLUMNS = (
     "state", "reason", "message", "epsilon_requested_upper", "registered_by", "registered_at", "sequence",
@@ -77,6 +78,6 @@ def _table(found: list[ListedRound]) -> Table:
             shown(one.collected_on),
             shown(one.round.reports),
             one.round.describe(),
-            one.reason or "-",
+            refusal_in_words(one.reason) if one.reason else "-",
         )
     return table

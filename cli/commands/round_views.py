@@ -20,9 +20,11 @@ from shuffle_ledger.ledger.values import (
     Decision,
     Member,
     Quote,
+    RefusalReason,
     RefusedBy,
     ReleaseTimes,
     RoundRecord,
+    refusal_in_words,
 )
 
 _NAMES = {
@@ -156,7 +158,7 @@ def _by_cohort(members: Sequence[Member | RefusedBy]) -> dict[str, object]:
             wanted = "" if asked is None else f", with the round {upper(asked)}"
             budget = exact_text(member.epsilon_budget)
             numbers = "" if math.isinf(member.epsilon_budget) else f": {spent}{wanted}, of {budget}"
-            lines[f"refused by {member.cohort}"] = f"{member.reason}{numbers}"
+            lines[f"refused by {member.cohort}"] = f"{refusal_in_words(member.reason)}{numbers}"
         else:
             over = ", overspent" if member.overspent else ""
             lines[f"in {member.cohort}"] = f"{spent}, left {lower(member.epsilon_remaining)}{over}"
@@ -172,6 +174,8 @@ def _described(field: str, value: object) -> object:
         return upper(value)
     if isinstance(value, float) and field.endswith(("_lower", "_remaining")):
         return lower(value)
+    if isinstance(value, RefusalReason):
+        return refusal_in_words(value)
     if isinstance(value, ReleaseTimes):
         known = [f"{name} {moment}" for name, moment in value.to_mapping().items() if moment]
         return ", ".join(known) or "at a time that is not attested"

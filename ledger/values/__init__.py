@@ -66,6 +66,7 @@ from shuffle_ledger.ledger.values.requests import (
     checked_new_name,
     checked_reports,
     cohort_from_opening,
+    refusal_in_words,
     request_of,
     worst_status,
 )
@@ -142,6 +143,7 @@ __all__ = [
     "read_public_key",
     "read_saved_heads",
     "record_document",
+    "refusal_in_words",
     "refuse_other_content",
     "refuse_uncollectable",
     "request_of",

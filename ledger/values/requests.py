@@ -48,7 +48,7 @@ RoundState: TypeAlias = Literal["pending", "admitted", "refused", "settled", "vo
 
 
 class RefusalReason(StrEnum):
-    """Why a round was refused; the words are stable. A round that fits several has the first of them."""
+    """Why a round was refused; the codes are stable. A round that fits several has the first of them."""
 
     COHORT_FROZEN = "cohort_frozen"  # entries were lost: what the cohort has spent is unknown
     COHORT_OVERSPENT = "cohort_overspent"  # the budget did not cover what was released or promised
@@ -60,6 +60,25 @@ class RefusalReason(StrEnum):
     LOCAL_BUDGET_EXCEEDED = "local_budget_exceeded"  # the sum of epsilon0 would be larger than its limit
     NO_FREE_SLOT = "no_free_slot"  # the cohort has a plan, and nothing free in it dominates the round
     REFUSED_ELSEWHERE = "refused_elsewhere"  # another budget of the round refused it
+
+
+_REASONS_IN_WORDS: Final[Mapping[str, str]] = {
+    RefusalReason.COHORT_FROZEN: "the cohort is frozen, because entries of it were lost",
+    RefusalReason.COHORT_OVERSPENT: "the budget is overspent",
+    RefusalReason.COHORT_CLOSED: "the cohort is closed",
+    RefusalReason.COLLECTION_OVER: "the days of its collection are over",
+    RefusalReason.DELTA_ACCOUNT_EXHAUSTED: "too little of delta is left for approximate rounds",
+    RefusalReason.UNBOUNDED_LOSS: "no finite epsilon bounds the total",
+    RefusalReason.BUDGET_EXCEEDED: "the budget would be exceeded",
+    RefusalReason.LOCAL_BUDGET_EXCEEDED: "the limit on the sum of epsilon0 would be exceeded",
+    RefusalReason.NO_FREE_SLOT: "no free slot of the plan covers it",
+    RefusalReason.REFUSED_ELSEWHERE: "another budget of the round refused it",
+}
+
+
+def refusal_in_words(reason: str) -> str:
+    """Return the code of a refusal's reason as people read it; one of a later version without underscores."""
+    return _REASONS_IN_WORDS.get(reason, reason.replace("_", " "))
 
 
 class PromiseSource(Protocol):

@@ -80,7 +80,7 @@ def test_the_sum_of_epsilon0_is_limited(tablets: Run) -> None:
         assert tablets("round", "register", "tablets", *KRR, "--id", f"r{number}").code == 0
     refused = tablets("round", "register", "tablets", *KRR, "--id", "beyond")
     assert refused.code == 3
-    assert "local_budget_exceeded" in refused.stdout
+    assert "the limit on the sum of epsilon0 would be exceeded" in " ".join(refused.stdout.split())
     assert "at most epsilon 30 of 30" in tablets("budget", "tablets").stdout
 
 

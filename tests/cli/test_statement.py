@@ -385,7 +385,7 @@ def test_the_page_stands_alone_and_runs_nothing(lived: Run) -> None:
         "w3",
         "w4",
         "emoji",
-        "budget exceeded",
+        "the budget would be exceeded",
         "settled",
         "voided",
         "attests",

@@ -16,7 +16,13 @@ from shuffle_ledger.accounting import Accountant, given_text
 from shuffle_ledger.ledger.decisions import open_cohort, quote, register
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import Cohort, RoundRequest, epsilon_left
+from shuffle_ledger.ledger.values.requests import (
+    Cohort,
+    RefusalReason,
+    RoundRequest,
+    epsilon_left,
+    refusal_in_words,
+)
 
 pytestmark = pytest.mark.policies
 
@@ -216,3 +222,11 @@ def test_an_actor_has_a_name(phones: Store, make_request: MakeRequest, actor: st
     with pytest.raises(InvalidValue) as caught:
         register(phones, make_request(), actor=actor)
     assert caught.value.field == "actor"
+
+
+def test_people_read_words_for_every_reason_of_a_refusal() -> None:
+    for reason in RefusalReason:
+        words = refusal_in_words(reason)
+        assert "_" not in words
+        assert words != reason.replace("_", " "), f"{reason} has no words"
+    assert refusal_in_words("of_a_later_version") == "of a later version"

@@ -27,6 +27,7 @@ from shuffle_ledger.ledger.evidence import (
     StatedRound,
     Statement,
 )
+from shuffle_ledger.ledger.values import refusal_in_words
 
 _DRAWINGS: Final[Mapping[Literal["spending", "profile"], str]] = {
     "spending": "The spending at the end of each day, beside the budget. The band is the certified interval.",
@@ -362,7 +363,7 @@ def _refusals(cohort: CohortStatement, digits: Digits, rows_max: int) -> Grid:
             f"{each.round_id}\n{each.use_case or ''}".strip(),
             f"{mechanism(each.declared)}\n{each.declared.reports:,} reports",
             digits.upper(each.requested.epsilon_upper) if each.requested else "not computed",
-            f"{each.reason.replace('_', ' ')}\n{each.actor}, {day(each.recorded_at)}",
+            f"{refusal_in_words(each.reason)}\n{each.actor}, {day(each.recorded_at)}",
         )
         for each in cohort.refusals
     ]

@@ -76,7 +76,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.days import NotADay, day_from
 from shuffle_ledger.ledger.values.documents import document_of
 from shuffle_ledger.ledger.values.entries import EntryBody, EntryKind
-from shuffle_ledger.ledger.values.requests import Quote, RoundRequest, worst_status
+from shuffle_ledger.ledger.values.requests import Quote, RoundRequest, refusal_in_words, worst_status
 from shuffle_ledger.ledger.verification.verifier import without_names
 
 COHORTS_ON_PAGE = 100
@@ -118,6 +118,7 @@ _templates.filters |= {
     "bounds": bounds_text,
     "plain": charts.plain,
     "segment": lambda name: quote(name, safe=""),
+    "refusal_in_words": refusal_in_words,
     "worth_showing": worth_showing,
 }
 
@@ -569,11 +570,10 @@ def _row(body: EntryBody) -> Row:
     asked = body.details.get("request", {}).get("round")
     described = ShuffledRound.from_mapping(asked) if asked else None
     reason = body.details.get("reason")
-    requested = body.details.get("requested") if body.kind is EntryKind.REFUSED else None
-    if requested:
-        reason = (
-            f"{str(reason).replace('_', ' ')}: ε would have been {charts.upper(requested['epsilon_upper'])}"
-        )
+    if body.kind is EntryKind.REFUSED:
+        requested, reason = body.details.get("requested"), refusal_in_words(str(reason))
+        if requested:
+            reason += f": ε would have been {charts.upper(requested['epsilon_upper'])}"
     return Row(
         sequence=body.sequence,
         at=body.recorded_at,
@@ -583,7 +583,7 @@ def _row(body: EntryBody) -> Row:
         what=described.describe() if described else None,
         reports=described.reports if described else body.details.get("reports"),
         spent=body.spent.epsilon_upper,
-        reason=str(reason).replace("_", " ") if reason else None,
+        reason=reason,
         actor=body.actor,
     )
 

@@ -15,6 +15,7 @@ from shuffle_ledger.ledger.api.pages.charts import Chart, plain, stepped_chart, 
 from shuffle_ledger.ledger.reports.budgets import HistoryPoint
 from shuffle_ledger.ledger.reports.collection_days import by_use_case, days_of
 from shuffle_ledger.ledger.values.entries import EntryKind
+from shuffle_ledger.ledger.values.requests import refusal_in_words
 
 USE_CASES_MAX: Final = 12  # strips; the rounds of all other use cases share one more
 DAYS_LISTED: Final = 60  # in the table
@@ -136,7 +137,7 @@ def _refusals(
             found[day].append(point)
     marks = []
     for day, refused in found.items():
-        named = [f"{each.round_id}: {str(each.reason).replace('_', ' ')}" for each in refused[:NAMED_MAX]]
+        named = [f"{each.round_id}: {refusal_in_words(str(each.reason))}" for each in refused[:NAMED_MAX]]
         more = f" and {len(refused) - NAMED_MAX:,} more" if len(refused) > NAMED_MAX else ""
         text = f"refused on {day}: {'; '.join(named)}{more}"
         marks.append((_seconds(day), spent[day], text))
