@@ -54,6 +54,12 @@ class BadValue(CommandLineError):
         self.expected = expected
 
 
+class TokenNotAccepted(CommandLineError):
+    """A token that the server does not know, or does not know any more."""
+
+    kind = "unauthorized"
+
+
 class BadLine(CommandLineError):
     """A line of a file that cannot be accepted; `cause` is the error that says why, and `done` how many
     rounds of the file are registered all the same."""

@@ -7,10 +7,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from shuffle_ledger.cli.backends.settings import settings_from
-from shuffle_ledger.cli.failures import BadValue
+from shuffle_ledger.cli.failures import BadValue, TokenNotAccepted
+from shuffle_ledger.ledger.settings import SETTINGS_FILE
 
 if TYPE_CHECKING:
     from shuffle_ledger.cli.backends.database import Ledger
+
+_GIVE_TOKEN = f"set SHUFFLE_LEDGER_TOKEN, or token in {SETTINGS_FILE}"
 
 
 @contextmanager
@@ -45,10 +48,22 @@ def open_ledger(
         if value is not None:
             raise BadValue(field, value, "it left out with a server, which has its own")
     from shuffle_ledger.cli.backends.served import ServedLedger  # noqa: PLC0415 - an HTTP client, which only servers need
+    from shuffle_ledger.ledger.errors import InvalidValue, Unauthorized  # noqa: PLC0415 - as above
 
-    token = settings.token.get_secret_value() if settings.token else ""
-    if not token:
-        raise BadValue("SHUFFLE_LEDGER_TOKEN", token, "a token for the server, such as sl_ID_SECRET")
-    wait_seconds = settings.decision_timeout_seconds
-    with ServedLedger(settings.server or "", token, wait_seconds=wait_seconds) as served:
-        yield served
+    if settings.token is None:
+        needed = f"a token is needed for the server, such as sl_ID_SECRET: {_GIVE_TOKEN}"
+        raise BadValue("SHUFFLE_LEDGER_TOKEN", None, "a token, such as sl_ID_SECRET", needed)
+    token, wait_seconds = settings.token.get_secret_value(), settings.decision_timeout_seconds
+    try:
+        with ServedLedger(settings.server or "", token, wait_seconds=wait_seconds) as served:
+            yield served
+    except Unauthorized as error:
+        said = (
+            f"the server does not accept the token, which may be unknown, expired or revoked: {_GIVE_TOKEN}"
+        )
+        raise TokenNotAccepted(said) from error
+    except InvalidValue as error:
+        if error.field != "token":
+            raise
+        said = f"the token is not written as tokens are, sl_ID_SECRET: {_GIVE_TOKEN}"
+        raise BadValue("SHUFFLE_LEDGER_TOKEN", error.value, error.expected, said) from error

@@ -13,6 +13,7 @@ from rich.text import Text
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.cli.backends.opening import open_ledger
 from shuffle_ledger.cli.backends.settings import settings_from
+from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.cli.options import (
     DATE,
     WHOLE,
@@ -70,6 +71,10 @@ def forecast(
     with which the whole schedule fits. Both that and --fit search in place of the epsilon0 that is given.
     Nothing is reserved, and nothing is promised.
     """
+    for option, field, given in (("--from", "first_on", first_on), ("--until", "until", until)):
+        if given is not None and every is None:
+            needed = f"{option} is a day of a schedule: give --every beside it ({', '.join(EVERY)})"
+            raise BadValue(field, given.isoformat(), "--every beside it", needed)
     wanted = ForecastWanted(round=described, fit=fit, every=every, until=until, first_on=first_on)
     named = names_given(cohort, audience)
     settings = settings_from(team=team, **where)

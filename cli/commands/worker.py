@@ -13,7 +13,7 @@ from shuffle_ledger.cli.failures import BadValue, require
 from shuffle_ledger.cli.options import broker_option, database_options, output_options
 from shuffle_ledger.cli.rendering.started import present_start
 from shuffle_ledger.ledger import telemetry
-from shuffle_ledger.ledger.settings import Settings
+from shuffle_ledger.ledger.settings import SETTINGS_FILE, Settings
 
 PROCESSES_MAX = 64
 
@@ -65,9 +65,11 @@ def scheduler(settings: Settings, as_json: bool) -> None:
 
 def _check(settings: Settings) -> None:
     if not settings.broker_url:
-        raise BadValue(
-            "broker_url", settings.broker_url, "a broker: --broker-url or SHUFFLE_LEDGER_BROKER_URL"
+        needed = (
+            "a broker is needed, such as amqp://HOST or redis://HOST: give --broker-url, or set"
+            f" SHUFFLE_LEDGER_BROKER_URL, or broker_url in {SETTINGS_FILE}"
         )
+        raise BadValue("broker_url", None, "the address of a broker", needed)
     require("celery")
     telemetry.check()
     with open_session(settings):

@@ -457,4 +457,4 @@ def test_options_choose_between_a_server_and_a_database(
     monkeypatch.setenv("SHUFFLE_LEDGER_TOKEN", "sl_wrong")
     code, answer = run()
     assert code == 8
-    assert "token" in answer["error"]["message"]
+    assert "set SHUFFLE_LEDGER_TOKEN, or token in shuffle-ledger.toml" in answer["error"]["message"]

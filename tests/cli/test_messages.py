@@ -417,3 +417,31 @@ def test_a_wrong_key_is_not_reported_as_no_key(phones: Run) -> None:
     assert said.code == 6
     assert "The signature of the heads was not accepted" in said.stdout
     assert "not signed" not in said.stdout
+
+
+@pytest.mark.usefixtures("directory")
+@pytest.mark.parametrize("command", ["worker", "scheduler"])
+def test_a_worker_without_a_broker_says_what_to_give(run: Run, command: str) -> None:
+    assert _said(run, command) == (
+        "a broker is needed, such as amqp://HOST or redis://HOST: give --broker-url, or set"
+        " SHUFFLE_LEDGER_BROKER_URL, or broker_url in shuffle-ledger.toml"
+    )
+
+
+@pytest.mark.parametrize("option", ["--from", "--until"])
+def test_a_day_of_a_schedule_without_a_schedule_says_what_to_give(phones: Run, option: str) -> None:
+    expected = f"{option} is a day of a schedule: give --every beside it (day, week, month)"
+    assert _said(phones, "forecast", "phones", option, "2030-01-07") == expected
+
+
+def test_a_token_that_is_missing_or_none_says_where_to_give_one(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, give = ("cohort", "list", "--server", "http://127.0.0.1:1"), "SHUFFLE_LEDGER_TOKEN, or token in"
+    monkeypatch.delenv("SHUFFLE_LEDGER_TOKEN", raising=False)
+    for token, said in ((None, "a token is needed"), ("sl_a\nb", "not written as tokens are")):
+        if token is not None:
+            monkeypatch.setenv("SHUFFLE_LEDGER_TOKEN", token)
+        found = _said(run, *asked)
+        assert said in found
+        assert give in found
