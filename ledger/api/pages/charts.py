@@ -21,7 +21,7 @@ _STEPS = tuple(map(Decimal, ("1", "2", "2.5", "5", "10")))
 _TICKS = 5
 _DELTA_MIN = 1e-30
 _DAY = 86_400.0
-_FORMS = ((600.0, "%H:%M:%S"), (2 * _DAY, "%H:%M"), (300 * _DAY, "%b %d"), (math.inf, "%b %Y"))
+_DAYS_NAMED_MAX = 300  # of an axis whose ticks name days; a longer one names months
 
 
 def upper(value: float | None) -> str:
@@ -147,9 +147,9 @@ def stepped_chart(
         curve: moments in seconds, and epsilon spent from then on.
         budget: epsilon.
         ahead: moments, and epsilon that would be spent by then; drawn as a dashed line.
-        begins: the first moment.
+        begins: the beginning of the first day, UTC.
         ends: up to which the last value is drawn.
-        domain_ends: the last moment of the axis.
+        domain_ends: the end of the last day of the axis.
         title: the picture in words.
         marks: moments of refusals, epsilon spent then, and their texts.
         budget_word: what the line at the budget is called.
@@ -177,7 +177,7 @@ def stepped_chart(
         limit=_scaled(budget, 0.0, top),
         limit_text=f"{budget_word} {plain(budget)}",
         limit_at="start",
-        x_ticks=_time_ticks(begins, domain_ends),
+        x_ticks=_day_ticks(begins, domain_ends),
         y_ticks=tuple(
             Tick(place=_scaled(value, 0.0, top), text=plain(value)) for value in _round_values(top)
         ),
@@ -240,13 +240,14 @@ def _round_values(end: float) -> list[float]:
     return [float(step * number) for number in range(math.floor(Decimal(end) / step) + 1)]
 
 
-def _time_ticks(first: float, last: float) -> tuple[Tick, ...]:
-    form = next(form for seconds, form in _FORMS if last - first < seconds)
-    span = WIDTH - _LEFT - _RIGHT
-    shares = [step / (_TICKS - 1) for step in range(_TICKS)]
-    moments = [datetime.fromtimestamp(first + (last - first) * share, UTC).strftime(form) for share in shares]
+def _day_ticks(first: float, last: float) -> tuple[Tick, ...]:
+    """Return ticks where days begin, at most `_TICKS`, from the first day on; both moments are midnights."""
+    form = "%b %d" if last - first < _DAYS_NAMED_MAX * _DAY else "%b %Y"
+    days = max(1, round((last - first) / _DAY))
+    moments = [first + day * _DAY for day in range(0, days, math.ceil(days / _TICKS))]
+    texts = [datetime.fromtimestamp(moment, UTC).strftime(form) for moment in moments]
     return tuple(
-        Tick(place=_LEFT + span * share, text=text)
-        for number, (share, text) in enumerate(zip(shares, moments, strict=True))
-        if text not in moments[:number]  # nothing stands there twice
+        Tick(place=time_place(moment, first, last), text=text)
+        for number, (moment, text) in enumerate(zip(moments, texts, strict=True))
+        if text not in texts[:number]  # no text stands there twice
     )
