@@ -62,9 +62,9 @@ def forecast(
 ) -> None:
     """Say how many more rounds of COHORT, or of --audience, fit, what limits them, and until when.
 
-    With --audience or --team: of rounds that are charged to all of these cohorts and to the team's quotas in
-    them, which --randomizer describes; the answer is that of the budget that ends first. A server knows the
-    team by the token, and counts its quotas with --audience.
+    With --audience or --team a round is charged to several budgets: those of all these cohorts, and the
+    team's quotas in them. Describe the round with --randomizer and --reports. The budget that is used up
+    first gives the answer. A server takes the team from the token, and counts its quotas with --audience.
 
     Without --randomizer: of the eight kinds that the cohort has had most often, or of its plan, each kind by
     itself; with --every also of all kinds together. With --until and --randomizer: also the largest epsilon0
@@ -80,7 +80,9 @@ def forecast(
     settings = settings_from(team=team, **where)
     is_told = audience is not None or team is not None
     if is_told and described is None:
-        raise click.UsageError("--audience and --team need a round: --randomizer and --reports")
+        raise click.UsageError(
+            "--audience and --team are about one kind of round: describe it with --randomizer and --reports"
+        )
     is_of_team = settings.team is not None and settings.server is None and described is not None
     with open_ledger(team=team, **where) as ledger:
         if not (is_told or is_of_team):
@@ -127,7 +129,7 @@ def _shown_of_all(joint: JointForecast) -> Group:
     }
     rows |= _schedule(joint, joint)
     rows |= {f"  {one.cohort}": f"{shown(one.kinds[0].rounds_at_least)} or more" for one in joint.budgets}
-    title = f"{joint.round.in_words}, of {', '.join(joint.audience)}"
+    title = f"{joint.round.in_words}, charged to {', '.join(joint.audience)}"
     is_pending = any(one.rounds_pending for one in joint.budgets)
     pending = "Rounds are registered and undecided: they are not counted here. " if is_pending else ""
     return Group(facts(title, rows), Text(pending + joint.promise))

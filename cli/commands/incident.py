@@ -35,7 +35,9 @@ from shuffle_ledger.ledger.values import ReleaseTimes, decision_document
 )
 @changed_round_options
 @days_options
-@click.option("--unknown", is_flag=True, help="Nothing is known of what was released: it counts as all.")
+@click.option(
+    "--unknown", is_flag=True, help="It is unknown what was released: it counts as the unprotected data."
+)
 @click.option("--released-after", type=MOMENT, metavar="T", help="You attest that it was released later.")
 @click.option("--released-before", type=MOMENT, metavar="T", help="You attest that it was released earlier.")
 @click.option("--reason", metavar="TEXT", required=True, help="How it came about.")
@@ -55,12 +57,12 @@ def record_(
     as_json: bool,
     **where: Any,
 ) -> int:
-    """Record that something of COHORT was released although nothing admitted it, and charge it.
+    """Record that something of COHORT was released although the ledger had not admitted it, and charge it.
 
-    Without a --released-after that is later than the opening of the cohort, which chose how rounds are
-    charged, a cohort of policy adaptive or plan is overspent. Where a user joins a limited number of rounds
-    (--rounds-per-user), it counts beside them. Exits with 3 if the cohort is overspent. The same again
-    changes nothing.
+    Give --released-after if a log proves that the release was later than the opening of the cohort. Without
+    it the release may have guided how the cohort was opened, and it is charged as the unprotected data. The
+    rounds that a user joins (--rounds-per-user) do not include it. Exits with 3 if the cohort is overspent.
+    The same again changes nothing.
     """
     described = _described(given, unknown=unknown)
     released = ReleaseTimes(after=released_after, before=released_before)

@@ -18,6 +18,7 @@ from shuffle_ledger.cli.rendering.present import Listing, facts, lower, shown, u
 from shuffle_ledger.ledger.answers import Fits
 from shuffle_ledger.ledger.values import (
     Decision,
+    Incident,
     Member,
     Quote,
     RefusalReason,
@@ -30,6 +31,7 @@ from shuffle_ledger.ledger.values import (
 _NAMES = {
     "epsilon_requested_upper": "epsilon with it, at most",
     "epsilon_requested_lower": "epsilon with it, at least",
+    "chosen_after": "may have been known when the cohort was opened",
 }
 _SLIDING = re.compile(r"@[^@+]*[+](?=[^@+]*$)")  # in the name of a sliding period: the day on which it begins
 _OF_BUDGET = ("epsilon_budget", "delta_budget", "epsilon_spent_upper", "epsilon_spent_lower")
@@ -41,8 +43,8 @@ def decision_facts(decision: Decision) -> Table:
     """Returns the decision as a table for people."""
     rows, outcome = _rows(decision, leave_out=("round_id", "dry_run")), _outcome(decision)
     if getattr(decision, "dry_run", False):
-        article = "an " if outcome == "incident" else ""
-        outcome = f"nothing was written; it would be {article}{outcome}"
+        would_be = "recorded as an incident" if outcome == "incident" else outcome
+        return facts(f"Nothing was recorded. Round {decision.round_id} would be {would_be}", rows)
     return facts(f"Round {decision.round_id}: {outcome}", rows)
 
 
@@ -139,7 +141,9 @@ def _rows(answer: Decision | Quote, *, leave_out: tuple[str, ...]) -> dict[str, 
         name = _NAMES.get(field.name, field.name.replace("_", " "))
         if several and field.name == "epsilon_remaining":
             name = "least epsilon remaining"
-        rows[name] = _described(field.name, value)
+        rows[name] = ("no", "yes")[value] if isinstance(value, bool) else _described(field.name, value)
+    if isinstance(answer, Incident) and answer.round is None:
+        rows["accounted"] = "as the unprotected data, because it is unknown what was released"
     return rows
 
 
@@ -178,5 +182,5 @@ def _described(field: str, value: object) -> object:
         return refusal_in_words(value)
     if isinstance(value, ReleaseTimes):
         known = [f"{name} {moment}" for name, moment in value.to_mapping().items() if moment]
-        return ", ".join(known) or "at a time that is not attested"
+        return ", ".join(known) or "no time is attested"
     return value

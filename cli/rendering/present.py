@@ -77,7 +77,7 @@ def present_decision(answer: object, people: Callable[[], RenderableType], *, as
 def tell_overspent(cohort: str, *, dry_run: bool = False) -> None:
     """Writes to standard error that a command left a cohort overspent, or would."""
     if dry_run:
-        say(f"cohort {cohort!r} would be OVERSPENT, and admit nothing any more. Nothing was written.")
+        say(f"cohort {cohort!r} would be OVERSPENT and would admit nothing any more. Nothing was recorded.")
         return
     say(
         f"cohort {cohort!r} is OVERSPENT: its budget did not cover what was released or promised. It admits"

@@ -25,10 +25,10 @@ _LIMITS: Final = {
     "local_budget": "The sum of epsilon0 over a user's rounds would be above the local budget.",
     "promise": "What the plan promises is above the budget: no round is admitted.",
     "no_free_slot": "The plan has no more free slots whose cost is known to cover such a round.",
-    "slots": "The declared slots that such a round fits, which hold longest, would be taken.",
+    "slots": "All declared slots that such a round fits would be taken; no accounting method allows more.",
     "delta_account": "The part of delta set aside for approximate rounds would be exceeded.",
-    "filter sliding": "The sliding reserve, which holds longest, would be used up.",
-    "filters": "No filter would hold within the budget.",
+    "filter sliding": "The sliding reserve, the accounting method that allows most, would be used up.",
+    "filters": "The budget would be exceeded, whatever the accounting method.",
 }
 
 
@@ -71,7 +71,7 @@ def room_of(losses: LossSource, view: CohortView, kinds: Sequence[ShuffledRound]
     else:
         word = "local_budget" if found.local <= turns else _word(policy, view, kinds, found)
     name = word.removeprefix("filter ")
-    sentence = f"The {name} filter, which holds longest, would be above the budget."
+    sentence = f"The budget would be exceeded, also by the accounting method that allows most ({name})."
     return Room(turns=turns, is_largest=is_exact, word=word, limit=_LIMITS.get(word, sentence))
 
 

@@ -58,16 +58,16 @@ SCHEDULED_MAX: Final = 1_000  # days of a schedule on which windows are looked a
 SEARCHED_MAX: Final = 50  # budgets for which an epsilon0 is searched for, each by itself: a second of each
 COURSE_POINTS: Final = 12  # at which the spending of a schedule is computed
 PROMISE: Final = (
-    "If nothing else is admitted, corrected or changed in between, each round is declared as here and settled"
-    " with no fewer reports (with the same number if users are sampled), and no other cohort or quota that it"
-    " is charged to refuses it, at least so many will be admitted one after the other. Nothing is reserved: a"
-    " forecast is no promise. Unless it says that the next one is refused, more may fit."
+    "This many rounds or more will be admitted, one after the other, if nothing else is admitted, corrected"
+    " or changed meanwhile, each round is declared as here and settled with no fewer reports (with exactly as"
+    " many if users are sampled), and no other cohort or quota refuses it. Nothing is reserved for them. More"
+    " may fit, unless the next one is said to be refused."
 )
 PROMISE_OF_ALL: Final = (
-    "If nothing else is admitted, corrected or changed in between, and each round is declared as here and"
-    " settled with no fewer reports (with the same number if users are sampled), at least so many will be"
-    " admitted by all of these budgets, one after the other. Nothing is reserved: a forecast is no promise."
-    " Unless it says that the next one is refused, more may fit."
+    "All of these budgets will admit this many rounds or more, one after the other, if nothing else is"
+    " admitted, corrected or changed meanwhile, and each round is declared as here and settled with no fewer"
+    " reports (with exactly as many if users are sampled). Nothing is reserved for them. More may fit, unless"
+    " the next one is said to be refused."
 )
 DAYS_OF_WINDOWS: Final = " Each round is collected on its day of the schedule or, without a schedule, today."
 _WIDTH: Final = 2e-3  # of the epsilon0 that fits, relative

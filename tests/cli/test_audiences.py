@@ -128,9 +128,9 @@ def test_what_fits_one_cohort_is_never_said_of_rounds_that_others_decide_too(
         assert (document["rounds_at_least"], document["limited_by"]) == (0, ends)
         said = " ".join(phones(*order).stdout.split())
         assert f"{ends}: " in said
-        assert "admitted by all of these budgets" in said
+        assert "All of these budgets will admit this many rounds or more" in said
     nothing = phones("forecast", "--audience", "large,small")
-    assert (nothing.code, "need a round: --randomizer" in nothing.stderr) == (2, True)
+    assert (nothing.code, "are about one kind of round" in nothing.stderr) == (2, True)
     monkeypatch.setenv("SHUFFLE_LEDGER_TEAM", "ads")
     document = phones("forecast", "large", *KRR, "--reports", "300000", "--json").json
     assert (document["team"], document["limited_by"]) == ("ads", "large@team=ads")

@@ -445,3 +445,15 @@ def test_a_token_that_is_missing_or_none_says_where_to_give_one(
         found = _said(run, *asked)
         assert said in found
         assert give in found
+
+
+def test_a_rehearsal_of_an_incident_of_which_nothing_is_known_is_in_words(phones: Run) -> None:
+    asked = ("incident", "record", "phones", "--id", "leak", "--unknown", "--reason", "lost", "--dry-run")
+    answer = phones(*asked)
+    said = " ".join(answer.stdout.split())
+    assert said.startswith("Nothing was recorded. Round leak would be recorded as an incident")
+    assert "accounted as the unprotected data, because it is unknown what was released" in said
+    assert "released no time is attested" in said
+    assert "overspent yes" in said
+    assert "would be OVERSPENT and would admit nothing any more. Nothing was recorded." in answer.stderr
+    assert phones("round", "show", "leak").code == 4
