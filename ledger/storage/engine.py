@@ -199,7 +199,7 @@ def deciding(engine: Engine, *, fact: str = CHANGED, in_turn: bool = False) -> I
     On SQLite all of it is one transaction, during which no other connection can write. On PostgreSQL each
     statement is a separate transaction: the data that was read may be outdated, and the write statement must
     check that. `in_turn`: of PostgreSQL too it is one transaction, which the first statement begins and the
-    writing one commits, each in its round trip. If nothing is written, it ends with the block.
+    writing one commits, each in its round trip. If nothing is written, it is committed with the block.
     """
     with (
         _connected(engine) as connection,
@@ -227,10 +227,19 @@ def _alone(connection: Connection, *, write: bool = False, in_turn: bool = False
     if connection.dialect.name == "postgresql":
         connection.execution_options(**{_ALONE_OPTION: True, _TURN_OPTION: in_turn})
         yield
+        if in_turn:
+            _end_turn(connection)
     else:
         connection.execution_options(**{_WRITE_OPTION: write})
         with connection.begin():
             yield
+
+
+def _end_turn(connection: Connection) -> None:
+    """Commit a turn that wrote nothing: after a rollback the driver prepares all statements again."""
+    driver: Any = connection.connection.driver_connection
+    if driver.info.transaction_status:  # not idle: the statement that writes would have committed
+        connection.exec_driver_sql("COMMIT")
 
 
 def is_postgresql(engine: Engine) -> bool:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.decisions import (
@@ -316,7 +317,16 @@ def test_a_turn_is_over_when_its_round_is_committed_or_fails(
         assert len(together(in_turn, accountant, [make_request("kept", cohort="phones")])) == 1
         assert other.round("kept").outcome_sequence == other.view("phones").head_sequence
         assert locks() == 0
+        unfinished = list[
+            bool
+        ]()  # transactions, which the pool rolls back: the driver forgets statements then
+        event.listen(
+            in_turn.engine, "reset", lambda driver, *_: unfinished.append(driver.info.transaction_status != 0)
+        )
+        in_turn.turns.note_contention("phones")
         assert together(in_turn, accountant, [make_request("kept", cohort="phones")]) == []  # it is taken
+        assert unfinished
+        assert not any(unfinished)
         assert locks() == 0
         with in_turn.engine.begin() as connection:
             connection.exec_driver_sql(
