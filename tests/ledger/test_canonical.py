@@ -84,6 +84,16 @@ def test_values_without_canonical_bytes_are_refused(value: Any) -> None:
         canonical.encode(value)
 
 
+@settings(max_examples=60)
+@given(st.dictionaries(KEYS, VALUES, max_size=4))
+def test_a_part_that_was_written_before_has_the_same_bytes(value: dict[str, Any]) -> None:
+    whole, parts = (
+        {"a": value, "b": [value]},
+        {"a": canonical.Written(value), "b": [canonical.Written(value)]},
+    )
+    assert canonical.encode(parts) == canonical.encode(whole)
+
+
 @pytest.mark.parametrize("data", [b'{"$float":5}', b'{"$float":null}', b'{"$float":"0x1p+99999"}', b"{"])
 def test_bytes_that_no_value_has_are_damaged_however_they_are_read(data: bytes) -> None:
     for read in (canonical.decode, canonical.skim):
