@@ -40,6 +40,17 @@ WARM = 3  # at least
 MANY = 1000  # cohorts
 HISTORIES = (10, 10_000)
 AFTER_HISTORY = 100
+LOGGED = 512  # commits whose bytes of log are counted
+_LOGGED = """
+WITH record AS MATERIALIZED (
+    SELECT xid, record_length, block_ref
+      FROM pg_get_wal_records_info(%s, %s)
+)
+SELECT coalesce(sum(record_length), 0) FROM record WHERE xid IN (
+    SELECT each.xid FROM record AS each JOIN pg_database AS own ON own.datname = current_database()
+     WHERE each.xid <> '0' AND each.block_ref ~ ('rel \\d+/' || own.oid || '/')
+)
+"""
 _POSTGRES = "SHUFFLE_LEDGER_TEST_POSTGRES_URL"
 
 _numbers = itertools.count()
@@ -199,6 +210,44 @@ def processor_time(cohorts: int) -> Work:
     return _dropping(url, run)
 
 
+def log_written(cohorts: int) -> Work:
+    """Bytes of PostgreSQL's write-ahead log of an admission and of a bare row, each in a commit of its own.
+
+    Counts whole transactions of this database alone, of which others may write beside it. The first commits
+    after a checkpoint have whole pages in the log; these are not counted.
+    """
+    url = _new_database("postgresql")
+    with Store.connect(url) as store:
+        names = _opened(store, cohorts)
+
+    def spent(operation: Operation) -> float:
+        for _ in range(LOGGED):
+            operation()
+        begin = _logged(url)[0]
+        for _ in range(LOGGED):
+            operation()
+        return _logged(url, begin)[1] / LOGGED
+
+    def run() -> str:
+        with inserting(url) as insert:
+            bare = spent(insert)
+        with admitting(url, names, f"round-{next(_numbers)}") as admit:
+            full = spent(admit)
+        return f"{full:,.0f} bytes of log for a commit; a bare row {bare:,.0f}; ratio {full / bare:.2f}"
+
+    return _dropping(url, run)
+
+
+def _logged(url: str, begin: str | None = None) -> tuple[str, int]:
+    """The end of the log now, and the bytes since `begin` of transactions that wrote to this database."""
+    address = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS pg_walinspect")
+        (end,) = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone() or ("",)
+        found = connection.execute(_LOGGED, (begin, end)).fetchone() if begin else None
+    return end, int(found[0]) if found else 0
+
+
 def _backends_seconds(url: str) -> float:
     """Processor time that all of a database's sessions have taken so far."""
     parsed = make_url(url)
@@ -233,9 +282,12 @@ def _dropping(url: str, run: Callable[[], str]) -> Work:
 
 
 def cases() -> Iterator[Case]:
-    """Throughput by clients and cohorts, processor time, length of the history, opening cohorts."""
+    """Throughput by clients and cohorts, processor time, log, length of the history, opening cohorts."""
     yield Case(
         name=f"postgresql, {MANY} cohorts, processor time", prepare=partial(processor_time, MANY), repeats=3
+    )
+    yield Case(
+        name=f"postgresql, {MANY} cohorts, bytes of log", prepare=partial(log_written, MANY), repeats=3
     )
     yield Case(
         name=f"postgresql, {MANY} cohorts, 4 clients that meet them",
