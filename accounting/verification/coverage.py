@@ -19,6 +19,9 @@ from shuffle_ledger.accounting.filters.filter_set import FilterCharge, FilterSet
 from shuffle_ledger.accounting.pld.approximate import ROUNDED
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, charged_as
 
+#: Precisions at which stated charges are usually computed: a ledger's by default, and an accountant's. A
+#: finer pair is not below a coarser one everywhere: pairs of its own precision alone may prove a charge.
+USUAL_PRECISIONS = (4e-3, DEFAULT_PRECISION)
 #: Precisions at which a proof is sought in turn, as shares of the accountant's precision.
 REFINEMENTS = (1.0, 1 / 4, 1 / 16)
 # Least precision (relative width of epsilon) that is tried.
@@ -41,7 +44,7 @@ class Coverage:
     """
 
     def __init__(self, accountant: Accountant) -> None:
-        wanted = [accountant.precision, DEFAULT_PRECISION]
+        wanted = [accountant.precision, *USUAL_PRECISIONS]
         wanted += [max(accountant.precision * part, _FINEST_PRECISION) for part in REFINEMENTS]
         wanted.append(_COARSEST_PRECISION)
         self._accountants = {accountant.precision: accountant}

@@ -67,9 +67,11 @@ class Proofs:
             self.losses.charge(accounted, filters)  # from the stored privacy loss, if there is one
             self._proven[stated] = self.coverage.covers(accounted, filters, filter_charge(cost))
         if not self._proven[stated]:
+            tried = self.coverage.precisions
             yield (
                 "the charge it states is too small: nothing proves that it covers a round of its"
-                f" parameters, at precisions down to {exact_text(min(self.coverage.precisions))}"
+                f" parameters, at the precisions {', '.join(map(exact_text, sorted(tried)))} (a ledger that"
+                " computes at another one: give its `precision`)"
             )
 
     def dearer(self) -> Iterator[str]:

@@ -68,6 +68,16 @@ def test_what_a_ledger_charges_is_covered_for_an_auditor_of_another_precision(
     assert auditor.covers(kind, FILTERS, replace(nearly, renyi=(*nearly.renyi[:-1], charge.renyi[-1])))
 
 
+def test_a_charge_below_those_at_every_finer_precision_is_covered_at_its_own(auditor: Coverage) -> None:
+    filters = FilterSet.for_budget(epsilon=1.0, delta=1e-9)
+    kind = made("krr(k=10, epsilon0=8)", reports=99_777)
+    charge = Accountant(precision=4e-3).charge(kind, filters)
+    assert charge.renyi[0] < min(
+        Accountant(precision=1e-3 / part).charge(kind, filters).renyi[0] for part in (1, 4)
+    )
+    assert auditor.covers(kind, filters, charge)
+
+
 def test_only_a_certain_loss_of_everything_covers_any_slack(auditor: Coverage) -> None:
     filters = FilterSet.for_budget(epsilon=1.0, delta=1e-7)
     kind = made("generic(epsilon0=1)", reports=10_000, delta0=1e-3, analysis="clone")

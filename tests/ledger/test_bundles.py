@@ -24,6 +24,7 @@ from shuffle_ledger.accounting import (
     ShuffledRound,
     parse_randomizer,
 )
+from shuffle_ledger.accounting.verification.coverage import Coverage
 from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
 from shuffle_ledger.ledger.decisions import admit, register, settle, void
@@ -38,6 +39,7 @@ from shuffle_ledger.ledger.machine import UNBOUNDED, Cause, Charge, Cost, Descri
 from shuffle_ledger.ledger.policies.numbers import read, spelled
 from shuffle_ledger.ledger.policies.policy import BudgetPolicy, decided, restated
 from shuffle_ledger.ledger.reports.budgets import heads
+from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical, entries
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint, CheckpointHead
@@ -52,6 +54,10 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "verify_bundle.py"
 AUDITOR = Accountant()  # another one than the ledger's
 database_url = sqlite_url  # an entry has the same bytes in every database
 PHONES, TABLETS = "chains/000001.txt", "chains/000002.txt"
+
+
+def test_an_auditor_tries_the_precision_at_which_ledgers_compute() -> None:
+    assert Settings().precision in Coverage(AUDITOR).precisions
 
 
 @pytest.fixture(scope="module")
