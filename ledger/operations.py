@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 from urllib.parse import quote as quoted
 
 from shuffle_ledger.ledger.answers.budgets import BudgetStatement, QuotaReading
+from shuffle_ledger.ledger.answers.calculations import Amplification, CalibratedRounds, Composition
 from shuffle_ledger.ledger.answers.cohorts import ListedCohort, ShownCohort
 from shuffle_ledger.ledger.answers.entries import EventPage, PublishedPage
 from shuffle_ledger.ledger.answers.forecasts import Forecast, JointForecast
@@ -248,7 +249,7 @@ def _segment(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Later(Generic[Answer]):
-    """A type whose module few programs need."""
+    """A type whose module few programs need; or a union, which type checkers do not take for a type."""
 
     module: str
     name: str
@@ -265,6 +266,8 @@ ENTRIES, METRICS = Permission.ENTRIES, Permission.METRICS
 _STATEMENT: _Later[Any] = _Later("evidence.statement", "Statement")
 _FINDINGS: _Later[Any] = _Later("verification.verifier", "VerificationReport")
 _PERMIT: _Later[IssuedPermit] = _Later("permits", "IssuedPermit")
+_AMPLIFIED: _Later[Amplification] = _Later("answers.calculations", "Amplification")
+_COMPOSED: _Later[Composition] = _Later("answers.calculations", "Composition")
 _CHANGED = (NotFound, InvalidValue, Conflict)
 _OPENED = (InvalidValue, UnacceptedWarnings, BeyondBudget, Conflict)
 _SIGNED = (InvalidValue, BadSignature, DoesNotExtend)
@@ -412,22 +415,19 @@ REVOKED_PERMITS = Operation(
 )
 AMPLIFY = Operation(
     "calculators_amplify", "POST /v1/amplify", READ,
-    calculators.AmplifyRound.asking, dict[str, Any], (InvalidValue,),
+    calculators.AmplifyRound.asking, _AMPLIFIED, (InvalidValue,),
     "Bound the privacy loss of one round, as the command `amplify --json` does.",
-    schema="Amplification",
 )
 COMPOSE = Operation(
     "calculators_compose", "POST /v1/compose", READ,
-    calculators.ComposeRounds.of, dict[str, Any], (InvalidValue,),
+    calculators.ComposeRounds.of, _COMPOSED, (InvalidValue,),
     "Bound the privacy loss of many rounds together, as the command `compose --json` does.",
-    schema="Composition",
 )
 CALIBRATE = Operation(
     "calculators_calibrate", "POST /v1/calibrate", READ,
-    calculators.CalibrateRounds.asking, dict[str, Any], (InvalidValue,),
+    calculators.CalibrateRounds.asking, CalibratedRounds, (InvalidValue,),
     """Find the largest epsilon0, or the least common noise, with which rounds meet a target, as the command
 `calibrate --json` does without a cohort.""",
-    schema="CalibratedRounds",
 )
 LIST_ENTRIES = Operation(
     "auditing_entries", "GET /v1/cohorts/{cohort}/entries", ENTRIES,

@@ -33,14 +33,8 @@ from shuffle_ledger.cli.rendering.present import (
     present,
     upper,
 )
-from shuffle_ledger.ledger.values import (
-    Json,
-    amplification_document,
-    attack_on,
-    certified,
-    few_honest,
-    number,
-)
+from shuffle_ledger.ledger.answers import amplification, attack_on, certified, few_honest
+from shuffle_ledger.ledger.values import Json, fields_document, number
 
 
 @click.command()
@@ -79,7 +73,7 @@ def amplify(
     certificate, of = certify(accountant, {described: 1}, delta=delta, epsilon=epsilon)
     attacked = attack_on(described, certificate, of=of)
     third = few_honest(accountant, described, certificate, of=of)
-    document = amplification_document(described, certificate, attacked, third, of=of)
+    document = fields_document(amplification(described, certificate, attacked, third, of=of))
     title = f"One round of {described.in_words}"
     rows = certificate_facts(certificate, of=of)
     divergence = of_renyi(accountant, {described: 1}, renyi)

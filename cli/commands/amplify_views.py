@@ -17,7 +17,8 @@ from shuffle_ledger.accounting import (
 )
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.cli.rendering.present import upper
-from shuffle_ledger.ledger.values import Json, certified_alike, document_of, number
+from shuffle_ledger.ledger.answers import certified_alike
+from shuffle_ledger.ledger.values import Json, document_of, number
 
 
 class More(NamedTuple):

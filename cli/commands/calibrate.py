@@ -25,8 +25,9 @@ from shuffle_ledger.cli.rendering.present import (
     present,
     upper,
 )
+from shuffle_ledger.ledger.answers import calibrated_error, calibrated_rounds
 from shuffle_ledger.ledger.reports import calibrate
-from shuffle_ledger.ledger.values import calibrated_error, calibration_document
+from shuffle_ledger.ledger.values import document_of
 
 _DATABASE = "--cohort works on a database only, for its filters and slots; without it no ledger is asked"
 
@@ -91,7 +92,7 @@ def calibrate_(
             raise click.UsageError("--cohort has an epsilon, a delta and a policy of its own: leave them out")
         found = _within(cohort, described, rounds, precision, where)
     error = calibrated_error(found)
-    document = calibration_document(found, error, cohort=cohort)
+    document = document_of(calibrated_rounds(found, error, cohort=cohort))
     rounds_of = "One round" if rounds == 1 else f"{rounds:,} rounds"
     title = f"{rounds_of} of {found.round.randomizer.kind}, {found.round.reports:,} reports"
     if cohort is not None:

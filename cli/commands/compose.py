@@ -11,7 +11,8 @@ from shuffle_ledger.cli.commands.amplify import certificate_facts, certify, draw
 from shuffle_ledger.cli.files.round_files import read_composition
 from shuffle_ledger.cli.options import FILE, NO_LEDGER, output_options, question_options, server_refused
 from shuffle_ledger.cli.rendering.present import facts, present
-from shuffle_ledger.ledger.values import composition_document
+from shuffle_ledger.ledger.answers import composition
+from shuffle_ledger.ledger.values import fields_document
 
 
 @click.command()
@@ -36,7 +37,7 @@ def compose(
     rounds = read_composition(file)
     accountant = Accountant(precision=precision)
     certificate, of = certify(accountant, rounds, delta=delta, epsilon=epsilon)
-    document = composition_document(rounds, certificate, of=of)
+    document = fields_document(composition(rounds, certificate, of=of))
     rows = certificate_facts(certificate, of=of) | {
         "analysis": ", ".join(sorted({one.stated_analysis for one in rounds}))
     }

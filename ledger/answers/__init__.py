@@ -11,6 +11,16 @@ from shuffle_ledger.ledger.answers.budgets import (
     SlotReading,
     worth_showing,
 )
+from shuffle_ledger.ledger.answers.calculations import (
+    amplification,
+    attack_on,
+    calibrated_error,
+    calibrated_rounds,
+    certified,
+    certified_alike,
+    composition,
+    few_honest,
+)
 from shuffle_ledger.ledger.answers.cohorts import ListedCohort
 from shuffle_ledger.ledger.answers.forecasts import (
     Forecast,
@@ -49,6 +59,14 @@ __all__ = [
     "QuotaReading",
     "SlotReading",
     "WindowForecast",
+    "amplification",
+    "attack_on",
+    "calibrated_error",
+    "calibrated_rounds",
+    "certified",
+    "certified_alike",
+    "composition",
+    "few_honest",
     "fits_in_words",
     "pace_in_words",
     "state_in_words",

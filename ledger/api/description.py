@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from fastapi import FastAPI
 from pydantic import TypeAdapter
 
-from shuffle_ledger.accounting import ErrorBudget, FrequencyError, ShuffledRound
+from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger import operations
 from shuffle_ledger.ledger.answers.quotes import Fits
 from shuffle_ledger.ledger.api.problems import MEDIA_TYPE, PROBLEMS, kind_of
@@ -21,6 +21,7 @@ from shuffle_ledger.ledger.errors import Difference, UnacceptedWarning
 from shuffle_ledger.ledger.health import Health
 from shuffle_ledger.ledger.operations import OPERATIONS, Operation, Unfinished
 from shuffle_ledger.ledger.values.documents import field_types
+from shuffle_ledger.ledger.values.field_marks import is_finite, is_left_out
 from shuffle_ledger.ledger.values.requests import (
     Admitted,
     CohortStatus,
@@ -39,7 +40,6 @@ from shuffle_ledger.ledger.values.windows import Window
 
 Schema = dict[str, Any]
 
-_FINITE = frozenset({"epsilon0"})  # budgets and what is left of them: null without a budget of the life
 _RECORDED = ("state", "registered_at", "attempts", "last_error")
 _SIMPLE: Mapping[type, Schema] = {
     bool: {"type": "boolean"},
@@ -53,14 +53,14 @@ _SIMPLE: Mapping[type, Schema] = {
 }
 
 
-def schema_of(kind: Any, *, name: str = "") -> Schema:
+def schema_of(kind: Any, *, finite: bool = False) -> Schema:
     """Return the JSON schema of `values.documents.document_of` for values of a type."""
     if kind in _SIMPLE:
         return dict(_SIMPLE[kind])
     if kind is float:  # infinity is null
-        return {"type": "number"} if name in _FINITE else {"type": ["number", "null"]}
+        return {"type": "number"} if finite else {"type": ["number", "null"]}
     if get_origin(kind) is not None:
-        return _schema_of_compound(get_origin(kind), get_args(kind), name)
+        return _schema_of_compound(get_origin(kind), get_args(kind))
     if isinstance(kind, type) and issubclass(kind, Enum):
         return {"enum": [item.value for item in kind]}
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
@@ -79,19 +79,25 @@ def _reference_to(kind: type) -> Schema:
     return {"$ref": f"#/components/schemas/{kind.__name__}"}
 
 
-def _schema_of_compound(origin: Any, arguments: Sequence[Any], name: str) -> Schema:
+def _schema_of_compound(origin: Any, arguments: Sequence[Any]) -> Schema:
     if origin is Literal:
         return {"enum": list(arguments)}
     if origin in (Union, types.UnionType):
-        parts = [{"type": "null"} if part is type(None) else schema_of(part, name=name) for part in arguments]
-        return {"anyOf": parts}
+        if set(arguments) == {float, type(None)}:
+            return {"type": ["number", "null"]}
+        return {"anyOf": [{"type": "null"} if part is type(None) else schema_of(part) for part in arguments]}
     if issubclass(origin, Mapping):
         return {"type": "object", "additionalProperties": schema_of(arguments[1])}
     return {"type": "array", "items": schema_of(arguments[0])}
 
 
 def _schema_of_fields(kind: Any, **more: Schema) -> Schema:
-    fields = {name: schema_of(hint, name=name) for name, hint in field_types(kind).items()}
+    optional = {each.name for each in dataclasses.fields(kind) if is_left_out(each)}
+    finite = {each.name for each in dataclasses.fields(kind) if is_finite(each)}
+    fields = {
+        name: _schema_of_optional(hint) if name in optional else schema_of(hint, finite=name in finite)
+        for name, hint in field_types(kind).items()
+    }
     properties = {**more, **fields}
     lines = (kind.__doc__ or "").strip().splitlines()
     return {
@@ -99,13 +105,18 @@ def _schema_of_fields(kind: Any, **more: Schema) -> Schema:
         "title": kind.__name__,
         "description": lines[0] if lines else "",
         "properties": properties,
-        "required": list(properties),
+        "required": [name for name in properties if name not in optional],
     }
 
 
+def _schema_of_optional(hint: Any) -> Schema:
+    """Return the schema of a field that is left out where it would be null."""
+    parts = [part for part in get_args(hint) if part is not type(None)]
+    return schema_of(parts[0] if parts else hint)
+
+
 def _decision(kind: type) -> Schema:
-    found = _schema_of_fields(kind, outcome={"const": kind.__name__.lower()})
-    return {**found, "required": [name for name in found["required"] if name != "dry_run"]}
+    return _schema_of_fields(kind, outcome={"const": kind.__name__.lower()})
 
 
 def _ref(name: str) -> Schema:
@@ -135,7 +146,7 @@ _PROBLEM: Schema = {
         "differences": {"type": "array", "items": schema_of(Difference)},
         "cohort": {"type": "string"},
         "warnings": {"type": "array", "items": schema_of(UnacceptedWarning)},
-        **{name: schema_of(float, name=name) for name in _OF_PLANS},
+        **{name: schema_of(float) for name in _OF_PLANS},
     },
     "required": ["type", "title", "status", "detail"],
 }
@@ -201,79 +212,7 @@ _RECORD: Schema = {
     "properties": _RECORD_FIELDS,
     "required": list(_RECORD_FIELDS),
 }
-_BOUND: Schema = {"type": ["number", "null"]}
-_INTERVAL: Schema = {
-    **{f"{of}{side}": _BOUND for of in ("epsilon", "delta") for side in ("_upper", "_lower")},
-    "epsilon": {"type": "number", "description": "As given; the answer then bounds delta."},
-    "delta": {"type": "number", "description": "As given; the answer then bounds epsilon."},
-    "rounds": {"type": "integer"},
-    "error": schema_of(ErrorBudget),
-    "precise": {"type": "boolean", "description": "Whether the interval is as narrow as wanted."},
-    "method": {"type": "string"},
-}
-_INTERVAL_ALWAYS = ["rounds", "error", "precise", "method"]
-_AMPLIFIED: Schema = {
-    "attack_epsilon_lower": _BOUND,
-    "attack_delta_lower": _BOUND,
-    "attack_known": {"type": "boolean"},
-    "analysis": {"type": "string"},
-    "round": schema_of(ShuffledRound),
-    "one_third_honest": {
-        "type": "object",
-        "description": "Of protocols with common noise: the bounds if a third of the users is honest.",
-        "properties": {
-            "honest_reports": {"type": "integer"},
-            "epsilon_upper": _BOUND,
-            "delta_upper": _BOUND,
-        },
-        "required": ["honest_reports", "epsilon_upper", "delta_upper"],
-    },
-}
-_CALIBRATED: Schema = {
-    "parameter": {"enum": ["epsilon0", "p", "bits", "noise"]},
-    "value": {"type": "number", "description": "The parameter; it certainly meets the target."},
-    "value_beyond": {
-        "type": ["number", "null"],
-        "description": "The nearest value with less noise that was tried and is not certain to meet it.",
-    },
-    "epsilon0": _BOUND,
-    "epsilon0_beyond": _BOUND,
-    "policy": {"type": "string"},
-    "cohort": {"type": "null"},
-    "epsilon_decided_upper": {"type": "number", "description": "At most the target."},
-    "epsilon_upper": _BOUND,
-    "epsilon_lower": _BOUND,
-    "delta": {"type": "number"},
-    **{name: _INTERVAL[name] for name in _INTERVAL_ALWAYS},
-    "expected_l2_error": _BOUND,
-    "frequency_error": {"anyOf": [schema_of(FrequencyError), {"type": "null"}]},
-    "analysis": {"type": "string"},
-    "round": schema_of(ShuffledRound),
-    "accounted": schema_of(ShuffledRound),
-}
-
-
-def _calculated(title: str, properties: Schema, required: Sequence[str]) -> Schema:
-    about = "The answer that the command of the same name prints with --json."
-    return {
-        "type": "object",
-        "title": title,
-        "description": about,
-        "properties": properties,
-        "required": list(required),
-    }
-
-
 _OPEN: Mapping[str, Schema] = {
-    "Amplification": _calculated(
-        "Amplification", {**_INTERVAL, **_AMPLIFIED}, [*_INTERVAL_ALWAYS, "attack_known", "analysis", "round"]
-    ),
-    "Composition": _calculated(
-        "Composition",
-        {**_INTERVAL, "analyses": {"type": "array", "items": {"type": "string"}}},
-        [*_INTERVAL_ALWAYS, "analyses"],
-    ),
-    "CalibratedRounds": _calculated("CalibratedRounds", _CALIBRATED, list(_CALIBRATED)),
     "Fits": _schema_of_fields(Fits),
     "Heads": _HEADS,
     "Health": _schema_of_fields(Health, healthy={"type": "boolean"}),

@@ -4,17 +4,6 @@ Imports `errors` only.
 """
 
 from shuffle_ledger.ledger.values.audiences import named_in
-from shuffle_ledger.ledger.values.calculations import (
-    amplification_document,
-    analyses_of,
-    attack_on,
-    calibrated_error,
-    calibration_document,
-    certified,
-    certified_alike,
-    composition_document,
-    few_honest,
-)
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint
 from shuffle_ledger.ledger.values.days import (
     DAY_EXPECTED,
@@ -29,6 +18,7 @@ from shuffle_ledger.ledger.values.documents import (
     Json,
     decision_document,
     document_of,
+    fields_document,
     number,
     record_document,
 )
@@ -117,21 +107,13 @@ __all__ = [
     "SlotsHelp",
     "Voided",
     "Window",
-    "amplification_document",
-    "analyses_of",
-    "attack_on",
-    "calibrated_error",
-    "calibration_document",
-    "certified",
-    "certified_alike",
     "checked_new_name",
     "checked_reports",
     "cohort_from_opening",
-    "composition_document",
     "day_from",
     "decision_document",
     "document_of",
-    "few_honest",
+    "fields_document",
     "least_open",
     "moment_from",
     "named_in",

@@ -23,6 +23,7 @@ from typing import (
 
 from shuffle_ledger.accounting import AccountingError, ShuffledRound
 from shuffle_ledger.ledger.errors import InvalidValue, LedgerError
+from shuffle_ledger.ledger.values.field_marks import is_left_out
 from shuffle_ledger.ledger.values.requests import (
     Admitted,
     Corrected,
@@ -49,6 +50,7 @@ DECISIONS: Mapping[str, type[Decision]] = {
 }
 Value = TypeVar("Value")
 _OF_NO_BUDGET = ("delta_budget", "epsilon_spent_lower")  # finite where epsilon_budget is infinite
+_NEVER = object()  # no field has this value
 _AS_IT_IS = (bool, int, str)  # values of these classes are JSON already
 
 
@@ -112,21 +114,24 @@ def json_parts(value: object, *, depth: int) -> Iterator[bytes]:
 def _fields_of(value: object) -> dict[str, object] | None:
     """Return a value's fields by name if its document is made of these, else None."""
     kind: Any = type(value)
-    names = _names_of(kind)
-    if names is None:
+    fields = _stated_fields(kind)
+    if fields is None:
         return None
-    found = {name: getattr(value, name) for name in names}
+    found = {name: item for name, left_out in fields if (item := getattr(value, name)) is not left_out}
     if found.get("epsilon_budget") == math.inf:  # there is no budget, and no other number of it
         found |= {name: None for name in _OF_NO_BUDGET if name in found}
     return found
 
 
 @functools.cache
-def _names_of(kind: type) -> tuple[str, ...] | None:
-    """Return the names of the fields of a class whose documents are made of these, else None."""
+def _stated_fields(kind: type) -> tuple[tuple[str, object], ...] | None:
+    """Return the fields of a class whose documents are made of these, else None: the name of each, and the
+    value with which it is left out."""
     if not dataclasses.is_dataclass(kind) or issubclass(kind, ShuffledRound | Window):
         return None
-    return tuple(field.name for field in dataclasses.fields(kind))
+    return tuple(
+        (field.name, field.default if is_left_out(field) else _NEVER) for field in dataclasses.fields(kind)
+    )
 
 
 def number(value: float) -> float | None:
@@ -137,14 +142,13 @@ def number(value: float) -> float | None:
 
 
 def decision_document(decision: Decision) -> dict[str, Json]:
-    """Return the decision's fields after its `outcome`: one of the names of `DECISIONS`. A `dry_run` is
-    stated only if it is one."""
-    fields = {
-        field.name: document_of(getattr(decision, field.name)) for field in dataclasses.fields(decision)
-    }
-    if not fields.get("dry_run"):
-        fields.pop("dry_run", None)
-    return {"outcome": type(decision).__name__.lower(), **fields}
+    """Return the decision's fields after its `outcome`: one of the names of `DECISIONS`."""
+    return {"outcome": type(decision).__name__.lower(), **fields_document(decision)}
+
+
+def fields_document(value: object) -> dict[str, Json]:
+    """Return a dataclass as `document_of`: to be extended."""
+    return {name: document_of(item) for name, item in (_fields_of(value) or {}).items()}
 
 
 def record_document(record: RoundRecord) -> dict[str, Json]:

@@ -21,6 +21,7 @@ from shuffle_ledger.ledger.values.audiences import (
     checked_audience,
     checked_labels,
 )
+from shuffle_ledger.ledger.values.field_marks import LEFT_OUT
 from shuffle_ledger.ledger.values.quotas import Quota, checked_team
 from shuffle_ledger.ledger.values.round_parameters import read_round
 from shuffle_ledger.ledger.values.texts import POPULATION_MAX, checked_text
@@ -532,7 +533,7 @@ class Settled:
     epsilon_spent_lower: float
     epsilon_remaining: float
     audience: tuple[Member, ...] = ()  # of a round of several cohorts: the numbers of each
-    dry_run: bool = False  # it would be recorded; nothing was written
+    dry_run: bool = field(default=False, metadata=LEFT_OUT)  # it would be recorded; nothing was written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -548,7 +549,7 @@ class Voided:
     epsilon_spent_lower: float
     epsilon_remaining: float
     audience: tuple[Member, ...] = ()  # of a round of several cohorts: the numbers of each
-    dry_run: bool = False  # it would be recorded; nothing was written
+    dry_run: bool = field(default=False, metadata=LEFT_OUT)  # it would be recorded; nothing was written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -639,7 +640,7 @@ class Corrected:
     epsilon_spent_lower: float
     epsilon_remaining: float
     audience: tuple[Member, ...] = ()  # of a round of several cohorts: the numbers of each
-    dry_run: bool = False  # it would be recorded; nothing was written
+    dry_run: bool = field(default=False, metadata=LEFT_OUT)  # it would be recorded; nothing was written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -659,7 +660,7 @@ class Incident:
     epsilon_spent_lower: float
     epsilon_remaining: float
     audience: tuple[Member, ...] = ()  # of a round of several cohorts: the numbers of each
-    dry_run: bool = False  # it would be recorded; nothing was written
+    dry_run: bool = field(default=False, metadata=LEFT_OUT)  # it would be recorded; nothing was written
 
 
 Outcome: TypeAlias = Admitted | Refused

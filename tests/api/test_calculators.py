@@ -13,10 +13,12 @@ from click.testing import CliRunner
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.cli.main import main
+from shuffle_ledger.ledger.answers.calculations import DeltaComposition
 from shuffle_ledger.ledger.api.served import QUESTION_MAX
 from shuffle_ledger.ledger.client.client import LedgerClient
 from shuffle_ledger.ledger.errors import InvalidValue, TryAgain
 from shuffle_ledger.ledger.questions.calculators import KINDS_MAX
+from shuffle_ledger.ledger.values import document_of
 from tests.api.conftest import Server
 
 KRR = {"randomizer": "krr(k=4, epsilon0=1)", "reports": 500}
@@ -93,15 +95,16 @@ def test_calibrate_answers_what_the_command_line_prints(server: Server, question
 def test_the_client_returns_the_same_answers(server: Server) -> None:
     described = ShuffledRound(randomizer=parse_randomizer(KRR["randomizer"]), reports=500)
     with LedgerClient(server.url, server.tokens["registrar"], retry_seconds=0) as client:
-        assert client.amplify(described, delta=1e-6) == printed("amplify", *options({**KRR, "delta": 1e-6}))
+        amplified = document_of(client.amplify(described, delta=1e-6))
+        assert amplified == printed("amplify", *options({**KRR, "delta": 1e-6}))
         composed = client.compose({described: 2}, epsilon=0.2)
+        assert isinstance(composed, DeltaComposition)
         certificate = Accountant().certify_delta({described: 2}, epsilon=0.2)
-        assert composed["delta_upper"] == certificate.delta_upper
+        assert composed.delta_upper == certificate.delta_upper
         target = {"epsilon": 1, "delta": 1e-6}
         bits = {"randomizer": "binomial_sum(p=0.5)", "reports": 50}
-        assert client.calibrate(bits, epsilon=1, delta=1e-6) == printed(
-            "calibrate", *options({**bits, **target})
-        )
+        calibrated = document_of(client.calibrate(bits, epsilon=1, delta=1e-6))
+        assert calibrated == printed("calibrate", *options({**bits, **target}))
         with pytest.raises(InvalidValue, match="a delta, or an epsilon in its place"):
             client.amplify(described)
 
@@ -205,7 +208,7 @@ def test_a_long_computation_is_left_running_and_answers_later(
     go.set()
     described = ShuffledRound(randomizer=parse_randomizer(KRR["randomizer"]), reports=500)
     with LedgerClient(server.url, server.tokens["reader"], retry_seconds=20) as client:
-        assert client.amplify(described, delta=1e-6)["rounds"] == 1
+        assert client.amplify(described, delta=1e-6).rounds == 1
 
 
 def test_the_line_is_bounded(serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from shuffle_ledger.accounting import Accountant, Certificate, ErrorBudget, ShuffledRound, parse_randomizer
 from shuffle_ledger.cli.commands.amplify import certificate_facts
 from shuffle_ledger.cli.rendering.present import Bar, document_of, lower, upper
-from shuffle_ledger.ledger.values.calculations import certificate_document
+from shuffle_ledger.ledger.answers.calculations import composition
 from tests.cli.conftest import ROUND, Run
 
 KRR = "krr(k=10, epsilon0=1.15)"
@@ -155,7 +155,7 @@ def test_the_width_is_what_was_asked_or_the_answer_says_so(run: Run) -> None:
         precise=False,
     )
     assert "wider than asked" in str(certificate_facts(certificate, of="epsilon"))
-    assert certificate_document(certificate, of="epsilon")["precise"] is False
+    assert composition([], certificate, of="epsilon").precise is False
 
 
 def test_an_infinite_bound_is_null(run: Run) -> None:
