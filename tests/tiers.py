@@ -26,6 +26,17 @@ DATABASES = (  # fixtures of PostgreSQL, and parameters of those that choose a d
 OVER_LIMIT = "processor_seconds_over_the_limit"
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage while tests are collected: nothing of it is garbage, and all of it is looked through
+    again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark tests of PostgreSQL: the fast tier starts no server, and runs the same tests on SQLite."""
     if _uses_postgresql(item):

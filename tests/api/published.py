@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 import httpx
-from jsonschema import Draft202012Validator
+from jsonschema_rs import Draft202012Validator
 
 from shuffle_ledger.ledger.api.reference import description
 
@@ -34,7 +34,7 @@ def check_answer(response: httpx.Response) -> None:
     if not media.endswith("json"):
         return
     for error in _validator(name, status, media).iter_errors(response.json()):
-        place = "/".join(map(str, error.absolute_path))
+        place = "/".join(map(str, error.instance_path))
         raise AssertionError(f"{name} {status}, at {place!r}: {error.message[:ERROR_LENGTH_MAX]}")
 
 
