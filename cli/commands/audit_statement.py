@@ -37,6 +37,7 @@ from shuffle_ledger.ledger.evidence import AsOf, Statement, StatementWanted, rea
 from shuffle_ledger.ledger.values import DAY_EXPECTED, NotADay, SigningKey, day_from
 
 LOST = "entries were lost when the database was put back, and what they spent is unknown"
+UNKNOWN_PERIOD = "its record was changed or entries were lost: whether its promise is kept cannot be said"
 Form = Literal["html", "pdf", "json"]
 _BEGINS_WITH_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 # The libraries of extras that set each form, the one whose extra brings the other first.
@@ -197,13 +198,12 @@ def _form_of_file(form: Form | None, output: Path) -> Form:
 
 
 def _exit_code(made: Statement) -> ExitCode:
-    overspent = [each.cohort for each in made.cohorts if each.status == "overspent"]
-    for line in alarm_lines(overspent, []):
+    for line in alarm_lines(made.broken, []):
         sys.stderr.write(f"shuffle-ledger: {line}\n")
-    damaged = [each for each in made.cohorts if each.verdict == "unknown"]
-    for each in damaged:
-        sys.stderr.write(f"shuffle-ledger: {each.cohort}: {(*each.chain_problems, LOST)[0]}\n")
-    return ExitCode.NOT_VERIFIED if damaged else ExitCode.DONE
+    why = {each.cohort: (*each.chain_problems, LOST)[0] for each in made.cohorts}
+    for name in made.unknown:
+        sys.stderr.write(f"shuffle-ledger: {name}: {why.get(name, UNKNOWN_PERIOD)}\n")
+    return ExitCode.NOT_VERIFIED if made.unknown else ExitCode.DONE
 
 
 def statement_files_here() -> dict[str, Callable[[Statement], bytes]]:

@@ -302,7 +302,7 @@ class CohortStatement:
 class StatedPromise:
     """One promise of a cohort, of its life or of a period, and whether it was kept until the statement."""
 
-    cohort: str
+    cohort: str  # whose; of a period, the cohort that it is a period of
     period: str  # "life", or the label of a period
     first: date | None  # its days, in UTC; None: of the life
     last: date | None
@@ -310,6 +310,11 @@ class StatedPromise:
     delta: float
     epsilon_spent_upper: float  # infinite if it is unknown
     state: PromiseState
+
+    @property
+    def budget(self) -> str:
+        """The name of the promise's chain."""
+        return self.cohort if self.first is None else f"{self.cohort}@{self.period}"
 
 
 def state_of_promise(verdict: Verdict, first: date | None, last: date | None, on: date) -> PromiseState:
@@ -339,3 +344,20 @@ class Statement:
     checkpoint: Mapping[str, Any] | None  # signed heads; None: not signed
     promises: tuple[StatedPromise, ...] = ()  # all, of several cohorts or of one with windows
     format: str = STATEMENT_FORMAT
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """The chains of lives and periods whose budgets did not cover what was released or promised."""
+        stated = [
+            each.cohort for each in self.cohorts if each.status == "overspent" or each.verdict == "broken"
+        ]
+        return tuple(dict.fromkeys([*stated, *self._promises_that_are("broken")]))
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The chains of lives and periods of which nothing can be said: damaged, or entries were lost."""
+        stated = [each.cohort for each in self.cohorts if each.verdict == "unknown"]
+        return tuple(dict.fromkeys([*stated, *self._promises_that_are("unknown")]))
+
+    def _promises_that_are(self, state: PromiseState) -> list[str]:
+        return [each.budget for each in self.promises if each.state == state]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, changed
 
 KIND = ("--randomizer", "krr(epsilon0=2, k=10)", "--reports", "10000")
 YEAR = datetime.now(UTC).year
@@ -46,6 +47,22 @@ def test_the_evidence_of_a_cohort_has_its_periods(phones: Run) -> None:
     said = phones("audit", "verify", "b.zip", "--allow-unpinned").stdout
     assert f"OVERSPENT: phones@{YEAR}." in said
     assert "see its periods" in said
+
+
+@pytest.mark.slow
+def test_a_statement_alarms_of_periods_too(phones: Run, directory: Path) -> None:
+    life = ("--population", "100", "--epsilon", "0.1", "--delta", "1e-6")
+    assert phones("cohort", "open", "lived", *life).code == 0
+    incident = ("incident", "record", "lived", "--id", "gone", "--unknown", "--reason", "a bug")
+    assert phones(*incident).code == 3
+    said = phones("audit", "statement", "--all")
+    alarm = f"OVERSPENT: lived, phones@{YEAR}. "
+    assert f"shuffle-ledger: {alarm}" in said.stderr
+    assert alarm in said.stdout[: said.stdout.index("<h1>")]
+    changed(directory, f"digest = zeroblob(32) WHERE sequence = 1 AND cohort = 'phones@{YEAR + 1}'")
+    damaged = phones("audit", "statement", "--all")
+    assert damaged.code == 6
+    assert f"shuffle-ledger: phones@{YEAR + 1}: its record was changed or entries were lost" in damaged.stderr
 
 
 def test_of_sliding_periods_the_one_with_the_least_left_is_shown(directory: object, run: Run) -> None:

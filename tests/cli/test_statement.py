@@ -10,9 +10,7 @@ import math
 import os
 import re
 import shutil
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
@@ -38,7 +36,7 @@ from shuffle_ledger.ledger.evidence import StatementWanted
 from shuffle_ledger.ledger.reports.budgets import history
 from shuffle_ledger.ledger.reports.spent_by_day import spent_by_day
 from shuffle_ledger.ledger.storage import Store
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, changed
 
 LEDGER = "shuffle-ledger.db"
 NASTY = "<script>alert('x')</script>"
@@ -323,14 +321,6 @@ def test_a_damaged_chain_is_never_called_kept(lived: Run, directory: Path) -> No
     unreadable = lived("audit", "statement", "phones")
     assert unreadable.code == 1
     assert "nothing can be stated" in unreadable.stderr
-
-
-def changed(directory: Path, change: str) -> None:
-    with closing(sqlite3.connect(directory / "shuffle-ledger.db")) as database, database:
-        triggers = database.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
-        for (name,) in triggers:
-            database.execute(f"DROP TRIGGER {name}")
-        database.execute("UPDATE entries SET " + change)  # noqa: S608 - our own words
 
 
 @pytest.mark.slow

@@ -57,10 +57,7 @@ def document_from(statement: Statement, *, rows_max: int) -> Document:
     """Returns the document; tables with more rows than `rows_max` show their beginning and their end."""
     one = statement.cohorts[0] if len(statement.cohorts) == 1 else None
     made = f"Made {moment(statement.made_at)} by {statement.software}."
-    overspent, frozen = (
-        [each.cohort for each in statement.cohorts if each.status == status]
-        for status in ("overspent", "frozen")
-    )
+    frozen = [each.cohort for each in statement.cohorts if each.status == "frozen"]
     blocks: list[Block] = [] if one else [_overview(statement, rows_max, level=2)]
     for number, each in enumerate(statement.cohorts):
         if not one:
@@ -74,7 +71,7 @@ def document_from(statement: Statement, *, rows_max: int) -> Document:
     blocks += evidence(statement)
     what = one.cohort if one else f"{len(statement.cohorts)} cohorts"
     return Document(
-        alarms=tuple(alarm_lines(overspent, frozen)),
+        alarms=tuple(alarm_lines(statement.broken, frozen)),
         title=f"Privacy statement: {what}",
         subtitle=f"As of entry {one.head.sequence:,}, {moment(one.as_of)}. {made}" if one else made,
         blocks=tuple(blocks),
