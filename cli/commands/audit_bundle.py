@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -133,12 +134,12 @@ def _cohorts(cohorts: tuple[CohortFound, ...]) -> Table:
         table.add_column(name, justify="right")
     table.add_column("computed again", overflow="fold")
     table.add_column("by a second method", overflow="fold")
+    today = datetime.now(UTC).date()
     for each in cohorts:
-        words = {True: "kept so far", False: "broken", None: "cannot be said"}
         has_budget = each.epsilon_budget is None or math.isfinite(each.epsilon_budget)
         table.add_row(
             each.cohort,
-            words[each.promise_kept] if has_budget else "see its periods",
+            each.promise_in_words(today),
             shown(each.entries),
             shown(each.epsilon_budget) if has_budget else "-",
             "-" if each.epsilon_spent_upper is None or not has_budget else upper(each.epsilon_spent_upper),

@@ -142,6 +142,7 @@ def _cohort(
         kinds_without=tuple(kind.in_words for kind in recomputation.opinions.without),
         numbers_stated=recomputation.stated,
         numbers=tuple(checks),
+        period=replay.fold.joint.period,
     )
 
 

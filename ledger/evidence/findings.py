@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 
 from shuffle_ledger.ledger.values.saved_heads import Signature
+from shuffle_ledger.ledger.values.windows import Period
 from shuffle_ledger.ledger.verification.number_checks import Subject
 
 FINDINGS_MAX = 200  # the first ones matter
@@ -67,6 +69,15 @@ class CohortFound:
     kinds_without: tuple[str, ...]  # that no second method answers for, by name
     numbers_stated: int
     numbers: tuple[NumberCheck, ...]
+    period: Period | None = None  # of a cohort's window, whose promise this is; None: of the life, or a quota
+
+    def promise_in_words(self, on: date) -> str:
+        """Return what can be said of the promise on a day, in UTC, given its chain here."""
+        if self.epsilon_budget == math.inf:
+            return "see its periods"
+        if self.promise_kept and self.period is not None and on < self.period.first:
+            return "not begun"
+        return {True: "kept so far", False: "broken", None: "cannot be said"}[self.promise_kept]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,12 @@ def test_the_evidence_of_a_cohort_has_its_periods(phones: Run) -> None:
     assert kept == {"phones": True, f"phones@{YEAR}": False, f"phones@{YEAR + 1}": True}
     said = phones("audit", "verify", "b.zip", "--allow-unpinned").stdout
     assert f"OVERSPENT: phones@{YEAR}." in said
-    assert "see its periods" in said
+    lines = {line.split()[0]: line for line in said.splitlines() if line.startswith("phones")}
+    assert "see its periods" in lines["phones"]
+    assert "broken" in lines[f"phones@{YEAR}"]
+    assert "not begun" in lines[f"phones@{YEAR + 1}"]
+    (period,) = (each["period"] for each in found if each["cohort"] == f"phones@{YEAR + 1}")
+    assert (period["first"], period["last"]) == (f"{YEAR + 1}-01-01", f"{YEAR + 1}-12-31")
 
 
 @pytest.mark.slow
