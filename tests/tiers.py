@@ -23,6 +23,7 @@ DATABASES = (  # fixtures of PostgreSQL, and parameters of those that choose a d
     *("postgresql", "postgresql_store", "postgresql_server", "postgresql_url"),
     *("new_postgresql_database", "new_postgresql_ledger"),
 )
+GARBAGE_MIN = 50_000  # objects before garbage is looked for: seldomer than usual, a tenth of the tests' time
 OVER_LIMIT = "processor_seconds_over_the_limit"
 
 
@@ -35,6 +36,7 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.enable()
+        gc.set_threshold(GARBAGE_MIN)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -103,7 +103,6 @@ HANGS: list[Any] = [
     ("declared(renyi=[[1.0001,1e-9],[1e6,100]])", {}, 10**6, 1e-9, (99.967587, 141.949804)),
     ("discrete_gaussian(sigma=0.1)", {}, 10**7, 1e-6, (0.0, 500053171.0)),
     ("generic(epsilon0=30)", {}, 10**7, 1e-6, (0.0, 3e8)),
-    ("krr(k=1000000000000, epsilon0=3)", {}, 10, 1e-9, (0.0, 0.0)),
     ("krr(k=1000000000000, epsilon0=5)", {}, 2, 1e-9, (0.0, 0.0)),
 ]
 
@@ -231,12 +230,6 @@ SLOW_LOSSES: list[Any] = [
     # randomizer, round, and an interval of epsilon at 1e-6 that was found before work was limited
     (
         "olh(epsilon0=20, g=2, domain=3)",
-        1000,
-        {"sampled_from": 10_000, "honest_fraction": 0.9},
-        (12.4658, 12.4711),
-    ),
-    (
-        "olh(epsilon0=20, g=2, domain=3)",
         10_000,
         {"sampled_from": 100_000, "honest_fraction": 0.9},
         (10.0298, 10.0335),
@@ -259,7 +252,7 @@ SLOW_LOSSES: list[Any] = [
         {"sampled_from": 20_289, "honest_fraction": 0.5},
         (2.5, 3.1),
     ),
-    # Many orders of a law of few components.
+    # Many orders of a law of few components: they meet the limit, here a tenth of the usual one.
     ("joint(bounded_laplace(epsilon0=0.5), krr(k=1000000, epsilon0=20))", 3000, {}, (20.49974, 20.49976)),
 ]
 
@@ -272,10 +265,11 @@ def test_a_privacy_loss_takes_bounded_effort(
 ) -> None:
     """It is wider at most; both intervals contain the exact epsilon."""
     one = _round(text, reports, **rest)
+    share = 0.1 if "krr" in text else 1.0
     with peak_memory() as peak, counted() as effort:
-        found = Accountant().certify({one: 1}, delta=1e-6)
+        found = Accountant(effort=share).certify({one: 1}, delta=1e-6)
     assert peak.used < MOST_BYTES
-    assert effort.spent < 2.5 * MOST_EFFORT
+    assert effort.spent < 2.5 * MOST_EFFORT * share
     assert found.epsilon_lower <= known[1]
     assert found.epsilon_upper >= known[0]
     assert found.precise == (found.epsilon_upper - found.epsilon_lower <= 1e-3 * found.epsilon_upper)
@@ -295,11 +289,11 @@ def test_a_privacy_loss_takes_bounded_effort(
 )
 def test_less_effort_makes_intervals_wider_on_both_sides(text: str, rest: dict[str, Any]) -> None:
     one, usual = _round(text, **rest), Accountant()
-    for effort in (0.05, 1e-3, 1e-6):
-        frugal = Accountant(effort=effort)
-        for count, delta in ((1, 1e-6), (1, 1e-9), (50, 1e-6)):
-            exact, found = (one_of.certify({one: count}, delta=delta) for one_of in (usual, frugal))
-            assert exact.epsilon_upper <= 1.05 * exact.epsilon_lower
+    frugal = [Accountant(effort=effort) for effort in (0.05, 1e-6)]
+    for count, delta in ((1, 1e-6), (50, 1e-6)):
+        exact = usual.certify({one: count}, delta=delta)
+        assert exact.epsilon_upper <= 1.05 * exact.epsilon_lower
+        for found in (each.certify({one: count}, delta=delta) for each in frugal):
             assert found.epsilon_lower <= exact.epsilon_upper
             assert exact.epsilon_lower <= found.epsilon_upper
 

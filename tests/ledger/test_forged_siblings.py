@@ -216,6 +216,7 @@ def test_a_sibling_in_the_database_that_was_rewritten_is_found(lived: Store, acc
         assert "says otherwise" in alone.cohorts[0].problems[0].what
 
 
+@pytest.mark.slow
 def test_a_joint_entry_without_what_its_kind_says_is_named(lived: Store, accountant: Accountant) -> None:
     """Other chains are still compared with what can be read of it."""
     admitted = next(each for each in lived.entries_of("phones") if each.kind == EntryKind.ADMITTED)

@@ -15,6 +15,7 @@ from shuffle_ledger.ledger.decisions import admit, register, register_and_admit
 from shuffle_ledger.ledger.errors import TryAgain, Unavailable
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
+from tests.statements import keep_compiled
 
 TRIES_MAX = 20  # "try again" is a possible answer, when a whole crowd writes to one cohort
 NO_CONNECTION_SECONDS = 0.5  # of waiting for one
@@ -25,6 +26,7 @@ def main(database_url: str, cohort: str, way: str, processes: int, seed: int) ->
     """Print "Admitted", "Refused REASON" or what went wrong, a line per process."""
     accounted = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=2)"), reports=1_000)
     accountant = Accountant()
+    keep_compiled()  # before the fork: each process would compile all statements
     with Store.connect(database_url) as store:  # here, before the fork, for its imports, too
         # One more for another cohort of this budget: the kind is known then, and decided at once.
         request = RoundRequest(round_id=f"first of {cohort}", cohort=f"{cohort} too", round=accounted)
