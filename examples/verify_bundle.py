@@ -306,7 +306,7 @@ class Budget:
             chosen = (
                 details["chosen_after"]
                 if after and not self.opened_at
-                else not after or after < self.opened_at
+                else not after or after <= self.opened_at  # equal moments do not say which was first
             )
             chosen = chosen and "quota" not in self.details and not self.is_frozen
             require(details["chosen_after"] is chosen, "whether it came before the opening does not follow")

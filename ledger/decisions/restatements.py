@@ -40,6 +40,7 @@ from shuffle_ledger.ledger.policies.registry import LossSource
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
+from shuffle_ledger.ledger.values.days import microseconds_of
 from shuffle_ledger.ledger.values.differences import other_content
 from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.requests import (
@@ -271,16 +272,6 @@ def correct(
     return answer_of(store, Corrected, restated(store, accountant, asked, dry_run=dry_run), dry_run=dry_run)
 
 
-def is_later(released: ReleaseTimes, *, than: datetime | None) -> bool:
-    """Returns whether it is attested that something was released after a cohort's rules were chosen.
-
-    Args:
-        released: what is attested.
-        than: when they were; None: not yet, so that nothing is later.
-    """
-    return than is not None and released.after is not None and released.after >= than
-
-
 def _check(asked: Restatement, record: RoundRecord, view: CohortView, users: Mapping[str, int]) -> None:
     """Raises Conflict or InvalidValue if this cannot be said of a round."""
     if view.cohort.status == "frozen" and asked.cause in _CLOSINGS:
@@ -381,16 +372,20 @@ def _draft(
         accounted = before or slot_of(truth or record.request.round)
         details |= {"privacy_loss": None, **policy.unchanged(view)}
     else:
-        # A quota may be set by anything: its numbers bound nothing.
-        is_early = asked.cause is Cause.INCIDENT and view.cohort.quota is None
-        is_early = is_early and not is_later(asked.released, than=_opened_at(losses.store, view.cohort))
-        step = policy.restating(losses, view, asked.cause, truth, last=last, is_early=is_early)
+        opened_at = _opened_at(losses.store, view.cohort) if asked.cause is Cause.INCIDENT else None
+        step = policy.restating(
+            losses,
+            view,
+            asked.cause,
+            truth,
+            last=last,
+            released_after=microseconds_of(asked.released.after),
+            opened_at=microseconds_of(opened_at),
+        )
         accounted = step.accounted or before or slot_of(record.request.round)
         overspent, spent = step.posting.is_overspent, step.spent
         changes = _holdings(asked, record, step.changes, accounted)
         details |= step.details
-        if asked.cause is Cause.INCIDENT:
-            details["chosen_after"] = is_early
         if truth is not None:
             details["privacy_loss"] = loss_cache.digest_of(losses.store, losses.accountant, accounted).hex()
     details["accounted"] = accounted.to_mapping()

@@ -23,7 +23,11 @@ from shuffle_ledger.ledger.machine.filters import (
 )
 from shuffle_ledger.ledger.machine.forecasts import after, how_many, room
 from shuffle_ledger.ledger.machine.periods import BudgetName, CohortBudgets, WindowUnits, budgets_of
-from shuffle_ledger.ledger.machine.restatements import restate
+from shuffle_ledger.ledger.machine.restatements import (
+    is_after_opening,
+    may_precede_opening,
+    restate,
+)
 from shuffle_ledger.ledger.machine.values import (
     DELTA_UNIT,
     EPSILON_UNIT,
@@ -85,7 +89,9 @@ __all__ = [
     "fold",
     "freeze",
     "how_many",
+    "is_after_opening",
     "may_open_again",
+    "may_precede_opening",
     "new_state",
     "open_budget",
     "parts_of",

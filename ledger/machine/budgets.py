@@ -55,7 +55,7 @@ def open_budget(rules: Rules, limits: Limits, *, present: Iterable[State] = ()) 
                 "a cohort of which no round was decided and no incident recorded",
             )
         before = state if state.rules.name == rules.name else before
-    if before is not None and (before.is_frozen or rules.opened_at <= before.rules.opened_at):
+    if before is not None and (before.is_frozen or (rules.opened_at or 0) <= (before.rules.opened_at or 0)):
         raise InvalidStep(f"opening {rules.name} again", "a later time, and a budget that is not frozen")
     return Posting(
         budget=rules.name,

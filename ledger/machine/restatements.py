@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from shuffle_ledger.ledger.machine import filters
 from shuffle_ledger.ledger.machine.budgets import posted
 from shuffle_ledger.ledger.machine.values import (
+    BudgetKind,
     Cause,
     Charge,
     Cost,
@@ -15,6 +16,7 @@ from shuffle_ledger.ledger.machine.values import (
     Posting,
     PostingKind,
     Round,
+    Rules,
     State,
 )
 
@@ -53,12 +55,27 @@ def restate(
     )
 
 
-def is_after_opening(state: State, released_after: int | None) -> bool:
-    """Returns whether a release that nothing admitted is attested to be later than the opening in force.
+def is_after_opening(released_after: int | None, opened_at: int | None) -> bool:
+    """Returns whether a release that nothing admitted is attested to be later than an opening.
 
-    The opening chooses limits and slots. A release before it may have been seen before they were chosen.
+    The opening chooses limits and slots. A release before it may have been seen before they were chosen. Both
+    moments are readings of clocks, and of two equal readings either may have been the first: only a larger
+    one counts.
+
+    Args:
+        released_after: the moment after which the release is attested to have happened; None: there is none.
+        opened_at: of the opening; None: not known.
     """
-    return released_after is not None and released_after > state.rules.opened_at
+    return released_after is not None and opened_at is not None and released_after > opened_at
+
+
+def may_precede_opening(rules: Rules, released_after: int | None) -> bool:
+    """Returns whether an incident is charged as unrandomized, because its release may have chosen the rules.
+
+    A quota may be opened and moved by anything that was seen: it promises nothing.
+    """
+    is_exempt = rules.kind is BudgetKind.QUOTA
+    return not is_exempt and not is_after_opening(released_after, rules.opened_at)
 
 
 def _cost(state: State, round_: Round, cause: Cause, stated: Cost | None) -> Cost | None:
@@ -68,11 +85,7 @@ def _cost(state: State, round_: Round, cause: Cause, stated: Cost | None) -> Cos
     if stated is None:
         return filters.unrandomized(state.rules)
     filters.check_cost(state.rules, stated)
-    if (
-        cause is Cause.INCIDENT
-        and state.rules.promises
-        and not is_after_opening(state, round_.released_after)
-    ):
+    if cause is Cause.INCIDENT and may_precede_opening(state.rules, round_.released_after):
         return filters.unrandomized(state.rules)
     return stated
 

@@ -237,7 +237,8 @@ class Rules:
         delta: of the budget, in `DELTA_UNIT`.
         shares: parts of it: for the Gaussian filter, each order, certain loss and slack, if there are
             filters; then for slots, if there are any. Together at most `delta`.
-        opened_at: the time of the opening in force, as a count of any unit; incidents are compared with it.
+        opened_at: the time of the opening in force, as a count of any unit: incidents are compared with it.
+            Of a period, that of its cohort. None: not known, so that no release is attested to be later.
         reserves: variances, rising from 0; empty: no Gaussian and Renyi filters (slots alone).
         orders: names of the Renyi orders, and of the largest loss, which is one of infinite order.
         slots: declared slots, kind by kind; empty: none.
@@ -250,7 +251,7 @@ class Rules:
     delta: int
     shares: tuple[int, ...]
     kind: BudgetKind = BudgetKind.LIFE
-    opened_at: int = 0
+    opened_at: int | None = None
     reserves: tuple[int, ...] = (0,)
     orders: tuple[str, ...] = ()
     slots: tuple[int, ...] = ()

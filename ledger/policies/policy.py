@@ -497,7 +497,8 @@ class BudgetPolicy:
         truth: ShuffledRound | None,
         *,
         last: Mapping[str, Any] | None,
-        is_early: bool = False,
+        released_after: int | None = None,
+        opened_at: int | None = None,
     ) -> Effect:
         """Returns what it changes that a release turned out otherwise.
 
@@ -508,24 +509,29 @@ class BudgetPolicy:
             truth: what was released; None: nothing.
             last: details of the entry that says last what the round is charged, or of the one that voided it;
                 None: nothing was charged.
-            is_early: an incident may have had a part in the opening, which chose the rules, so that nothing
-                bounds it.
+            released_after: of an incident, the moment that is attested, as the machine counts moments.
+            opened_at: of an incident, when the opening chose the rules; of a period, that of its cohort.
         """
         charge = None if last is None else read(Charge, last["charge"])
         is_incident = cause is Cause.INCIDENT
         before = None if last is None or is_incident else ShuffledRound.from_mapping(last["accounted"])
+        state = with_opening(self.state(view), opened_at)
+        is_early = is_incident and machine.may_precede_opening(state.rules, released_after)
         cost = None if truth is None or is_early else self._cost_instead(losses, truth, before, last or {})
         described = Described.STATED if cost else Described.UNKNOWN
         if truth is None:
             described = Described.NOTHING
-        state = self.state(view)
-        posting = restated(state, recorded(state, charge, voided=is_incident), described, cause, cost)
+        was = recorded(state, charge, voided=is_incident, released_after=released_after)
+        posting = restated(state, was, described, cause, cost)
         accounted = truth and self.accounted_restated(posting, truth, before)
         changes = {} if before is None else {before: -1}
         if accounted is not None:
             changes = changed(changes, {accounted: 1})
         after = dataclasses.replace(state, total=posting.total)
-        return self._step(losses, view, posting, shown=after, changes=changes, cost=cost, accounted=accounted)
+        step = self._step(losses, view, posting, shown=after, changes=changes, cost=cost, accounted=accounted)
+        if not is_incident:
+            return step
+        return dataclasses.replace(step, details={**step.details, "chosen_after": is_early})
 
     def _cost_instead(
         self,
@@ -737,25 +743,33 @@ def _with_round(state: State, posting: Posting) -> State:
 
 
 def restated(state: State, round_: Round, described: Described, cause: Cause, cost: Cost | None) -> Posting:
-    """Returns what a budget posts when a release turned out otherwise; an incident's cost is stated only if
-    its release is attested to be later than the opening."""
+    """Returns what a budget posts when a release turned out otherwise."""
     name = state.rules.name
-    attested = dataclasses.replace(round_, released_after=state.rules.opened_at + 1)
     costs = {} if cost is None else {name: cost}
-    (posting,) = machine.restate({name: state}, attested, described, cause, costs)
+    (posting,) = machine.restate({name: state}, round_, described, cause, costs)
     return posting
 
 
-def recorded(state: State, charge: Charge | None, *, voided: bool) -> Round:
+def with_opening(state: State, opened_at: int | None) -> State:
+    """Returns a state with the moment of the opening that chose its rules, with which incidents are
+    compared."""
+    return dataclasses.replace(state, rules=dataclasses.replace(state.rules, opened_at=opened_at))
+
+
+def recorded(
+    state: State, charge: Charge | None, *, voided: bool, released_after: int | None = None
+) -> Round:
     """Returns the record of a round in one budget, before it is restated.
 
     Args:
         state: of the budget.
         charge: what is charged for it now, or what a void left of it; None: nothing was charged.
         voided: of the second.
+        released_after: of an incident, the moment that is attested.
     """
     charges = {} if charge is None else {state.rules.name: charge}
-    return Round(charges=charges, is_voided=voided and charge is not None)
+    is_voided = voided and charge is not None
+    return Round(charges=charges, is_voided=is_voided, released_after=released_after)
 
 
 @functools.lru_cache(maxsize=_NAMED_RULES_MAX)

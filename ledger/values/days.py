@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import calendar
 import re
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 
 DAY_EXPECTED = "a date as YYYY-MM-DD"
 MOMENT_EXPECTED = "a time with its zone, as 2025-01-06T12:00:00Z"
 _DAY = re.compile(r"(\d{4})-(\d{2})-(\d{2})", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 class NotADay(ValueError):
@@ -52,3 +54,8 @@ def moment_from(text: str, *, first: date = date.min, last: date = date.max) -> 
     if found.tzinfo is None:
         raise NotADay(MOMENT_EXPECTED)
     return found
+
+
+def microseconds_of(moment: datetime | None) -> int | None:
+    """Return a moment as the machine counts it: microseconds since 1970; None for none."""
+    return None if moment is None else (moment - _EPOCH) // _MICROSECOND

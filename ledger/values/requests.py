@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Final, Literal, Protocol, Required, TypeAlias, TypedDict, Unpack
 
 from shuffle_ledger.accounting import AccountsReading, ShuffledRound, exact_text
+from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
 from shuffle_ledger.ledger.gone_names import gone_sentence
 from shuffle_ledger.ledger.values import canonical
@@ -21,6 +22,7 @@ from shuffle_ledger.ledger.values.audiences import (
     checked_audience,
     checked_labels,
 )
+from shuffle_ledger.ledger.values.days import microseconds_of
 from shuffle_ledger.ledger.values.field_marks import LEFT_OUT
 from shuffle_ledger.ledger.values.quotas import Quota, checked_team
 from shuffle_ledger.ledger.values.round_parameters import read_round
@@ -613,6 +615,10 @@ class ReleaseTimes:
             name: None if moment is None else canonical.spelled_moment(moment)
             for name, moment in moments.items()
         }
+
+    def is_after_opening(self, opened_at: datetime | None) -> bool:
+        """Return whether they attest a release later than an opening; None: it is not known when that was."""
+        return machine.is_after_opening(microseconds_of(self.after), microseconds_of(opened_at))
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, str | None]) -> ReleaseTimes:

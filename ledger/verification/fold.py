@@ -29,10 +29,12 @@ from shuffle_ledger.ledger.policies.policy import (
     restated,
     slots_cover,
     spending_of_record,
+    with_opening,
 )
 from shuffle_ledger.ledger.policies.registry import policy_from
 from shuffle_ledger.ledger.storage.store import opening_details
 from shuffle_ledger.ledger.values import canonical, entries
+from shuffle_ledger.ledger.values.days import microseconds_of
 from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, EntryBody, EntryKind, Spending
 from shuffle_ledger.ledger.values.requests import (
     DECLARED,
@@ -352,8 +354,10 @@ class Fold:
         is_early = cause is Cause.INCIDENT and self._is_early(body)
         cost = None if truth is None or is_early else self._stated_cost(body, truth)
         described = Described.NOTHING if truth is None else Described.STATED if cost else Described.UNKNOWN
-        was = recorded(before, seen.charge, voided=cause is Cause.INCIDENT)
-        posting = restated(before, was, described, cause, cost)
+        after = _released_after(body) if cause is Cause.INCIDENT else None
+        judged = with_opening(before, self.joint.opening_of(after, is_early=is_early))
+        was = recorded(judged, seen.charge, voided=cause is Cause.INCIDENT, released_after=after)
+        posting = restated(judged, was, described, cause, cost)
         charge = _taken(posting)
         accounted = held if truth is None else policy.accounted_restated(posting, truth, held)
         if accounted is None:
@@ -562,6 +566,11 @@ def _round(described: ShuffledRound) -> canonical.Written:
 @functools.lru_cache(maxsize=_SPELLED_MAX)
 def _said(value: Charge | Cost) -> canonical.Written:
     return canonical.Written(spelled(value))
+
+
+def _released_after(body: EntryBody) -> int | None:
+    """Return the moment that an incident attests, as the machine counts moments."""
+    return microseconds_of(ReleaseTimes.from_mapping(body.details["released"]).after)
 
 
 def _taken(posting: Posting) -> Charge:

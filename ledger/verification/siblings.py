@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Final
 
-from shuffle_ledger.ledger.decisions.restatements import is_later
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.values import canonical
+from shuffle_ledger.ledger.values.days import microseconds_of
 from shuffle_ledger.ledger.values.entries import CORRECTED_OR_INCIDENT, FIRST_SEQUENCE, EntryBody, EntryKind
 from shuffle_ledger.ledger.values.quotas import Quota
 from shuffle_ledger.ledger.values.requests import (
@@ -120,9 +120,19 @@ class JointRounds:
             said: what it says.
         """
         if self.period is None or released.after is None:
-            return not is_later(released, than=self.opened_at)
+            return not released.is_after_opening(self.opened_at)
         self.attested.append((sequence, released, said))
         return said
+
+    def opening_of(self, released_after: int | None, *, is_early: bool) -> int | None:
+        """Return the opening that the machine compares an incident with, as it counts moments.
+
+        Of a period it is that of its cohort, which this chain does not state: one that leads to what the
+        entry says, and `undeclared` compares that.
+        """
+        if self.period is None:
+            return microseconds_of(self.opened_at)
+        return None if is_early or released_after is None else released_after - 1
 
     def misplaced(self, body: EntryBody, request: RoundRequest) -> Iterator[str]:
         """Yield why a round does not belong into this chain, or lacks a chain that it belongs into.
@@ -205,7 +215,7 @@ def undeclared(cohort: str, chains: Mapping[str, JointRounds]) -> Iterator[tuple
     if chain.period is None:
         return
     for sequence, released, said in chain.attested:
-        if said == is_later(released, than=parent.opened_at):
+        if said == released.is_after_opening(parent.opened_at):
             yield sequence, PRECEDES
     for window in parent.windows:
         same = window.kind == chain.period.kind and (window.epsilon, window.delta) == chain.budget

@@ -37,10 +37,11 @@ from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.reports.forecasts import forecast, joint_forecast
 from shuffle_ledger.ledger.reports.listing import shown_cohort
 from shuffle_ledger.ledger.reports.round_lists import RoundFilter, list_rounds
-from shuffle_ledger.ledger.values.requests import Admitted, Pending, Refused, ReleaseTimes, RoundRequest
+from shuffle_ledger.ledger.values.requests import Admitted, Pending, Refused, RoundRequest
 from shuffle_ledger.ledger.values.schedules import ForecastWanted
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.api.conftest import Server, listed
+from tests.ledger.releases import after_opening
 
 LARGE = ShuffledRound(randomizer=parse_randomizer("generic(epsilon0=8)"), reports=100)
 SMALL = ShuffledRound(randomizer=parse_randomizer("krr(k=2, epsilon0=0.5)"), reports=1000)
@@ -310,7 +311,7 @@ def test_the_client_tells_what_was_otherwise(server: Server, client: LedgerClien
     assert corrected == round_record(server.store, "a").corrections[0]
     assert client.correct("a", {"reports": 900}, reason="a log") == corrected
     told: dict[str, Any] = {"described": SMALL, "reason": "a script"}
-    told["released"] = ReleaseTimes(after=server.store.cohort("phones").opened_at)
+    told["released"] = after_opening(server.store.cohort("phones"))
     incident = client.record_incident("phones", round_id="x/1", **told)
     assert (incident.overspent, incident.chosen_after) == (False, False)
     assert client.record_incident("phones", round_id="x/1", **told) == incident

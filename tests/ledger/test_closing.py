@@ -42,6 +42,7 @@ from shuffle_ledger.ledger.values.schedules import ForecastWanted
 from shuffle_ledger.ledger.values.signing import SigningKey
 from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.releases import after_opening
 from tests.ledger.test_bundles import EXAMPLE, forged
 
 KEY = SigningKey.generate()
@@ -189,7 +190,7 @@ def test_what_breaks_one_budget_of_a_closed_cohort_leaves_the_others_closed(
     close_cohort(store, "phones", reason="withdrawn", actor="bob")
     described = asked("i").round
     today = datetime.now(UTC).date()
-    released = ReleaseTimes(after=store.cohort("phones").opened_at)
+    released = after_opening(store.cohort("phones"))
     told: dict[str, Any] = {"released": released, "reason": "a script", "actor": "eve", "collected_on": today}
     record_incident(store, accountant, "phones", round_id="i", described=described, **told)
     for day in (today, today + timedelta(days=14)):  # no chain is open for the later week

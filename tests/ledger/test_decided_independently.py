@@ -512,7 +512,7 @@ class History:
         shares = (1,) * ((3 + len(orders) if self.filtered else 0) + bool(slots))
         fixed: dict[str, Any] = {"reserves": reserves, "orders": orders, "slots": slots}
         fixed |= {"rounds_per_user": per_user, "slots_epsilon": 10**30 // 2}
-        self.rules = Rules(name="a", cohort="a", delta=10, shares=shares, **fixed)
+        self.rules = Rules(name="a", cohort="a", delta=10, shares=shares, opened_at=0, **fixed)
         first, most = self.level(10), 40 * self.filtered
         sliding = first.gaussian if self.filtered and per_user is None else None
         self.opened = Limits(refuse=first, promise=first, certain=most, slack=most, sliding=sliding)
@@ -603,19 +603,19 @@ class History:
     def restate(self, cause: Cause, name: str, kind: str) -> None:
         is_told, is_voided = cause is Cause.INCIDENT, cause is Cause.VOID
         is_early, cost = is_told and self.draw.random() < 0.03, self.cost()
-        described = Described.NOTHING if is_voided else Described.UNKNOWN if is_early else Described.STATED
+        described = Described.NOTHING if is_voided else Described.STATED
         charges = {"a": self.charges[name]} if name in self.charges else {}
         costs = {"a": cost} if described is Described.STATED else {}
-        before = Round(charges=charges, is_voided=is_told and bool(charges), released_after=1)
+        before = Round(charges=charges, is_voided=is_told and bool(charges), released_after=int(not is_early))
         (posting,) = machine.restate({"a": self.state}, before, described, cause, costs)
         assert posting.charge is not None
         self.charges[name], is_overspent = posting.charge, posting.is_overspent
         self.state = dataclasses.replace(self.state, total=posting.total, is_overspent=is_overspent)
         told: dict[str, Any] = {"charge": spelled(posting.charge)}
-        told |= {"cost": spelled(cost)} if costs else {}
+        told |= {"cost": spelled(cost)} if costs and not is_early else {}
         told |= {} if is_voided else {"overspent": is_overspent}
         if is_told:
-            told |= {"chosen_after": is_early, "released": None if is_early else {"after": "2027"}}
+            told |= {"chosen_after": is_early, "released": {"after": "2026" if is_early else "2027"}}
         self.write(kind, name, **told)
 
     def one_more(self) -> None:

@@ -178,11 +178,12 @@ def test_a_part_is_opened_with_its_cohort_alone(store: Store, accountant: Accoun
 def test_a_release_between_two_openings_may_have_chosen_the_second(
     store: Store, accountant: Accountant, tmp_path: Path, zone: timezone
 ) -> None:
-    opened(store)
-    again = opened(store, epsilon=3.0)
+    """Nor is one that is attested from the very moment of the second on known to be later."""
+    opened(store, windows=[WEEK])
+    again = opened(store, epsilon=3.0, windows=[WEEK])
     assert again.opened_at is not None
-    between = ReleaseTimes(after=(again.opened_at - timedelta(microseconds=1)).astimezone(zone))
-    later = ReleaseTimes(after=again.opened_at.astimezone(zone))  # it was released later than that
+    moment, tick = again.opened_at.astimezone(zone), timedelta(microseconds=1)
+    given = {"later": moment + tick, "at once": moment, "between": moment - tick}
     found = [
         record_incident(
             store,
@@ -192,13 +193,17 @@ def test_a_release_between_two_openings_may_have_chosen_the_second(
             described=krr(),
             reason="a script",
             actor="eve",
-            released=released,
+            released=ReleaseTimes(after=after),
+            collected_on=moment.astimezone(UTC).date(),
         )
-        for name, released in (("later", later), ("between", between))
+        for name, after in given.items()
     ]
-    assert [(one.chosen_after, one.overspent) for one in found] == [(False, False), (True, True)]
+    assert [(one.chosen_after, one.overspent) for one in found] == [(False, False), *(2 * [(True, True)])]
     assert verify(store, accountant, numbers="all").ok
-    made = make_bundle(store, ["phones"], signing_key=KEY)
+    names = [each.name for each in store.cohorts()]
+    assert len(names) == 2, "the cohort and its week"
+    made = make_bundle(store, names, signing_key=KEY)
+    assert verify_bundle(made.data, accountant).ok
     assert not by_the_example(made.data, tmp_path / "made.zip")
 
 

@@ -46,12 +46,13 @@ from shuffle_ledger.ledger.storage.anchor import Anchor
 from shuffle_ledger.ledger.storage.schema import initialise
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint
-from shuffle_ledger.ledger.values.requests import Admitted, RefusalReason, Refused, ReleaseTimes, RoundRequest
+from shuffle_ledger.ledger.values.requests import Admitted, RefusalReason, Refused, RoundRequest
 from shuffle_ledger.ledger.values.schedules import ForecastWanted
 from shuffle_ledger.ledger.values.signing import SigningKey
 from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.desk import decided, open_as_usual
+from tests.ledger.releases import after_opening
 
 MakeRequest = Callable[..., RoundRequest]
 
@@ -313,7 +314,7 @@ def test_a_period_that_a_frozen_cohort_opens_later_knows_nothing_of_what_was_los
         reason="released",
         actor="tester",
         collected_on=window.period.first,
-        released=ReleaseTimes(after=store.cohort("watches").opened_at),
+        released=after_opening(store.cohort("watches")),
     )
     statement = make_statement(store, accountant, [window.period.name], made_at=datetime.now(UTC))
     (stated,), shown = statement.cohorts, str(document_from(statement, rows_max=50).blocks)

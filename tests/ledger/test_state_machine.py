@@ -64,12 +64,12 @@ from shuffle_ledger.ledger.values.requests import (
     Outcome,
     Pending,
     Refused,
-    ReleaseTimes,
     RoundRequest,
     Settled,
     Voided,
 )
 from shuffle_ledger.ledger.verification.verifier import verify
+from tests.ledger.releases import after_opening
 
 POPULATION = 1000
 BUDGET = 3.0
@@ -344,7 +344,7 @@ class Operations(RuleBasedStateMachine):
     def record_incident(self, name: str, cohort: str, epsilon0: float, reports: int) -> Any:
         request = requested(name, cohort, epsilon0, reports)
         told: dict[str, Any] = {"round_id": name, "described": request.round, "reason": "?", "actor": "model"}
-        told["released"] = ReleaseTimes(after=self.store.cohort(cohort).opened_at)
+        told["released"] = after_opening(self.store.cohort(cohort))
         known = self.requests.setdefault(name, request)
         if self.incidents.get(name) == cohort and self.reported[name] == told:
             record = round_record(self.store, name)

@@ -27,6 +27,7 @@ from shuffle_ledger.ledger.values.requests import (
 )
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.desk import AnyDesk, total_in
+from tests.ledger.releases import after_opening
 
 pytestmark = pytest.mark.policies
 
@@ -41,10 +42,10 @@ class Desk(AnyDesk):
         return self.decide(RoundRequest(round_id=name, cohort=cohort, round=shuffled))
 
     def chosen(self, cohort: str) -> datetime:
-        """When the cohort was opened, which chose its filters: what was released after that came later."""
-        opened_at = self.store.cohort(cohort).opened_at
-        assert opened_at is not None
-        return opened_at
+        """The first moment that is later than the cohort's opening, which chose its filters."""
+        after = after_opening(self.store.cohort(cohort)).after
+        assert after is not None
+        return after
 
     def total(self, cohort: str) -> Total:
         return total_in(self.store, cohort)

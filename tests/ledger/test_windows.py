@@ -56,6 +56,7 @@ from shuffle_ledger.ledger.values.schedules import ForecastWanted
 from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.desk import AnyDesk, rewrite, trust_any_clock
+from tests.ledger.releases import after_opening
 
 pytestmark = pytest.mark.policies
 
@@ -583,7 +584,7 @@ def test_a_round_of_other_days_is_told_of_the_periods_that_lack_it(desk: Desk) -
     assert isinstance(desk.ask(monday, round_id="one"), Admitted)
     life = desk.store.view("phones").spent
     late = monday - 7 * DAY
-    after = desk.store.cohort("phones").opened_at
+    after = after_opening(desk.store.cohort("phones")).after
     assert after is not None
     week = f"phones@{late:%G-W%V}"
     for _ in range(2):  # the same again changes nothing
@@ -622,7 +623,8 @@ def test_a_period_that_says_wrongly_when_a_release_came_is_found(sqlite_desk: De
     opened_at, day = desk.store.cohort("phones").opened_at, a_monday() - 7 * DAY
     assert opened_at is not None
     week = f"phones@{day:%G-W%V}"
-    for name, after, is_before in (("early", opened_at - DAY, True), ("late", opened_at, False)):
+    later = after_opening(desk.store.cohort("phones")).after
+    for name, after, is_before in (("early", opened_at, True), ("late", later, False)):
         found = desk.incident(name, KRR, week, collected_on=day, after=after)
         assert (found.chosen_after, found.overspent) == (is_before, True)
     desk.check()

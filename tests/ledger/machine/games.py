@@ -212,6 +212,7 @@ class Opening:
             "name": name,
             "cohort": name.split("@", maxsplit=1)[0],
             "delta": math.ceil(self.delta / DELTA_UNIT),
+            "opened_at": 0,
             "shares": tuple(math.floor(one * self.delta / DELTA_UNIT) for one in shares),
             "reserves": tuple(math.floor(one * self.variance / LOSS_UNIT) for one in self.parts),
             "orders": tuple(map(str, self.orders)),
@@ -377,7 +378,7 @@ class Game:
         place, asked, joins = which
         kind = self.kinds[place]
         if not kind.is_asked:  # a release that nothing admits; the user need not have counted it
-            told = _sorted((*untold, Open(place, (), named[self.mine].rules.opened_at + 1)))
+            told = _sorted((*untold, Open(place, (), after_opening(named[self.mine]))))
             return self._joined(kind, (_plain(named.values()), waiting, told, asked, joins))
         postings = (self.admits or admitted)({name: named[name] for name in kind.costs}, kind.costs)
         if not postings:
@@ -406,7 +407,7 @@ class Game:
             charges=dict(one.charges),
             is_closed=one.is_voided,
             is_voided=one.is_voided,
-            released_after=one.released_after if not one.charges else named[self.mine].rules.opened_at + 1,
+            released_after=after_opening(named[self.mine]) if one.charges else one.released_after,
         )
         described = Described.NOTHING if truths is None else Described.STATED
         touched = {name: named[name] for name in self.kinds[one.kind].costs}
@@ -414,6 +415,12 @@ class Game:
         charges = tuple((posting.budget, posting.charge) for posting in postings if posting.charge)
         told = replace(one, charges=charges, is_told=True, is_voided=cause is Cause.VOID)
         return folded(named, postings), told
+
+
+def after_opening(state: State) -> int:
+    """The first moment that is later than a budget's opening."""
+    assert state.rules.opened_at is not None
+    return state.rules.opened_at + 1
 
 
 def admitted(states: Mapping[str, State], costs: Mapping[str, Cost]) -> tuple[Posting, ...]:
@@ -446,7 +453,7 @@ def open_again(rules: Rules, limits: Limits) -> Step:
 
     def step(states: States) -> States | None:
         named = {state.rules.name: state for state in states}
-        later = replace(rules, opened_at=named[rules.name].rules.opened_at + 10)
+        later = replace(rules, opened_at=after_opening(named[rules.name]))
         try:
             posting = open_budget(later, limits, present=states)
         except InvalidStep:

@@ -52,7 +52,7 @@ class Opened:
             limits = replace(policy.limits, refuse=most, promise=most, sliding=most.gaussian)
             policy = replace(policy, filters=self.filters, limits=limits)
         self.epsilon = epsilon
-        self.state = machine.new_state(policy.machine_rules, policy.limits)
+        self.state = machine.new_state(replace(policy.machine_rules, opened_at=0), policy.limits)
 
     def cost(self, masses: Masses) -> Cost:
         return cost_of(charge_of(pair_of(masses), self.filters, slack=0.0))
@@ -170,7 +170,7 @@ def worst_of_a_late_record(opened: Opened, *, is_incident: bool) -> float:
     only then that the first one was as large as may be. It was declared as next to nothing, or not at all.
     """
     cost = functools.cache(lambda rounds: opened.cost(coins(rounds)))
-    state, round_ = opened.state, Round(charges={})
+    state, round_ = opened.state, Round(charges={}, released_after=1)
     if not is_incident:
         declared = decided(state, opened.cost(TINY))
         assert declared.charge is not None

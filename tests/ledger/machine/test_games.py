@@ -486,7 +486,7 @@ def test_a_look_before_opening_again_is_charged_as_unrandomized(monkeypatch: Pat
     )
     kinds = [look, slotted(REGULAR, 1), slotted(UNUSUAL, 2)]
     assert 0.5 < reached(opening, kinds, rounds=3, changes=steps) <= 1
-    monkeypatch.setattr(restating, "is_after_opening", lambda state, released_after: True)
+    monkeypatch.setattr(restating, "is_after_opening", lambda released_after, opened_at: True)
     assert reached(opening, kinds, rounds=3, changes=steps) > 1.316
 
 
