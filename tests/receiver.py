@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from standardwebhooks import Webhook
+
+from tests.ports import answering
 
 
 @dataclass
@@ -45,16 +46,6 @@ def receiving() -> Iterator[Receiver]:
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        def log_message(self, *_: object) -> None:
-            return
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found = Receiver(url=f"http://127.0.0.1:{server.server_port}/")
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
+    with answering(Handler) as port:
+        found = Receiver(url=f"http://127.0.0.1:{port}/")
         yield found
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

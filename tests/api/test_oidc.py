@@ -8,7 +8,6 @@ import hmac
 import http.server
 import json
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,7 +31,7 @@ from shuffle_ledger.ledger.errors import Conflict, InvalidValue, IssuerUnavailab
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
 from tests.api.conftest import Server
-from tests.ports import free_port
+from tests.ports import answering, free_port
 
 ROLES: dict[str, Any] = {
     "writers": {"role": "registrar", "cohorts": ["phones"], "team": "ads"},
@@ -86,18 +85,8 @@ def provider_on(port: int) -> Iterator[Provider]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
-            """Print nothing."""
-
-    server = http.server.ThreadingHTTPServer(("localhost", port), Answering)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
+    with answering(Answering, "localhost", port):
         yield found
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @pytest.fixture(scope="module")

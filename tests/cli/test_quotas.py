@@ -74,16 +74,6 @@ def test_a_budget_is_raised_up_to_its_ceiling(tablets: Run) -> None:
     assert "It may be raised up to the promised 2, for any reason." in text
 
 
-@pytest.mark.slow
-def test_the_sum_of_epsilon0_is_limited(tablets: Run) -> None:
-    for number in range(15):
-        assert tablets("round", "register", "tablets", *KRR, "--id", f"r{number}").code == 0
-    refused = tablets("round", "register", "tablets", *KRR, "--id", "beyond")
-    assert refused.code == 3
-    assert "the limit on the sum of epsilon0 would be exceeded" in " ".join(refused.stdout.split())
-    assert "at most epsilon 30 of 30" in tablets("budget", "tablets").stdout
-
-
 def test_an_unusual_ceiling_is_asked_about(phones: Run) -> None:
     opened = phones("cohort", "open", "study", *BUDGET, "--ceiling", "12")
     assert opened.code != 0
