@@ -89,7 +89,11 @@ def _first_facts(statement: BudgetStatement) -> dict[str, str]:
     used = used_percent(statement.epsilon_spent_upper, statement.epsilon_budget)
     used = "unknown" if statement.least_status == "frozen" else used
     state = state_in_words(
-        statement.least_status, statement.epsilon_spent_upper, statement.epsilon_budget, statement.fits
+        statement.least_status,
+        statement.epsilon_spent_upper,
+        statement.epsilon_budget,
+        () if statement.on_refused else statement.fits,  # which the day refuses, not the budget
+        is_over=statement.is_over,
     )
     return {"used": f"{used}, {state}", **fit_facts(statement)}
 
@@ -105,24 +109,31 @@ def promise_facts(statement: BudgetStatement) -> dict[str, str]:
     """Returns what is used and left of each promise, and when it renews, if some promise renews."""
     if not statement.windows and not statement.booked:
         return {}
-    rows = {f"  {one.name}": promise_text(one) for one in worth_showing(statement.promises)}
-    booked = {f"  {one.name}": promise_text(one) for one in worth_showing(statement.booked)}
+    today = statement.today
+    rows = {f"  {one.name}": promise_text(one, today) for one in worth_showing(statement.promises)}
+    booked = {f"  {one.name}": promise_text(one, today) for one in worth_showing(statement.booked)}
     later = {"booked already": "budgets of later periods", **booked} if booked else {}
     day = "today" if statement.on is None else f"on {statement.on.isoformat()}"
     return {"budgets": f"of a round collected {day}, which must fit into all of them", **rows, **later}
 
 
-def promise_text(promise: PromiseReading) -> str:
+def promise_text(promise: PromiseReading, today: date | None) -> str:
     """Returns what is used and left of a promise, and when it renews; each number on its safe side."""
     used = f"epsilon {upper(promise.epsilon_spent_upper)} of {shown(promise.epsilon_budget)} used"
     left = f"at least {promise.left} left at delta {shown(promise.delta_budget)}"
     state = "" if promise.status == "open" else f"; {promise.status.upper()}"
+    if promise.is_over(today):
+        return f"{used} at delta {shown(promise.delta_budget)}; ended on {promise.last}{state}"
     renews = "never renews" if promise.renews is None else f"renews on {promise.renews.isoformat()}"
     return f"{used}, {left}; {renews}{state}"
 
 
 def fit_facts(statement: BudgetStatement) -> dict[str, str]:
     """Returns how many more rounds of the kinds seen so far certainly fit, each kind by itself."""
+    if statement.on_refused:
+        return {"still fits": f"nothing: {statement.on_refused}"}
+    if statement.is_over:
+        return {"still fits": "nothing: the period is over"}
     if not statement.fits:
         return {"still fits": "no kind of rounds has been admitted yet: ask round quote"}
     day = f", and all are collected on {statement.on}" if statement.windows else ""
@@ -181,6 +192,8 @@ def budget_text(statement: BudgetStatement) -> str:
 
 def _remaining_text(statement: BudgetStatement) -> str:
     """Epsilon that is left, and delta for approximate rounds, which needs both."""
+    if statement.is_over:
+        return "nothing: the period is over"
     # A bound: while the sliding reserve decides, more rounds fit than it tells.
     epsilon, accounts = f"at least {lower(statement.epsilon_remaining)}", statement.delta_accounts
     if accounts is None:

@@ -78,6 +78,10 @@ class PromiseReading:
         """Upper bound on the spent share of the budget; infinite where it admits nothing any more."""
         return self.epsilon_spent_upper / self.epsilon_budget if self.status == "open" else math.inf
 
+    def is_over(self, today: date | None) -> bool:
+        """Return whether the days of the period have passed; None: a server of before does not say today."""
+        return today is not None and self.last is not None and self.last < today
+
 
 def least_promise(promises: Sequence[PromiseReading]) -> PromiseReading:
     """Returns the promise that has the least left; of several with nothing left, the one with the worst
@@ -171,12 +175,25 @@ class BudgetStatement:
     opened_at: datetime
     head: Head
     closure: Closure | None = None  # None: the cohort is not closed
+    today: date | None = None  # by the database's clock, in UTC
+    on_refused: str | None = (
+        None  # why no round that is collected on `on` can be registered today; None: one can
+    )
+
+    @property
+    def least(self) -> PromiseReading | None:
+        """The promise that has the least left; None: of a quota, which promises nothing."""
+        return next((one for one in self.promises if one.budget == self.budget), None)
 
     @property
     def least_status(self) -> CohortStatus:
         """The worse status of the cohort and of the promise that has the least left."""
-        found = next((one.status for one in self.promises if one.budget == self.budget), self.status)
-        return worst_status(self.status, found)
+        return self.status if self.least is None else worst_status(self.status, self.least.status)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the promise that has the least left is of days that have passed."""
+        return self.least is not None and self.least.is_over(self.today)
 
     def __repr__(self) -> str:
         """Returns the spending, rounded up, and the rest of the budget, rounded down, in few digits."""

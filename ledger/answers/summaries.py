@@ -15,7 +15,7 @@ from shuffle_ledger.ledger.answers.budgets import FittingRounds
 from shuffle_ledger.ledger.answers.forecasts import RecentSchedule
 from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, POLICY_PLAN, CohortStatus
 
-BudgetState: TypeAlias = Literal["open", "nearly used up", "used up", "closed", "overspent", "frozen"]
+BudgetState: TypeAlias = Literal["open", "nearly used up", "used up", "over", "closed", "overspent", "frozen"]
 
 NEARLY_USED_UP: Final = 0.9  # share of a budget
 KINDS_SHOWN_MAX: Final = 8  # kinds of rounds that one answer names, the most frequent ones
@@ -40,7 +40,12 @@ ASSUMES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def state_in_words(
-    status: CohortStatus, spent_upper: float, budget: float, fits: Sequence[FittingRounds] = ()
+    status: CohortStatus,
+    spent_upper: float,
+    budget: float,
+    fits: Sequence[FittingRounds] = (),
+    *,
+    is_over: bool = False,
 ) -> BudgetState:
     """Returns the state of a budget in words.
 
@@ -49,9 +54,12 @@ def state_in_words(
         spent_upper: upper bound on the epsilon that is spent.
         budget: its epsilon.
         fits: how many more rounds of the kinds in use fit; empty: not known.
+        is_over: whether the days of the budget have passed.
     """
     if status != "open":
         return status
+    if is_over:
+        return "over"
     if fits and not any(each.rounds_at_least for each in fits):
         return "used up"
     # A kind that does not fit into the larger half of a budget is too large for it, however little is used.

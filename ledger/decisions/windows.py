@@ -71,15 +71,23 @@ def check_collection(request: RoundRequest, today: date) -> None:
     """Raises InvalidValue for a new round whose days ended before today, or end after `last_day_allowed`."""
     if request.days is None:
         return
-    last, latest = request.days[1], last_day_allowed(today)
-    if today <= last <= latest:
+    last = request.days[1]
+    told = why_refused_on(last, today)
+    if told is None:
         return
-    told = f"{last.isoformat()} is over: record it with `incident record`."
-    if last > latest:
-        told = f"{last.isoformat()} is too far ahead: the last day allowed today is {latest.isoformat()}."
     name = COLLECTION_FIELDS[bool(request.collected_until)]
-    expected = f"a day from {today.isoformat()} to {latest.isoformat()}"
+    expected = f"a day from {today.isoformat()} to {last_day_allowed(today).isoformat()}"
     raise InvalidValue(field=name, value=last.isoformat(), expected=expected, message=told)
+
+
+def why_refused_on(last: date, today: date) -> str | None:
+    """Returns in a sentence why no collection that ends on a day can be registered today; None: one can."""
+    latest = last_day_allowed(today)
+    if last < today:
+        return f"{last.isoformat()} is over: record it with `incident record`."
+    if last > latest:
+        return f"{last.isoformat()} is too far ahead: the last day allowed today is {latest.isoformat()}."
+    return None
 
 
 def last_day_allowed(today: date) -> date:

@@ -21,7 +21,7 @@ from shuffle_ledger.ledger.answers.budgets import (
 )
 from shuffle_ledger.ledger.answers.heads import Head, StoredHead
 from shuffle_ledger.ledger.decisions.outcomes import collected_on
-from shuffle_ledger.ledger.decisions.windows import views_booked, views_on
+from shuffle_ledger.ledger.decisions.windows import views_booked, views_on, why_refused_on
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import LossSource
@@ -73,17 +73,15 @@ def budget(
     """
     name = checked_text("cohort", cohort_name)
     view, closure = _view_now(store, name)
-    store.check_anchor()  # now: the connection may have been opened for this
-    day = on or view.now.date()
+    today, day = view.now.date(), on or view.now.date()
     periods = _now(_periods_on(store, view, day), closure)
     binding = [*([view] if view.cohort.has_life else []), *periods]
     least = _least(binding)
-    head = store.entry(name, view.head_sequence).content()
     kinds = store.count_entries(name)
     seen = {_round(item): item.local_count for item in store.holdings(name)}
     local_epsilon_upper, local_delta_upper = local_bounds(seen.items())
     cohort, spent = view.cohort, least.spent
-    policy, deciding = registry.policy_of(store, view), registry.policy_of(store, least)
+    policy, deciding = (registry.policy_of(store, each) for each in (view, least))
     losses = LossSource(store=store, accountant=accountant, keep=False)
     composed = deciding.composition(losses, least)
     found = BudgetStatement(
@@ -110,10 +108,10 @@ def budget(
         composition_epsilon_lower=composed.epsilon_lower,
         promises=tuple(_promise(each) for each in binding if each.cohort.quota is None),
         on=day,
-        booked=tuple(map(_promise, _now(views_booked(store, view, day), closure))),
+        booked=tuple(map(_promise, _now(views_booked(store, view, max(day, today)), closure))),
         windows=_windows(view.cohort, periods),
         fits=what_fits(losses, view, by_frequency(seen), on=day),
-        numerical_policy=head.numerical_policy,
+        numerical_policy=store.entry(name, view.head_sequence).content().numerical_policy,
         local_epsilon_upper=local_epsilon_upper,
         local_delta_upper=local_delta_upper,
         local_budget=cohort.local_budget,
@@ -125,6 +123,8 @@ def budget(
         opened_at=_opened(cohort.opened_at),
         head=Head(sequence=view.head_sequence, digest=view.head_digest.hex()),
         closure=closure,
+        today=today,
+        on_refused=why_refused_on(day, today) if cohort.windows else None,
     )
     return _of_lost(found) if cohort.status == "frozen" else found
 
@@ -140,6 +140,7 @@ def _periods_on(store: Store, view: CohortView, day: date) -> list[CohortView]:
 def _view_now(store: Store, name: str) -> tuple[CohortView, Closure | None]:
     view = store.view(name)
     closure = closure_of(store, view.cohort)
+    store.check_anchor()  # now: the connection may have been opened for this
     return _now([view], closure)[0], closure
 
 

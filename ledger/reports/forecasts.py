@@ -32,7 +32,7 @@ from shuffle_ledger.ledger.answers.summaries import KINDS_SHOWN_MAX
 from shuffle_ledger.ledger.decisions.decide import check_request
 from shuffle_ledger.ledger.decisions.descriptions import check_sizes
 from shuffle_ledger.ledger.decisions.quotas import with_budgets
-from shuffle_ledger.ledger.decisions.windows import empty_view, views_of, views_on
+from shuffle_ledger.ledger.decisions.windows import empty_view, views_of, views_on, why_refused_on
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies.base import changed
 from shuffle_ledger.ledger.policies.registry import LossSource, policy_of
@@ -193,7 +193,10 @@ def what_fits(
     policy = policy_of(losses.store, view)
     slots = policy.slots(view) if policy.filters is None else ()
     listed = [slot.round for slot in slots] if slots else list(kinds)
-    day = ScheduleDays(every=None, first=on or view.now.date(), until=None)
+    today = view.now.date()
+    day = ScheduleDays(every=None, first=on or today, until=None)
+    if view.cohort.windows and why_refused_on(day.first, today):
+        return tuple(FittingRounds(round=kind, rounds_at_least=0) for kind in listed[:KINDS_SHOWN_MAX])
     found = (
         (kind, fitting(losses, view, [kind], day, most=machine.ROUNDS_MAX))
         for kind in listed[:KINDS_SHOWN_MAX]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -53,6 +54,19 @@ def test_a_week_is_charged_shown_and_forecast(tablets: Run) -> None:
     assert week not in tablets("cohort", "list").stdout
     assert "a period of" in tablets("cohort", "show", week).stdout
     assert tablets("audit", "verify").code == 0
+
+
+def test_a_period_that_is_over_or_too_far_ahead_is_said_to_be(tablets: Run) -> None:
+    last_year = datetime.now(UTC).year - 1
+    said = " ".join(tablets("budget", "tablets", "--on", f"{last_year}-11-30").stdout.split())
+    assert "used 0 %, over" in said
+    assert f"still fits nothing: {last_year}-11-30 is over: record it with `incident record`." in said
+    assert "remaining nothing: the period is over" in said
+    assert "; ended on " in said
+    assert not re.search("used up|renews on|ask round quote", said)
+    ahead = " ".join(tablets("budget", "tablets", "--on", f"{last_year + 5}-11-30").stdout.split())
+    assert f"still fits nothing: {last_year + 5}-11-30 is too far ahead: " in ahead
+    assert "used 0 %, open" in ahead
 
 
 def test_bad_windows_and_days_are_refused_with_what_was_expected(tablets: Run) -> None:

@@ -43,6 +43,28 @@ def test_a_life_with_less_left_than_its_periods_is_what_is_shown_first(sqlite_de
     assert asked(sqlite_desk).budget == "phones"
 
 
+def test_a_day_that_admits_nothing_says_so_and_offers_nothing(sqlite_desk: Desk) -> None:
+    sqlite_desk.open("phones", WEEK, epsilon=5.0)
+    now, monday = today(), a_monday()
+    assert isinstance(sqlite_desk.ask(now), Admitted)
+    assert isinstance(sqlite_desk.ask(monday), Admitted)
+    assert asked(sqlite_desk).on_refused is None
+    assert asked(sqlite_desk).fits[0].rounds_at_least > 0
+    last = date(now.year + 2, 12, 31)
+    assert asked(sqlite_desk, last).on_refused is None
+    ahead = asked(sqlite_desk, last + DAY)
+    assert ahead.on_refused == (
+        f"{(last + DAY).isoformat()} is too far ahead: the last day allowed today is {last.isoformat()}."
+    )
+    assert [each.rounds_at_least for each in ahead.fits] == [0]
+    assert not any(each.is_over(ahead.today) for each in ahead.promises)
+    past = asked(sqlite_desk, now - 7 * DAY)
+    assert (past.on_refused or "").startswith(f"{(now - 7 * DAY).isoformat()} is over: ")
+    assert [each.is_over(past.today) for each in past.promises] == [False, True]
+    assert [each.first for each in past.booked] == [monday], "the week of today is not a later one"
+    assert [each.rounds_at_least for each in past.fits] == [0]
+
+
 def test_another_day_has_the_budgets_of_its_own_periods_and_what_is_booked_later_is_shown(
     sqlite_desk: Desk,
 ) -> None:

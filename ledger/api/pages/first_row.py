@@ -50,6 +50,7 @@ def first_row(
     late: RecentSchedule | None,
     unknown: str | None,
     renews: date | None = None,
+    is_over: bool = False,
 ) -> FirstRow:
     """Return the row of one budget.
 
@@ -62,11 +63,12 @@ def first_row(
         late: the present pace, if one is recognized.
         unknown: what stands in place of rounds that fit and of the pace; None: they were computed.
         renews: the day from which the cohort admits rounds again, if this budget is closed; None: never.
+        is_over: whether the days of the budget have passed.
     """
-    is_closed = status in _CLOSED
+    is_closed = is_over or status in _CLOSED
     until = f" before {renews}" if renews else ""
     return FirstRow(
-        state=state_in_words(status, spent, budget, fits),
+        state=state_in_words(status, spent, budget, fits, is_over=is_over),
         used="unknown" if status == "frozen" else used_percent(spent, budget),
         spent=spent,
         budget=budget,
@@ -87,7 +89,7 @@ def detail_of(promise: PromiseReading) -> str:
 
 def row_of(statement: BudgetStatement, late: RecentSchedule | None, *, unknown: str | None) -> FirstRow:
     """Return the row of a cohort's promise that has the least left."""
-    which = next((one for one in statement.promises if one.budget == statement.budget), None)
+    which = statement.least
     return first_row(
         status=statement.least_status,
         spent=statement.epsilon_spent_upper,
@@ -96,5 +98,8 @@ def row_of(statement: BudgetStatement, late: RecentSchedule | None, *, unknown: 
         fits=statement.fits,
         late=late,
         unknown=unknown,
-        renews=which.renews if which is not None and statement.status == "open" else None,
+        renews=which.renews
+        if which is not None and statement.status == "open" and not statement.is_over
+        else None,
+        is_over=statement.is_over,
     )
