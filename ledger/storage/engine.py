@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,6 @@ from sqlalchemy import (
     table,
     type_coerce,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, ExceptionContext, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -325,10 +325,17 @@ def insert_if_absent(connection: Connection, table: Table, values: Mapping[str, 
 
 
 @functools.cache
-def _if_absent(dialect: str, table: Table) -> Executable:
-    made = (sqlite if dialect == "sqlite" else postgresql).insert(table).on_conflict_do_nothing()
-    statement: Executable = made.returning(*table.primary_key.columns)
+def _if_absent(dialect_name: str, table: Table) -> Executable:
+    statement: Executable = insert_unless_taken(dialect_name, table).returning(*table.primary_key.columns)
     return statement
+
+
+def insert_unless_taken(dialect_name: str, table: Table) -> Any:
+    """Return a statement that inserts a row unless one with its key exists.
+
+    Only the dialect of this database is imported: that of PostgreSQL takes long.
+    """
+    return import_module(f"sqlalchemy.dialects.{dialect_name}").insert(table).on_conflict_do_nothing()
 
 
 def _note_use(_dbapi_connection: Any, record: ConnectionPoolEntry) -> None:

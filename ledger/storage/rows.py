@@ -21,7 +21,6 @@ from sqlalchemy import (
     text,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.answers.heads import StoredHead
@@ -284,8 +283,8 @@ def round_rows(connection: Connection, first: StoredRound) -> list[StoredRound]:
 
 def insert_round(connection: Connection, values: Mapping[str, Any]) -> StoredRound | None:
     """Insert a round unless its identifier is taken, in one statement; return its row, None if it was."""
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    statement = dialect.insert(rounds).values(**values).on_conflict_do_nothing().returning(rounds)
+    inserted = engine.insert_unless_taken(connection.dialect.name, rounds)
+    statement = inserted.values(**values).returning(rounds)
     row = connection.execute(statement).one_or_none()
     return None if row is None else round_from(row)
 

@@ -42,6 +42,12 @@ DIGEST = LargeBinary(32)
 ROW_NUMBER = BigInteger().with_variant(Integer(), "sqlite")
 
 
+def _index_of(rows: str, name: str, *columns: str, unique: bool = False) -> Index:
+    """Return an index of those rows that a condition of SQL is true of, which the migration states for each
+    database: as arguments of a dialect, conditions would import both dialects wherever a table is used."""
+    return Index(name, *columns, unique=unique, info={"rows": rows})
+
+
 class UtcDateTime(TypeDecorator[datetime]):
     """An aware UTC datetime on every database; SQLite stores it without its zone."""
 
@@ -118,15 +124,10 @@ cohorts = Table(
     Column("rounds_per_user", LargeBinary),  # canonical bytes of a number: a user takes part in no more
     CheckConstraint("population >= 1", name="population"),
     CheckConstraint("delta_budget > 0 AND delta_budget <= 1", name="delta_budget"),
-    Index(
-        "ix_cohorts_quota",
-        "name",
-        sqlite_where=text("quota IS NOT NULL"),
-        postgresql_where=text("quota IS NOT NULL"),
-    ),
+    _index_of("quota IS NOT NULL", "ix_cohorts_quota", "name"),
     # Pages are in the order of code points: on PostgreSQL the migration gives this index the collation "C".
     Index("ix_cohorts_in_order", "name"),
-    Index("ix_cohorts_no_parts", "name", sqlite_where=text(NO_PART), postgresql_where=text(NO_PART)),
+    _index_of(NO_PART, "ix_cohorts_no_parts", "name"),
 )
 
 # A row without an outcome is the outbox: whatever happens to a message, the round is still found here.
@@ -155,20 +156,8 @@ rounds = Table(
     CheckConstraint("attempts >= 0", name="attempts"),
     # One first row of each round, and one other row for each further cohort.
     Index("uq_rounds_round", "round_id", text(ONE_ROW), unique=True),
-    Index(
-        "ix_rounds_pending",
-        "cohort",
-        "registration",
-        sqlite_where=text("outcome_sequence IS NULL"),
-        postgresql_where=text("outcome_sequence IS NULL"),
-    ),
-    Index(
-        "ix_rounds_in_order",
-        "cohort",
-        "registration",
-        sqlite_where=text(LISTED),
-        postgresql_where=text(LISTED),
-    ),
+    _index_of("outcome_sequence IS NULL", "ix_rounds_pending", "cohort", "registration"),
+    _index_of(LISTED, "ix_rounds_in_order", "cohort", "registration"),
     sqlite_autoincrement=True,
 )
 
@@ -213,35 +202,10 @@ entries = Table(
     ),
     CheckConstraint("kind = 'opened' OR sequence > 1", name="opened_first"),
     CheckConstraint("length(digest) = 32 AND length(previous_digest) = 32", name="digests"),
-    Index(
-        "ix_entries_opened",
-        "cohort",
-        "sequence",
-        sqlite_where=text(OPENED),
-        postgresql_where=text(OPENED),
-    ),
-    Index(
-        "ix_entries_refused",
-        "cohort",
-        "sequence",
-        sqlite_where=text(REFUSED),
-        postgresql_where=text(REFUSED),
-    ),
-    Index(
-        "uq_entries_one_incident",
-        "round_id",
-        "cohort",
-        unique=True,
-        sqlite_where=text("kind = 'incident'"),
-        postgresql_where=text("kind = 'incident'"),
-    ),
-    Index(
-        "ix_entries_told",
-        "round_id",
-        "sequence",
-        sqlite_where=text(TOLD),
-        postgresql_where=text(TOLD),
-    ),
+    _index_of(OPENED, "ix_entries_opened", "cohort", "sequence"),
+    _index_of(REFUSED, "ix_entries_refused", "cohort", "sequence"),
+    _index_of("kind = 'incident'", "uq_entries_one_incident", "round_id", "cohort", unique=True),
+    _index_of(TOLD, "ix_entries_told", "round_id", "sequence"),
 )
 
 # The columns of a chain's entry: the place in the feed is no part of its chain.
@@ -283,7 +247,7 @@ heads = Table(
     CheckConstraint("used_share >= 0", name="used_share"),
     CheckConstraint("sequence = " + " + ".join(COUNT_OF_KIND.values()), name="counted"),
     Index("ix_heads_in_order", "cohort"),  # as that of cohorts
-    Index("ix_heads_closed", "cohort", sqlite_where=text(CLOSED), postgresql_where=text(CLOSED)),
+    _index_of(CLOSED, "ix_heads_closed", "cohort"),
 )
 
 accounted_rounds = Table(
@@ -327,7 +291,7 @@ verifications = Table(
     Column("problem", Text),  # the first one; NULL: everything held
     CheckConstraint("head_sequence >= 0", name="head_sequence"),
     Index("ix_verifications_verified", "verified_at", "cohort"),
-    Index("ix_verifications_broken", "cohort", sqlite_where=text(BROKEN), postgresql_where=text(BROKEN)),
+    _index_of(BROKEN, "ix_verifications_broken", "cohort"),
 )
 
 # Cohorts without a row in `verifications`. Triggers on both tables keep the list.
