@@ -11,15 +11,19 @@ import sys
 _ERRORS = "shuffle-ledger"  # how a stream writes what its encoding does not have
 _PLAIN = {"█": "#", "░": "-", "ε": "epsilon", "δ": "delta", "–": "-", "’": "'", "“": '"', "”": '"'}
 # Objects made between two searches for garbage in cycles. Modules make many that stay: Python's default, 700,
-# takes a sixth of a short command's time. A larger number keeps garbage longer.
-_GARBAGE_AFTER = 20_000
+# takes a sixth of a short command's time; with this number a short command needs no search. A larger number
+# keeps more garbage: up to this many objects in cycles, some tens of megabytes.
+_GARBAGE_AFTER = 200_000
 # A notebook may set a back end that is not installed here; a settings file changes every picture.
 _MATPLOTLIB = {"MPLBACKEND": "agg", "MATPLOTLIBRC": os.devnull}
+# Pydantic would look for plugins in the metadata of every installed library; the program needs none.
+_NO_PLUGINS = ("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 
 def prepare() -> None:
     """Makes standard output and error accept every text; chooses how Matplotlib draws, before it is loaded;
-    lets the search for garbage wait until many objects were made, and leaves it out at the end.
+    has Pydantic load no plugins, unless the environment says which; lets the search for garbage wait until
+    many objects were made, and leaves it out at the end.
 
     A stream that was closed before the program began is replaced by one that drops all output.
     """
@@ -28,6 +32,7 @@ def prepare() -> None:
     # process gives its memory back anyway; files and connections are closed by name, before.
     atexit.register(gc.freeze)
     os.environ.update(_MATPLOTLIB)
+    os.environ.setdefault(*_NO_PLUGINS)
     codecs.register_error(_ERRORS, _spelled)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
