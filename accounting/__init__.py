@@ -1,19 +1,20 @@
-"""Certified accounting of shuffled rounds of local differential privacy: pure functions of parameters."""
+"""Certified accounting of shuffled rounds of local differential privacy: pure functions of parameters.
 
-from shuffle_ledger.accounting.accountant import DEFAULT_PRECISION, Accountant
+Names that compute are imported when they are first used, with NumPy and SciPy: what a ledger reads and writes
+of rounds needs neither.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from shuffle_ledger.accounting.certificate import (
     NUMERICAL_POLICY,
     Certificate,
     ErrorBudget,
     RenyiBound,
     is_known_policy,
-)
-from shuffle_ledger.accounting.comparison.attacks import attack_delta, attack_epsilon
-from shuffle_ledger.accounting.comparison.closed_forms import PublishedBound, published_bounds
-from shuffle_ledger.accounting.comparison.conversions import (
-    from_dp_accounting,
-    rounds_of_dp_event,
-    to_dp_accounting,
 )
 from shuffle_ledger.accounting.errors import AccountingError, DamagedPrivacyLoss, InvalidParameter, given_text
 from shuffle_ledger.accounting.filters.delta_accounts import AccountsReading, DeltaAccounts
@@ -27,20 +28,6 @@ from shuffle_ledger.accounting.filters.filter_set import (
     checked_share,
     share_of_budget,
 )
-from shuffle_ledger.accounting.mechanisms import Estimate, Mechanism, mechanism_of
-from shuffle_ledger.accounting.planning.calibration import (
-    CALIBRATION_POLICIES,
-    Calibration,
-    alike_rounds,
-    calibrate,
-    calibrate_by,
-)
-from shuffle_ledger.accounting.planning.dummies import Dummies, least_dummies
-from shuffle_ledger.accounting.planning.local_gaussian import LocalGaussianRound, best_local_gaussian
-from shuffle_ledger.accounting.planning.plans import largest_common_epsilon0, place
-from shuffle_ledger.accounting.planning.questions import Curve, certify, curve
-from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
-from shuffle_ledger.accounting.pld.pair_bounds import RoundLoss
 from shuffle_ledger.accounting.printed_numbers import (
     bounds_text,
     exact_text,
@@ -83,7 +70,6 @@ from shuffle_ledger.accounting.randomizers import (
     Table,
     UniformityTester,
 )
-from shuffle_ledger.accounting.randomizers.estimation_error import FrequencyError, frequency_error
 from shuffle_ledger.accounting.randomizers.memoization import memoized_epsilon
 from shuffle_ledger.accounting.randomizers.notation import parse_randomizer
 from shuffle_ledger.accounting.rounds.attributes import attribute_rounds
@@ -95,8 +81,33 @@ from shuffle_ledger.accounting.rounds.shuffled_round import (
     honest_share,
 )
 from shuffle_ledger.accounting.rounds.slots import slot_for
-from shuffle_ledger.accounting.rounds.summed_curves import with_summed_curves
 from shuffle_ledger.accounting.validation import MAXIMUM_REPORTS_PER_USER, MAXIMUM_ROUNDS
+
+if TYPE_CHECKING:
+    from shuffle_ledger.accounting.accountant import DEFAULT_PRECISION, Accountant
+    from shuffle_ledger.accounting.comparison.attacks import attack_delta, attack_epsilon
+    from shuffle_ledger.accounting.comparison.closed_forms import PublishedBound, published_bounds
+    from shuffle_ledger.accounting.comparison.conversions import (
+        from_dp_accounting,
+        rounds_of_dp_event,
+        to_dp_accounting,
+    )
+    from shuffle_ledger.accounting.mechanisms import Estimate, Mechanism, mechanism_of
+    from shuffle_ledger.accounting.planning.calibration import (
+        CALIBRATION_POLICIES,
+        Calibration,
+        alike_rounds,
+        calibrate,
+        calibrate_by,
+    )
+    from shuffle_ledger.accounting.planning.dummies import Dummies, least_dummies
+    from shuffle_ledger.accounting.planning.local_gaussian import LocalGaussianRound, best_local_gaussian
+    from shuffle_ledger.accounting.planning.plans import largest_common_epsilon0, place
+    from shuffle_ledger.accounting.planning.questions import Curve, certify, curve
+    from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
+    from shuffle_ledger.accounting.pld.pair_bounds import RoundLoss
+    from shuffle_ledger.accounting.randomizers.estimation_error import FrequencyError, frequency_error
+    from shuffle_ledger.accounting.rounds.summed_curves import with_summed_curves
 
 __all__ = [
     "APPROXIMATE_SHARE",
@@ -199,3 +210,32 @@ __all__ = [
     "upper_text",
     "with_summed_curves",
 ]
+# By the module that has them.
+_LATER = {
+    name: module
+    for module, names in {
+        "accountant": "DEFAULT_PRECISION Accountant",
+        "comparison.attacks": "attack_delta attack_epsilon",
+        "comparison.closed_forms": "PublishedBound published_bounds",
+        "comparison.conversions": "from_dp_accounting rounds_of_dp_event to_dp_accounting",
+        "mechanisms": "Estimate Mechanism mechanism_of",
+        "planning.calibration": "CALIBRATION_POLICIES Calibration alike_rounds calibrate calibrate_by",
+        "planning.dummies": "Dummies least_dummies",
+        "planning.local_gaussian": "LocalGaussianRound best_local_gaussian",
+        "planning.plans": "largest_common_epsilon0 place",
+        "planning.questions": "Curve certify curve",
+        "pld.distribution": "PrivacyLossDistribution",
+        "pld.pair_bounds": "RoundLoss",
+        "randomizers.estimation_error": "FrequencyError frequency_error",
+        "rounds.summed_curves": "with_summed_curves",
+    }.items()
+    for name in names.split()
+}
+
+
+def __getattr__(name: str) -> object:
+    """Imports a public name that computes when it is first used."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    return value

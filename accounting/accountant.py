@@ -10,8 +10,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.certificate import Certificate, Interval, RenyiBound
 from shuffle_ledger.accounting.errors import InvalidParameter
@@ -19,6 +17,7 @@ from shuffle_ledger.accounting.filters.charges import KnownBounds, charge_of
 from shuffle_ledger.accounting.filters.filter_set import FilterCharge, FilterSet
 from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT, UNIT_ROUND_OFF, keep_freed_memory
 from shuffle_ledger.accounting.numeric.effort import MOST_EFFORT
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.pld.approximate import (
     ROUNDED,
     delta_interval_with_slack,

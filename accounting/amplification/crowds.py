@@ -17,10 +17,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from shuffle_ledger.accounting.amplification.profiles import MechanismProfile
 from shuffle_ledger.accounting.numeric.arrays import TINY, FloatArray, IndexArray, running_sums
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA
 

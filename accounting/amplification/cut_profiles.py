@@ -7,11 +7,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from shuffle_ledger.accounting.amplification.profiles import BlanketProfile, MechanismProfile
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
 from shuffle_ledger.accounting.numeric.effort import counted, spend
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 
 # Largest mass beyond a cut, as a share of the estimate of the divergence. Smaller: later cuts, which take

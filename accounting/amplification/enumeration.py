@@ -8,11 +8,7 @@ profile.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
-import scipy
+from typing import TYPE_CHECKING, NamedTuple
 
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.numeric.arrays import (
@@ -22,7 +18,11 @@ from shuffle_ledger.accounting.numeric.arrays import (
     FloatArray,
     running_sums,
 )
+from shuffle_ledger.accounting.numeric.later import np, scipy
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 # Natural logarithm of the tail probability at which a count is cut, about 1e-48: below every delta that
 # matters.

@@ -10,11 +10,10 @@ import math
 from fractions import Fraction
 from typing import NamedTuple
 
-import numpy as np
-
 from shuffle_ledger.accounting.amplification.enumeration import RATIO_ROUND_OFF, Outcomes
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray
+from shuffle_ledger.accounting.numeric.later import np
 
 #: Largest number of outcomes of one pair. More: memory.
 MAXIMUM_OUTCOMES = 1 << 22

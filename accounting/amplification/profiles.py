@@ -10,8 +10,6 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from shuffle_ledger.accounting.amplification.blanket.divergence import largest_chernoff_log
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPairs, Pairs
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
@@ -25,6 +23,7 @@ from shuffle_ledger.accounting.numeric.arrays import (
     FloatArray,
     order_less_one,
 )
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 
 # A profile keeps these for later questions: lists of outcomes of noise pairs, outcomes of blanket pairs, and

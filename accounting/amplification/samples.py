@@ -12,10 +12,9 @@ import itertools
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from shuffle_ledger.accounting.amplification.profiles import MechanismProfile
 from shuffle_ledger.accounting.numeric.arrays import FloatArray, running_sums
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA
 
 # Questions with more orders than this use chords between evaluated orders for the ends of cells.

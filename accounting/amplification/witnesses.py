@@ -11,10 +11,9 @@ import itertools
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
+from shuffle_ledger.accounting.numeric.later import np
 
 
 def of_response(k: int, epsilon0: float, *, third: bool = True) -> tuple[Decomposition, ...]:

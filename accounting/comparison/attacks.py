@@ -13,8 +13,6 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_profile, largest_chernoff_log
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPairs
@@ -23,6 +21,7 @@ from shuffle_ledger.accounting.amplification.enumeration import enumerate_outcom
 from shuffle_ledger.accounting.amplification.samples import NumberCell
 from shuffle_ledger.accounting.amplification.witnesses import thinned
 from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT, UNIT_ROUND_OFF, FloatArray
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.rounds.round_profile import LARGEST_RESOLVED_LOSS, RoundProfile, honest_cells
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, certain_round
 

@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.accountant import Accountant
 from shuffle_ledger.accounting.errors import AccountingError, InvalidParameter
 from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers import (
     CentralLaplace,

@@ -14,12 +14,10 @@ from fractions import Fraction
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
-import scipy
-
 from shuffle_ledger.accounting.filters.filter_set import FilterCharge, FilterSet
 from shuffle_ledger.accounting.filters.gaussian_and_renyi import GaussianFilter, RenyiFilter
 from shuffle_ledger.accounting.numeric.arrays import TINY, UNIT_ROUND_OFF, FloatArray, IndexArray
+from shuffle_ledger.accounting.numeric.later import np, scipy
 from shuffle_ledger.accounting.numeric.rounding import float_below
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
 from shuffle_ledger.accounting.pld.gaussian import (

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-import numpy as np
-
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.filters.delta_accounts import DeltaAccounts
 from shuffle_ledger.accounting.filters.gaussian_and_renyi import GaussianFilter, Reading, RenyiFilter
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.numeric.rounding import float_above
 from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence
 from shuffle_ledger.accounting.printed_numbers import exact_text

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
-import scipy
-
 from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT
+from shuffle_ledger.accounting.numeric.later import scipy
 from shuffle_ledger.accounting.numeric.rounding import float_above
 from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence_at
 

@@ -6,19 +6,22 @@ import decimal
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+from shuffle_ledger.accounting.numeric.later import np
 
-FloatArray = npt.NDArray[np.float64]
-ComplexArray = npt.NDArray[np.complex128]
-IndexArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+FloatArray: TypeAlias = "npt.NDArray[np.float64]"
+ComplexArray: TypeAlias = "npt.NDArray[np.complex128]"
+IndexArray: TypeAlias = "npt.NDArray[np.int64]"
+BoolArray: TypeAlias = "npt.NDArray[np.bool_]"
 
 #: A number below it may have few correct digits, or none: room for underflow in absolute error bounds.
 UNDERFLOW = 1e-306
 #: Largest relative error of one rounded operation, 2^-53.
-UNIT_ROUND_OFF = float(np.finfo(np.float64).eps) / 2
+UNIT_ROUND_OFF = 2.0**-53
 #: Keeps a divisor, or the argument of a logarithm, positive; far below every probability that matters.
 TINY = 1e-300
 #: Exponents are clipped here: `exp(700)`, about 1e304, is still a float.
@@ -43,7 +46,7 @@ def keep_freed_memory() -> None:
     page was used, moves both of its thresholds up. Elsewhere this does nothing, nor where the environment
     sets these thresholds.
     """
-    np.empty(_THRESHOLD_BLOCK, dtype=np.uint8)
+    bytes(_THRESHOLD_BLOCK)
 
 
 def increasing_root(

@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numpy as np
-
 from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, ComplexArray, FloatArray, sine_minus
+from shuffle_ledger.accounting.numeric.later import np
 
 # Largest share of a law's variance, and of its mean absolute deviation, that all atoms that are left out have
 # together: less than the round-off of the others. Larger: fewer atoms, more error.

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray, IndexArray
+from shuffle_ledger.accounting.numeric.later import np
 
 # A chord whose extension supports the profile spans fewer cells than this.
 _LONGEST_CHORD = 64

@@ -9,9 +9,8 @@ docs/theory/contour.md, C2.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
-
-import numpy as np
 
 from shuffle_ledger.accounting.numeric.arrays import (
     UNIT_ROUND_OFF,
@@ -21,8 +20,9 @@ from shuffle_ledger.accounting.numeric.arrays import (
     circle,
     expm1_minus,
 )
+from shuffle_ledger.accounting.numeric.later import np
 
-_TURN = 2 * np.pi  # radians
+_TURN = 2 * math.pi  # radians
 
 
 class Products(NamedTuple):

@@ -12,13 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import scipy
-
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.accountant import DEFAULT_PRECISION, Accountant
 from shuffle_ledger.accounting.certificate import Certificate
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.numeric.bracketing import least_true
+from shuffle_ledger.accounting.numeric.later import scipy
 from shuffle_ledger.accounting.planning.questions import counted, form_of
 from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers import RANDOMIZERS

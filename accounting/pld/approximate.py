@@ -4,13 +4,13 @@ to delta."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 
-import numpy as np
-
 from shuffle_ledger.accounting.certificate import Interval
 from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT, UNIT_ROUND_OFF, FloatArray
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.pld.composition import Composition
 from shuffle_ledger.accounting.pld.inversion import epsilon_interval
 
@@ -19,10 +19,9 @@ from shuffle_ledger.accounting.pld.inversion import epsilon_interval
 ROUNDED = 4e-12
 # Largest number of guesses of an epsilon; the delta that is left depends on the guess.
 _MOST_GUESSES = 80
-# The least sum of delta and slack is sought at these epsilons, and at the given one if it is at most
+# The least sum of delta and slack is sought at `_first_epsilons`, and at the given one if it is at most
 # `_LAST_EPSILON`; then this often in the two cells beside the best one, each cut in three. One more epsilon
 # lies beyond all, by this factor and at least this much.
-_FIRST_EPSILONS = np.append(np.geomspace(1e-9, 1e-4, 6), np.geomspace(2e-4, 512.0, 22))
 _LAST_EPSILON = 600.0
 _REFINEMENTS = 7
 _BEYOND_FACTOR, _BEYOND_DISTANCE = 1.05, 1e-3
@@ -106,16 +105,21 @@ def _together(epsilon: float, pure: Interval, slack: float) -> tuple[float, floa
     return (pure.upper + cost) * (1 + ROUNDED), pure.lower + cost * (1 - 2 * ROUNDED)
 
 
+@functools.cache
+def _first_epsilons() -> FloatArray:
+    return np.append(np.geomspace(1e-9, 1e-4, 6), np.geomspace(2e-4, 512.0, 22))
+
+
 def _least_of_both(
     here: Interval, bounds: Callable[[float], Interval], epsilon: float, slack: float
 ) -> Interval:
     """Returns the same if the sum may be smaller before epsilon."""
-    last = min(epsilon, _LAST_EPSILON)
+    last, first = min(epsilon, _LAST_EPSILON), _first_epsilons()
     # The points are the same for every epsilon, so that a cache of bounds holds most of them.
     points = np.array(
         [
             0.0,
-            *_FIRST_EPSILONS[: int(np.searchsorted(_FIRST_EPSILONS, last))],
+            *first[: int(np.searchsorted(first, last))],
             last,
             last * _BEYOND_FACTOR + _BEYOND_DISTANCE,
         ]

@@ -13,8 +13,6 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from shuffle_ledger.accounting.numeric.arrays import (
     LARGEST_EXPONENT,
     UNDERFLOW,
@@ -22,6 +20,7 @@ from shuffle_ledger.accounting.numeric.arrays import (
     ComplexArray,
     FloatArray,
 )
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.pld.distribution import Side
 from shuffle_ledger.accounting.pld.tilting import TILT_RATIO, Contour, LossSpectrum, Tilted
 

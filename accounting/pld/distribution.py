@@ -13,11 +13,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-import numpy as np
-
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray, IndexArray
+from shuffle_ledger.accounting.numeric.later import np
 
 Side = Literal["upper", "lower"]
 

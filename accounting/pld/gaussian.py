@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numpy as np
-import scipy
-
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
+from shuffle_ledger.accounting.numeric.later import np, scipy
 
 # Bound on the relative error of the normal distribution function at u, and of a few operations with its
 # values, in units of 1 + u^2. Measured: 3e-16.

@@ -10,10 +10,9 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from shuffle_ledger.accounting.numeric.arrays import TINY, UNIT_ROUND_OFF, FloatArray, IndexArray
 from shuffle_ledger.accounting.numeric.convex_minorants import corners
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds, Sketch
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
 from shuffle_ledger.accounting.pld.tilting import TILT_RATIO

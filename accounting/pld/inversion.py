@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import scipy
-
 from shuffle_ledger.accounting.certificate import Interval
+from shuffle_ledger.accounting.numeric.later import scipy
 from shuffle_ledger.accounting.pld.composition import Composition
 from shuffle_ledger.accounting.pld.pair_bounds import RoundLoss
 from shuffle_ledger.accounting.pld.tilting import Contour

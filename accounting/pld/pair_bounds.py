@@ -6,9 +6,8 @@ import struct
 import zlib
 from dataclasses import dataclass
 
-import numpy as np
-
 from shuffle_ledger.accounting.errors import DamagedPrivacyLoss
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA, PrivacyLossDistribution, Side
 
 SIDES: tuple[Side, Side] = ("upper", "lower")  # of the two pairs that enclose a round's profile

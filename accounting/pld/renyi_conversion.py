@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numpy as np
-
 from shuffle_ledger.accounting.numeric.arrays import UNDERFLOW, UNIT_ROUND_OFF, BoolArray, FloatArray
 from shuffle_ledger.accounting.numeric.convex_minorants import corners
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 
 # Half-planes for each order: first spread over all probabilities down to the smallest one (below every

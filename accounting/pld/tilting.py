@@ -11,14 +11,14 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
-import scipy
+from typing import TYPE_CHECKING, NamedTuple
 
 from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, ComplexArray, FloatArray, IndexArray
+from shuffle_ledger.accounting.numeric.later import np, scipy
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 #: Ratio of neighbouring tilts on the grid. Smaller: closer to the saddle point, fewer shared contours.
 TILT_RATIO = 1.05

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.randomizers.base import Bracket
 
 # Numbers of cells that are tried in turn, until the grid adds at most this share of the variance. Smaller:

@@ -7,18 +7,18 @@ y below the middle, beside one of ratios `1 : 1 : 1` (docs/theory/randomizers.md
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from shuffle_ledger.accounting.amplification import witnesses
 from shuffle_ledger.accounting.amplification.binary_reports.law import BitLaw
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.randomizers.base import (
     Bracket,
     Components,
@@ -30,7 +30,7 @@ from shuffle_ledger.accounting.randomizers.laplace import Laplace
 # Cells of reports between an end of the interval and its middle. They keep the bounds of the components
 # apart, by less than 1e-3 of epsilon.
 _CELLS = 40
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
+_NODES_OF_CELL = 24
 #: Bound on the relative error of integrals over cells.
 ROUGH = 1e-10
 
@@ -81,9 +81,15 @@ class Cells(NamedTuple):
 
 def integrated(density: Callable[[FloatArray], FloatArray], ends: FloatArray) -> FloatArray:
     """Integrals over the cells between ascending ends, shape (cells,)."""
-    half = np.diff(ends)[:, None] / 2
-    places = ends[:-1, None] + half * (1 + _NODES)
-    return np.asarray((density(places) * _WEIGHTS * half).sum(axis=1), dtype=np.float64)
+    half, (nodes, weights) = np.diff(ends)[:, None] / 2, _gauss()
+    places = ends[:-1, None] + half * (1 + nodes)
+    return np.asarray((density(places) * weights * half).sum(axis=1), dtype=np.float64)
+
+
+@functools.cache
+def _gauss() -> tuple[FloatArray, FloatArray]:
+    """Returns the nodes and weights of Gauss and Legendre between -1 and 1, shape (nodes,)."""
+    return np.polynomial.legendre.leggauss(_NODES_OF_CELL)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,13 +7,12 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass
 
-import numpy as np
-
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.amplification import witnesses
 from shuffle_ledger.accounting.amplification.binary_reports.law import BitLaw
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.randomizers.base import Analysis, Bracket, OnePair
 
 _MAXIMUM_CATEGORIES = 10**12  # of one randomizer

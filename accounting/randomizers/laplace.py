@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from shuffle_ledger.accounting.amplification.binary_reports.thinned import ThinnedProfile
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.amplification.profiles import MechanismProfile
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.randomizers.base import (
     BINARY_RESPONSE,
     BLANKET,

@@ -7,9 +7,6 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import numpy as np
-import scipy
-
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import Pairs
 from shuffle_ledger.accounting.amplification.cut_profiles import Cut, CutProfile
@@ -17,6 +14,7 @@ from shuffle_ledger.accounting.amplification.decomposition import Decomposition,
 from shuffle_ledger.accounting.amplification.profiles import BlanketProfile, MechanismProfile, directions
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT, FloatArray
+from shuffle_ledger.accounting.numeric.later import np, scipy
 from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence, gaussian_divergence_at
 from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers.base import (

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-import numpy as np
-
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.amplification.crowds import CrowdProfile, Hiding, LargestProfile, Others
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.amplification.profiles import BlanketProfile, MechanismProfile
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.randomizers.base import (
     BLANKET,
     JOINED,

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import ClassVar
 
-import numpy as np
-
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.amplification.noise_pairs import (
     Pair,
@@ -27,6 +25,7 @@ from shuffle_ledger.accounting.amplification.noise_pairs import (
 from shuffle_ledger.accounting.amplification.profiles import MechanismProfile, PairProfile
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.numeric.arrays import UNDERFLOW, UNIT_ROUND_OFF
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers.base import LocalRandomizer
 
@@ -187,10 +186,6 @@ class UniformityTester(_NoiseProtocol):
         return [multiplied(label, label)]
 
 
-# The pair of a round that reveals everything.
-_REVEALED = Pair(np.ones(1), -np.ones(1), 1.0, 0.0, 0.0)
-
-
 @dataclass(frozen=True, kw_only=True)
 class DistinctElements(_NoiseProtocol):
     """Counting distinct elements: for each label every user adds a bit modulo 2, a fair one for its own
@@ -231,7 +226,7 @@ class DistinctElements(_NoiseProtocol):
     def pairs(self, honest: int, outcomes: int, *, up: bool) -> list[Pair]:
         """See `_NoiseProtocol.pairs`."""
         if honest < self.minimum_honest:
-            return [_REVEALED]
+            return [Pair(np.ones(1), -np.ones(1), 1.0, 0.0, 0.0)]  # reveals everything
         label, s = self._fair_against_biased(honest)
         other = Pair(np.full(2, 0.5), np.array([s, -s]), 0.0, 0.0, label.relative_error, label.ratio_error)
         return [multiplied(label, other)]

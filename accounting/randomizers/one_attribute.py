@@ -6,11 +6,10 @@ import itertools
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.errors import InvalidParameter
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.randomizers.base import Bracket, Components, DecomposedRandomizer
 from shuffle_ledger.accounting.randomizers.composite import MAXIMUM_PAIRS, Composite, Joint
 from shuffle_ledger.accounting.randomizers.generic import CLONE_IDENTICAL, Generic

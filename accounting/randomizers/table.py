@@ -9,8 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-import numpy as np
-
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.amplification.binary_reports.law import BitLaw
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPairs, Pairs
@@ -23,6 +21,7 @@ from shuffle_ledger.accounting.amplification.worst_pair.table_rows import (
 )
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers.base import (
     JOINED,

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import ClassVar
 
-import numpy as np
-
 from shuffle_ledger.accounting.amplification.profiles import MechanismProfile
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 from shuffle_ledger.accounting.pld.gaussian import gaussian_divergence
 from shuffle_ledger.accounting.randomizers.base import LocalRandomizer

@@ -6,12 +6,11 @@ import copy
 import functools
 import math
 
-import numpy as np
-
 from shuffle_ledger.accounting.amplification.profiles import rounded_orders
 from shuffle_ledger.accounting.amplification.samples import NumberCell, mixture, number_cells
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT, TINY, UNIT_ROUND_OFF, FloatArray
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds, Sketch
 from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA, Tail
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound

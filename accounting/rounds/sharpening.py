@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from shuffle_ledger.accounting.certificate import Interval
 from shuffle_ledger.accounting.numeric.effort import MOST_EFFORT, counted
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA
 from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound

@@ -10,11 +10,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-import scipy
-
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition, with_silence
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
+from shuffle_ledger.accounting.numeric.later import np, scipy
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
 from shuffle_ledger.accounting.randomizers.base import OF_CERTAIN_NUMBERS, DecomposedRandomizer
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound

@@ -11,7 +11,7 @@ from fractions import Fraction
 from shuffle_ledger.accounting import InvalidParameter, LocalGaussian, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.gone_names import gone_sentence
-from shuffle_ledger.ledger.policies.base import IN_CLEAR
+from shuffle_ledger.ledger.policies.base import in_clear
 from shuffle_ledger.ledger.values.requests import RoundRecord, Settled, checked_reports, one_randomizer
 from shuffle_ledger.ledger.values.texts import POPULATION_MAX
 
@@ -82,7 +82,7 @@ def described_now(record: RoundRecord) -> ShuffledRound:
     described = record.request.round
     for one in record.restatements:
         described = (
-            with_reports(described, one.reports) if isinstance(one, Settled) else one.round or IN_CLEAR
+            with_reports(described, one.reports) if isinstance(one, Settled) else one.round or in_clear()
         )
     return described
 
@@ -147,7 +147,7 @@ def alone(shuffled: ShuffledRound) -> ShuffledRound:
             shuffled, reports=shuffled.reports_per_user, sampled_from=None, honest_fraction=1.0
         )
     except InvalidParameter:
-        return IN_CLEAR  # a protocol that promises nothing for one user alone
+        return in_clear()  # a protocol that promises nothing for one user alone
 
 
 def _population(declared: ShuffledRound, reports: int) -> int:

@@ -17,7 +17,7 @@ from shuffle_ledger.ledger.decisions.steps import NewRoundRequest
 from shuffle_ledger.ledger.decisions.windows import open_periods, placed, views_of
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.machine import Cause
-from shuffle_ledger.ledger.policies.base import IN_CLEAR
+from shuffle_ledger.ledger.policies.base import in_clear
 from shuffle_ledger.ledger.policies.registry import LossSource
 from shuffle_ledger.ledger.storage.rows import EntryDraft, NewRound
 from shuffle_ledger.ledger.storage.store import Store
@@ -81,7 +81,7 @@ def record_incident(
     said: dict[str, Any] = {"described": described, "released": released or ReleaseTimes(), "reason": reason}
     asked = Restatement(cause=Cause.INCIDENT, round_id=round_id, actor=actor, **said)
     days: dict[str, Any] = {"collected_on": collected_on, "collected_until": collected_until}
-    request = RoundRequest(round_id=round_id, cohort=cohort, round=described or IN_CLEAR, **days)
+    request = RoundRequest(round_id=round_id, cohort=cohort, round=described or in_clear(), **days)
     owner = cohort_or_parent(store, request.cohort)
     try:
         stored = store.round(request.round_id)

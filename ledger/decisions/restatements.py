@@ -35,7 +35,7 @@ from shuffle_ledger.ledger.decisions.outcomes import (
 from shuffle_ledger.ledger.errors import Conflict, Damaged, InvalidValue, NotFound
 from shuffle_ledger.ledger.machine import Cause
 from shuffle_ledger.ledger.policies import registry
-from shuffle_ledger.ledger.policies.base import IN_CLEAR, slot_of
+from shuffle_ledger.ledger.policies.base import in_clear, slot_of
 from shuffle_ledger.ledger.policies.registry import LossSource
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft, HoldingChange, StoredRound
 from shuffle_ledger.ledger.storage.store import Store
@@ -120,7 +120,7 @@ class Restatement:
         if self.cause is Cause.VOID:
             return None
         if self.cause is Cause.INCIDENT:
-            return self.described or IN_CLEAR
+            return self.described or in_clear()
         now = described_now(record)
         return (
             described_otherwise(now, self.changes) if self.changes else with_reports(now, self.reports or 0)

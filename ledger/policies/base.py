@@ -32,10 +32,6 @@ from shuffle_ledger.ledger.values.entries import Spending
 _SLOTS_REMEMBERED_MAX = 8192
 _RULES_DOMAIN = "shuffle-ledger/policy-rules/1"
 
-# The report is the user's value: no round reveals more.
-IN_CLEAR = ShuffledRound(randomizer=parse_randomizer("table([[1, 0], [0, 1]])"), reports=1)
-
-
 slot_of = functools.lru_cache(maxsize=_SLOTS_REMEMBERED_MAX)(slot_for)
 Part = TypeVar("Part")
 
@@ -72,6 +68,12 @@ class LossSource:
         if not self.accountant.knows_charge(accounted, filters):
             loss_cache.recall(self.store, self.accountant, [accounted])
         return self.accountant.charge(accounted, filters)
+
+
+@functools.cache
+def in_clear() -> ShuffledRound:
+    """Return the round whose report is the user's value: no round reveals more."""
+    return ShuffledRound(randomizer=parse_randomizer("table([[1, 0], [0, 1]])"), reports=1)
 
 
 def standing_of(details: Mapping[str, Any], rules: str) -> Mapping[str, Any]:

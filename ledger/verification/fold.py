@@ -19,7 +19,7 @@ from shuffle_ledger.ledger.decisions.descriptions import local_kind, with_report
 from shuffle_ledger.ledger.decisions.refusals import reason_of, reason_unseen
 from shuffle_ledger.ledger.errors import Damaged
 from shuffle_ledger.ledger.machine import Cause, Charge, Cost, Described, Limits, Posting, State, Unchanged
-from shuffle_ledger.ledger.policies.base import IN_CLEAR, slot_of
+from shuffle_ledger.ledger.policies.base import in_clear, slot_of
 from shuffle_ledger.ledger.policies.numbers import epsilon_units, read, spelled
 from shuffle_ledger.ledger.policies.policy import (
     SLOTS,
@@ -413,7 +413,7 @@ class Fold:
             self.wrong.append("the request it quotes is not the one that was decided before")
         if seen.accounted is not None:
             self.wrong.append(f"it tells as an incident round {round_id!r}, which was charged before")
-        truth = IN_CLEAR if details["round"] is None else read_round(details["round"])
+        truth = in_clear() if details["round"] is None else read_round(details["round"])
         seen.declared, seen.is_of_several = truth, quoted.is_of_several
         self._check_size(body, truth)
         released = ReleaseTimes.from_mapping(details["released"])

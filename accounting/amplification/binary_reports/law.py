@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
+from shuffle_ledger.accounting.numeric.later import np
 
 
 @dataclass(frozen=True, kw_only=True)

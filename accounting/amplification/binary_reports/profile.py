@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import math
 
-import numpy as np
-
 from shuffle_ledger.accounting.amplification.binary_reports.few import EveryDataset, lines_of
 from shuffle_ledger.accounting.amplification.binary_reports.law import BitLaw
 from shuffle_ledger.accounting.amplification.binary_reports.tilted import crude_log, tilted_bounds
 from shuffle_ledger.accounting.amplification.profiles import MechanismProfile
 from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT, FloatArray, order_less_one
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 
 #: Every dataset is listed if they have at most this many lines: the first number, or the second one if

@@ -17,11 +17,10 @@ from __future__ import annotations
 import functools
 import math
 
-import numpy as np
-
 from shuffle_ledger.accounting.amplification.crowds import Hiding, Others
 from shuffle_ledger.accounting.amplification.profiles import MechanismProfile
 from shuffle_ledger.accounting.numeric.arrays import LARGEST_EXPONENT, FloatArray, order_less_one
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA
 

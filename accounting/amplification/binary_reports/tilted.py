@@ -10,9 +10,6 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
-import scipy
-
 from shuffle_ledger.accounting.amplification.binary_reports.law import BitLaw
 from shuffle_ledger.accounting.numeric.arrays import (
     LARGEST_EXPONENT,
@@ -22,6 +19,7 @@ from shuffle_ledger.accounting.numeric.arrays import (
     FloatArray,
     IndexArray,
 )
+from shuffle_ledger.accounting.numeric.later import np, scipy
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 
 #: Spacing of the nodes, in units of one over the largest deviation. Larger: fewer nodes, more aliasing. The
@@ -41,7 +39,7 @@ _LEAST_PERIOD = 65
 _POLE_DISTANCE, _LARGEST_SHIFT = 1.5, 1.0
 # Rates of the exponential moments that bound aliasing, in units of one over the largest deviation, and their
 # limit.
-_ALIAS_RATES = np.array([0.0, 0.5, 1.0, 2.0, 3.0, 4.5, 6.0, 8.0, 10.0, 12.0])[:, None]
+_ALIAS_RATES = [0.0, 0.5, 1.0, 2.0, 3.0, 4.5, 6.0, 8.0, 10.0, 12.0]
 _LARGEST_RATE = 4.0
 # Least and largest number of steps of the place x in [0, 2], and of the number of users away from the end if
 # the certificate fails; and steps for each unit of the variances' logarithms. Larger: closer bounds, more
@@ -297,7 +295,7 @@ def _log_characteristic(chance: FloatArray, shift: FloatArray, angle: FloatArray
 def _aliasing(tilts: _Tilts) -> FloatArray:
     """Returns an upper bound on what places a multiple of the period away add to a sum over nodes, shape
     (orders,): exponential moments of a sum of bits are at most `exp(V (exp(r) - 1 - r))` (Bennett)."""
-    rate = np.minimum(_ALIAS_RATES / np.sqrt(tilts.wide), _LARGEST_RATE)
+    rate = np.minimum(np.array(_ALIAS_RATES)[:, None] / np.sqrt(tilts.wide), _LARGEST_RATE)
     total = np.zeros_like(tilts.tilt)
     for one, fall in (
         (np.minimum(rate, tilts.tilt), np.minimum(rate, tilts.tilt) + tilts.shift),

@@ -11,8 +11,6 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from shuffle_ledger.accounting.amplification.blanket.tilting import MOMENT_EXPONENT, Given, Tilt
 from shuffle_ledger.accounting.numeric.arrays import (
     LARGEST_EXPONENT,
@@ -30,6 +28,7 @@ from shuffle_ledger.accounting.numeric.characteristic_functions import (
     noise,
 )
 from shuffle_ledger.accounting.numeric.effort import spend
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.numeric.ramp_kernels import RampKernels
 
 #: Nodes end where the bound `exp(-2 (deviation sin(u reach / 2) / reach)^2)` falls to `exp(-this)`. Larger:
@@ -64,7 +63,7 @@ _SHORTEST_PERIOD = 16.0
 _LONGEST_PERIODS, _PERIOD_DEVIATIONS = 24.0, 6.0
 # Rates of the exponential moments that bound the translates, in units of 1/deviation; and the largest rate
 # for translates to the right, in units of theta: at theta there is no bound.
-_TAIL_RATES = np.array([0.4, 1.0, 2.2, 4.0, 8.0])
+_TAIL_RATES = [0.4, 1.0, 2.2, 4.0, 8.0]
 _LARGEST_RATE = 0.93
 # Aliasing that is allowed, in units of the smoothing's square, and its limits, as shares of the sum.
 _ALIAS_PER_SMOOTHING = 0.01
@@ -257,7 +256,7 @@ class Tails(NamedTuple):
     @classmethod
     def of(cls, tilt: Tilt, reports: int, deviation: FloatArray, given: Given | None = None) -> Tails:
         """Computes the moments, at rates that suit a sum of about this deviation, shape (orders,)."""
-        rate = _TAIL_RATES[:, None] / np.maximum(deviation, 0.5 / tilt.theta)
+        rate = np.array(_TAIL_RATES)[:, None] / np.maximum(deviation, 0.5 / tilt.theta)
         rates = np.concatenate([rate, -np.minimum(rate, _LARGEST_RATE * tilt.theta)])
         found = np.empty_like(rates)
         together = max(1, _BLOCK_ELEMENTS // tilt.centred.size)

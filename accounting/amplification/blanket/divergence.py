@@ -16,8 +16,6 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from shuffle_ledger.accounting.amplification.blanket.contour import integrate
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import Bare, Laws, ListedPairs, Pairs
 from shuffle_ledger.accounting.amplification.blanket.rare_events import RareGains
@@ -38,6 +36,7 @@ from shuffle_ledger.accounting.numeric.arrays import (
     IndexArray,
 )
 from shuffle_ledger.accounting.numeric.effort import spend
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 
 #: Outcomes with an overwhelming loss are left out of the sum if they add at most `_LEFT_OUT_OF_WIDTH` of the

@@ -9,8 +9,6 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.numeric.arrays import (
     UNIT_ROUND_OFF,
@@ -20,6 +18,7 @@ from shuffle_ledger.accounting.numeric.arrays import (
     chosen_rows,
     increasing_root,
 )
+from shuffle_ledger.accounting.numeric.later import np
 
 # Weights below `exp(-600)` of the largest one are ignored, and exponents are clipped there.
 _SMALLEST_WEIGHT_EXPONENT = 600.0

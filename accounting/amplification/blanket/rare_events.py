@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from shuffle_ledger.accounting.amplification.blanket.contour import integrate
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import Laws
 from shuffle_ledger.accounting.amplification.blanket.tilting import (
@@ -31,6 +29,7 @@ from shuffle_ledger.accounting.numeric.arrays import (
     IndexArray,
     increasing_root,
 )
+from shuffle_ledger.accounting.numeric.later import np
 
 # The bounds hold for every value of these constants; the tests change them.
 

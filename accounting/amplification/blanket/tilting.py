@@ -6,8 +6,6 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import Laws
 from shuffle_ledger.accounting.numeric.arrays import (
     LARGEST_EXPONENT,
@@ -22,6 +20,7 @@ from shuffle_ledger.accounting.numeric.arrays import (
     turned,
 )
 from shuffle_ledger.accounting.numeric.characteristic_functions import noise
+from shuffle_ledger.accounting.numeric.later import np
 
 #: A loss is overwhelming if its tilt factor `exp(theta G)` is below `exp(-this)`. Smaller: shorter sums, more
 #: of them repeated with the whole law. The bounds hold for every value; the tests change it.

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import Pairs
 from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, BoolArray, FloatArray, IndexArray
+from shuffle_ledger.accounting.numeric.later import np
 
 # Room for the round-off of the moments, added to the logarithm of a bound.
 _LOG_MOMENT_ROUND_OFF = 1e-3
 # Tilts that all pairs share, in units of the tilt that suits the pair whose losses vary most.
-_TILT_MULTIPLES = 2.0 ** np.arange(-3.0, 4.1, 1.0)
+_TILT_MULTIPLES = [0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0]
 
 
 class Powers(NamedTuple):
@@ -38,7 +37,7 @@ class Powers(NamedTuple):
         for pair in (pairs.spread.argmax(), pairs.last_hidden_excess.argmax()):
             own = saddles(pairs, np.full(excess.size, int(pair)), reports, excess)
             about = np.where(about > 0, about, own)
-        theta = np.where(about > 0, about, np.inf) * _TILT_MULTIPLES[:, None]
+        theta = np.where(about > 0, about, np.inf) * np.array(_TILT_MULTIPLES)[:, None]
         finite = np.where(np.isfinite(theta), theta, 1.0)
         found = np.array([reports * pairs.log_moments(one, excess) for one in finite])
         return cls(theta, np.where(np.isfinite(theta)[:, None, :], found, np.inf))

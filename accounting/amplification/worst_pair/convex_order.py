@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from shuffle_ledger.accounting.amplification.blanket.divergence import law_profiles
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import Bare, Laws, Pairs
 from shuffle_ledger.accounting.numeric.arrays import (
@@ -22,13 +20,11 @@ from shuffle_ledger.accounting.numeric.arrays import (
     IndexArray,
 )
 from shuffle_ledger.accounting.numeric.effort import spend
+from shuffle_ledger.accounting.numeric.later import np
 
 # Points at which transforms are known: this many gains of the group's first pair; quantiles of at most this
 # many gains of all pairs, closer together at both ends; and quantiles of the pairs' largest and least gains.
 _POINTS_OF_FIRST, _POOLED_GAINS = 24, 8000
-_TAIL_QUANTILES = 0.5 ** np.arange(3, 11)
-_POOL_QUANTILES = np.concatenate([np.linspace(0, 1, 16), _TAIL_QUANTILES, 1 - _TAIL_QUANTILES])
-_EXTREME_QUANTILES = np.linspace(0, 1, 5)
 # Binary digits of a point in units of the largest one: products are then exact.
 _POINT_DIGITS = 22
 # Time of a gain here, in array elements.
@@ -129,12 +125,12 @@ def _points(gains: FloatArray) -> FloatArray:
     """
     highest, lowest = gains.max(axis=1), gains.min(axis=1)
     pool = gains.ravel()[:: -(-gains.size // _POOLED_GAINS)]
-    places = np.linspace(0, 1, _POINTS_OF_FIRST)
+    places, tail = np.linspace(0, 1, _POINTS_OF_FIRST), 0.5 ** np.arange(3, 11)
     parts = (
         (gains[0], places),
-        (pool, _POOL_QUANTILES),
-        (lowest, _EXTREME_QUANTILES),
-        (highest, _EXTREME_QUANTILES),
+        (pool, np.concatenate([np.linspace(0, 1, 16), tail, 1 - tail])),
+        (lowest, np.linspace(0, 1, 5)),
+        (highest, np.linspace(0, 1, 5)),
     )
     between = np.concatenate([_quantiles(*one) for one in parts])
     first, last = lowest.min(), highest.max()

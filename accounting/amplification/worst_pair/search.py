@@ -11,14 +11,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_profiles
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import Pairs
 from shuffle_ledger.accounting.amplification.enumeration import Outcomes
 from shuffle_ledger.accounting.amplification.worst_pair.chernoff import chernoff
 from shuffle_ledger.accounting.amplification.worst_pair.convex_order import law_ceilings
 from shuffle_ledger.accounting.numeric.arrays import TINY, UNIT_ROUND_OFF, BoolArray, FloatArray, IndexArray
+from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA
 

@@ -6,8 +6,6 @@ import functools
 import math
 from typing import NamedTuple
 
-import numpy as np
-
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import PairMasses, Pairs
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.numeric.arrays import (
@@ -17,6 +15,7 @@ from shuffle_ledger.accounting.numeric.arrays import (
     FloatArray,
     IndexArray,
 )
+from shuffle_ledger.accounting.numeric.later import np
 
 # Largest exponent of a moment that is computed as a matrix product, and room for what underflows in it.
 _LARGEST_MOMENT_EXPONENT = 600.0
