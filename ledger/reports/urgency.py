@@ -106,7 +106,8 @@ def known_cohorts(connection: Connection, day: date) -> list[_Known]:
 
 def _names_of_periods(connection: Connection, day: date) -> list[ColumnElement[str]]:
     """Return what the periods of a day are called, of any window that a cohort has, as expressions."""
-    declared = select(cohorts.c.windows).where(cohorts.c.windows.is_not(None)).distinct()
+    # Parts of cohorts, which may be most rows by far, have none: an index finds the others.
+    declared = select(cohorts.c.windows).where(IS_NO_PART, cohorts.c.windows.is_not(None)).distinct()
     listed = [canonical.decode(each) for each in connection.execute(declared).scalars()]
     windows = [Window.from_mapping(each) for some in listed for each in some]
     names = {period.name for window in windows for period in window.periods("", day, day)}
