@@ -124,8 +124,7 @@ def promise_text(promise: PromiseReading, today: date | None) -> str:
     state = "" if promise.status == "open" else f"; {promise.status.upper()}"
     if promise.is_over(today):
         return f"{used} at delta {shown(promise.delta_budget)}; ended on {promise.last}{state}"
-    renews = "never renews" if promise.renews is None else f"renews on {promise.renews.isoformat()}"
-    return f"{used}, {left}; {renews}{state}"
+    return f"{used}, {left}; {promise.renewal}{state}"
 
 
 def fit_facts(statement: BudgetStatement) -> dict[str, str]:

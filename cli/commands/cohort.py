@@ -34,7 +34,7 @@ from shuffle_ledger.cli.rendering.present import (
     tell_overspent,
     upper,
 )
-from shuffle_ledger.ledger.answers import ASSUMES, Closure, ListedCohort, SlotReading
+from shuffle_ledger.ledger.answers import ASSUMES, Closure, ListedCohort, PromiseReading, SlotReading
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound, UnacceptedWarnings
 from shuffle_ledger.ledger.values import (
     POLICIES,
@@ -373,6 +373,12 @@ def _limit_facts(found: Cohort) -> dict[str, str]:
     return {name: f"{shown(value)}, {meant[name]}" for name, value in given.items() if value is not None}
 
 
+def _renews(promise: PromiseReading) -> str:
+    if promise.is_sliding and not promise.epsilon_spent_upper:
+        return "-"  # nothing counts in it
+    return "never" if promise.renews is None else promise.renews.isoformat()
+
+
 def cohort_table(cohorts: list[ListedCohort]) -> Table:
     """Returns the table of all cohorts for people: a line for each promise, numbers on their safe sides."""
     table = Listing()
@@ -395,7 +401,7 @@ def cohort_table(cohorts: list[ListedCohort]) -> Table:
                 f"{upper(one.epsilon_spent_upper)} of {shown(one.epsilon_budget)}",
                 one.left,
                 shown(one.delta_budget),
-                "never" if one.renews is None else one.renews.isoformat(),
+                _renews(one),
                 *behind,
             )
             before, labels = ("", ""), ""

@@ -50,7 +50,9 @@ class PromiseReading:
     kind: str  # "life", or that of the window: year, 7 days
     first: date | None  # the days of the period, in UTC; None: of the whole life
     last: date | None
-    renews: date | None  # the first day that is charged to this budget no more; None: it never renews
+    # The first day of collection on which less of the budget is used: of a calendar unit, that after its last
+    # day; of a run of days, the first day after a round that counts in it counts no more. None: never.
+    renews: date | None
     status: CohortStatus
     epsilon_budget: float
     delta_budget: float
@@ -72,6 +74,19 @@ class PromiseReading:
         """The rest for people, rounded down; of an unused budget, the budget as it was given."""
         is_unused = self.epsilon_spent_upper == 0 and self.epsilon_remaining == self.epsilon_budget
         return exact_text(self.epsilon_budget) if is_unused else lower_text(self.epsilon_remaining)
+
+    @property
+    def renewal(self) -> str:
+        """The day on which it renews, for people: only a part of a run of days does, if any is used."""
+        if self.renews is None:
+            return "never renews"
+        if not self.is_sliding:
+            return f"renews on {self.renews.isoformat()}"
+        return (
+            f"part of it is free again on {self.renews.isoformat()}"
+            if self.epsilon_spent_upper
+            else "all of it is free"
+        )
 
     @property
     def used_share(self) -> float:

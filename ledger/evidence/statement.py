@@ -302,7 +302,7 @@ class CohortStatement:
 class StatedPromise:
     """One promise of a cohort, of its life or of a period, and whether it was kept until the statement."""
 
-    cohort: str  # whose; of a period, the cohort that it is a period of
+    cohort: str  # as its statement names it: a period that is stated by itself, by the name of its chain
     period: str  # "life", or the label of a period
     first: date | None  # its days, in UTC; None: of the life
     last: date | None
@@ -310,11 +310,6 @@ class StatedPromise:
     delta: float
     epsilon_spent_upper: float  # infinite if it is unknown
     state: PromiseState
-
-    @property
-    def budget(self) -> str:
-        """The name of the promise's chain."""
-        return self.cohort if self.first is None else f"{self.cohort}@{self.period}"
 
 
 def state_of_promise(verdict: Verdict, first: date | None, last: date | None, on: date) -> PromiseState:
@@ -360,4 +355,9 @@ class Statement:
         return tuple(dict.fromkeys([*stated, *self._promises_that_are("unknown")]))
 
     def _promises_that_are(self, state: PromiseState) -> list[str]:
-        return [each.budget for each in self.promises if each.state == state]
+        chains = {each.cohort for each in self.cohorts if each.promise.period is not None}
+        return [
+            each.cohort if each.first is None or each.cohort in chains else f"{each.cohort}@{each.period}"
+            for each in self.promises
+            if each.state == state
+        ]

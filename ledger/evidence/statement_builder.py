@@ -163,7 +163,7 @@ def _promises(
         period = promise.period
         first, last = (None, None) if period is None else (period.first, period.last)
         yield StatedPromise(
-            cohort=stated.cohort if period is None else period.cohort,
+            cohort=stated.cohort,
             period="life" if period is None else period.label,
             first=first,
             last=last,

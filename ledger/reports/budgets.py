@@ -27,7 +27,7 @@ from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.policies.registry import LossSource
 from shuffle_ledger.ledger.reports.forecasts import by_frequency, what_fits
 from shuffle_ledger.ledger.reports.listing import closure_of, view_now
-from shuffle_ledger.ledger.reports.promises import promise_reading
+from shuffle_ledger.ledger.reports.promises import promise_reading, renewals
 from shuffle_ledger.ledger.storage.rows import CohortView, StoredHolding
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
@@ -106,9 +106,9 @@ def budget(
         delta_accounts=deciding.delta_accounts(least),
         composition_epsilon_upper=composed.epsilon_upper,
         composition_epsilon_lower=composed.epsilon_lower,
-        promises=tuple(_promise(each) for each in binding if each.cohort.quota is None),
+        promises=_promises(store, view.cohort, [each for each in binding if each.cohort.quota is None]),
         on=day,
-        booked=tuple(map(_promise, _now(views_booked(store, view, max(day, today)), closure))),
+        booked=_promises(store, view.cohort, _now(views_booked(store, view, max(day, today)), closure)),
         windows=_windows(view.cohort, periods),
         fits=what_fits(losses, view, by_frequency(seen), on=day),
         numerical_policy=store.entry(name, view.head_sequence).content().numerical_policy,
@@ -165,7 +165,18 @@ def unknown_readings(filters: Iterable[FilterReading]) -> tuple[FilterReading, .
     return tuple(replace(each, epsilon_upper=math.inf) for each in filters)
 
 
-def _promise(view: CohortView) -> PromiseReading:
+def _promises(store: Store, cohort: Cohort, views: Sequence[CohortView]) -> tuple[PromiseReading, ...]:
+    """Return what is used and left of a cohort's life and periods, given their views."""
+    declared = (
+        store.cohort(cohort.parent) if cohort.parent else cohort
+    )  # a period has the windows of its cohort
+    windows = {window.kind: window for window in declared.windows}
+    periods = [each.cohort.period for each in views if each.cohort.period is not None]
+    renews = renewals(store, [(windows[each.kind], each) for each in periods])
+    return tuple(_promise(each, renews.get(each.cohort.name)) for each in views)
+
+
+def _promise(view: CohortView, renews: date | None) -> PromiseReading:
     cohort = view.cohort
     return promise_reading(
         budget=cohort.name,
@@ -174,6 +185,7 @@ def _promise(view: CohortView) -> PromiseReading:
         epsilon_budget=cohort.epsilon_budget,
         delta_budget=cohort.delta_budget,
         epsilon_spent_upper=view.spent.epsilon_upper,
+        renews=renews,
     )
 
 

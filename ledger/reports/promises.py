@@ -36,8 +36,8 @@ def promises_of(
         ]
         for one in cohorts
     }
-    names = [one.name for one in cohorts if one.has_life]
-    names += [period.name for each in periods.values() for _, period in each]
+    names = {one.name for one in cohorts if one.has_life}
+    names |= {each.name for some in periods.values() for one in some for each in _from(*one)}
     uses = cohort_uses(store, only=names)
     closed = closed_among(store, [one.name for one in cohorts if one.status != "open"])
 
@@ -52,7 +52,37 @@ def promises_of(
     return {one.name: tuple(of(one)) for one in cohorts}
 
 
-def _of_chain(use: CohortUse, period: Period | None, *, is_closed: bool) -> PromiseReading:
+def renewals(store: Store, periods: Collection[tuple[Window, Period]]) -> dict[str, date]:
+    """Return by name, for periods of windows, the first day of collection on which less of the window's
+    budget is used: of a calendar unit, the day after its last one. Raises Damaged."""
+    names = {each.name for window, period in periods for each in _from(window, period)}
+    uses = cohort_uses(store, only=names)
+    return {period.name: _renews(window, period, uses) for window, period in periods}
+
+
+def _renews(window: Window, period: Period, uses: Mapping[str, CohortUse]) -> date:
+    def used(each: Period) -> float:
+        use = uses.get(each.name)
+        return 0.0 if use is None else use.epsilon_spent_upper if use.status == "open" else math.inf
+
+    now, last = used(period), period.last
+    for each in _from(window, period):
+        if used(each) < now:
+            break  # something that counts now counts no more
+        last = each.last if now else last
+    return last + timedelta(days=1)
+
+
+def _from(window: Window, period: Period) -> list[Period]:
+    """Return a period and, of a run of days, the later runs that share days with it."""
+    return (
+        [period] if window.sliding is None else list(window.periods(period.cohort, period.last, period.last))
+    )
+
+
+def _of_chain(
+    use: CohortUse, period: Period | None, *, is_closed: bool, renews: date | None = None
+) -> PromiseReading:
     return promise_reading(
         budget=use.cohort,
         period=period,
@@ -60,6 +90,7 @@ def _of_chain(use: CohortUse, period: Period | None, *, is_closed: bool) -> Prom
         epsilon_budget=use.epsilon_budget,
         delta_budget=use.delta_budget,
         epsilon_spent_upper=use.epsilon_spent_upper,
+        renews=renews,
     )
 
 
@@ -67,7 +98,8 @@ def _of_period(
     cohort: Cohort, window: Window, period: Period, uses: Mapping[str, CohortUse], *, is_closed: bool
 ) -> PromiseReading:
     if period.name in uses:
-        return _of_chain(uses[period.name], period, is_closed=is_closed)
+        renews = _renews(window, period, uses)
+        return _of_chain(uses[period.name], period, is_closed=is_closed, renews=renews)
     lost = cohort.status == "frozen"
     return promise_reading(
         budget=period.name,
@@ -87,16 +119,22 @@ def promise_reading(
     epsilon_budget: float,
     delta_budget: float,
     epsilon_spent_upper: float,
+    renews: date | None = None,
 ) -> PromiseReading:
-    """Return what is used and left of one budget: nothing is left unless it is open."""
+    """Return what is used and left of one budget: nothing is left unless it is open. It renews on a day, if
+    it ever does; None: on that after its period."""
     is_open = status == "open"
+    if period is None or status in ("closed", "frozen"):
+        renews = None
+    elif renews is None:
+        renews = period.last + timedelta(days=1)
     return PromiseReading(
         budget=budget,
         period="life" if period is None else period.label,
         kind="life" if period is None else period.kind,
         first=None if period is None else period.first,
         last=None if period is None else period.last,
-        renews=None if period is None or status in ("closed", "frozen") else period.last + timedelta(days=1),
+        renews=renews,
         status=status,
         epsilon_budget=epsilon_budget,
         delta_budget=delta_budget,

@@ -150,11 +150,19 @@ def test_a_card_shows_each_promise_as_the_api_says(server: Server) -> None:
         shown = [min(sliding, key=lambda one: one["epsilon_remaining"]), year]
         assert sorted(lines) == sorted(
             f"ε {upper(one['epsilon_spent_upper'])} of {plain(one['epsilon_budget'])} used,"
-            f" {_left(one)} left, at δ 1e-9; renews on {one['renews']}"
+            f" {_left(one)} left, at δ 1e-9; {_renewal(one)}"
             for one in shown
         )
         assert f"ε {upper(said['epsilon_spent_upper'])} of {plain(said['epsilon_budget'])}, at" in card
         assert server.register(f"w {number}", cohort="windowed").status_code == 201
+
+
+def _renewal(one: dict[str, Any]) -> str:
+    if one["kind"] == "year":
+        return f"renews on {one['renews']}"
+    return (
+        f"part of it is free again on {one['renews']}" if one["epsilon_spent_upper"] else "all of it is free"
+    )
 
 
 def test_the_overview_is_searched_and_sorted(server: Server) -> None:

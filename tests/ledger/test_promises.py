@@ -8,12 +8,14 @@ from itertools import pairwise
 
 import pytest
 
-from shuffle_ledger.ledger.answers.budgets import BudgetStatement
+from shuffle_ledger.ledger.answers.budgets import BudgetStatement, least_promise
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.evidence.statement import StatedPromise
 from shuffle_ledger.ledger.evidence.statement_builder import make_statement
 from shuffle_ledger.ledger.reports.budgets import budget
+from shuffle_ledger.ledger.reports.promises import listed_cohorts
 from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Refused
+from shuffle_ledger.ledger.values.windows import Window
 from tests.ledger.desk import rewrite
 from tests.ledger.test_windows import DAY, WEEK, Desk, a_monday, sqlite_desk, today
 
@@ -63,6 +65,39 @@ def test_a_day_that_admits_nothing_says_so_and_offers_nothing(sqlite_desk: Desk)
     assert [each.is_over(past.today) for each in past.promises] == [False, True]
     assert [each.first for each in past.booked] == [monday], "the week of today is not a later one"
     assert [each.rounds_at_least for each in past.fits] == [0]
+
+
+def test_a_run_of_days_renews_when_something_counts_no_more(sqlite_desk: Desk) -> None:
+    run = Window.from_text("rolling=7d,epsilon=5,delta=1e-8")
+    sqlite_desk.open("phones", run, epsilon=None, delta=None)
+    now = today()
+    booked = now + 3 * DAY
+
+    def renewals(on: date | None = None) -> set[date]:
+        least = least_promise(asked(sqlite_desk, on).promises)
+        (listed,) = listed_cohorts(sqlite_desk.store, [sqlite_desk.store.cohort("phones")], on or now)[
+            0
+        ].promises
+        alone = asked_about(sqlite_desk, least.budget).promises[0]
+        assert least.renews is not None
+        assert (listed.budget, listed.renews, alone.renews) == (least.budget, least.renews, least.renews)
+        return {least.renews}
+
+    assert least_promise(asked(sqlite_desk).promises).renewal == "all of it is free"
+    assert isinstance(sqlite_desk.ask(booked), Admitted)
+    assert renewals() == {booked + 7 * DAY}, "it counts until six days after it"
+    assert isinstance(sqlite_desk.ask(now), Admitted)
+    assert renewals() == renewals(now + DAY) == renewals(now + 3 * DAY) == {now + 7 * DAY}
+    assert renewals(now + 7 * DAY) == {booked + 7 * DAY}
+    for day in (now, now + 6 * DAY):
+        used = {least_promise(asked(sqlite_desk, each).promises).epsilon_spent_upper for each in (now, day)}
+        assert len(used) == 1, "nothing is free before"
+    later = least_promise(asked(sqlite_desk, now + 7 * DAY).promises).epsilon_spent_upper
+    assert later < max(used)
+
+
+def asked_about(desk: Desk, chain: str) -> BudgetStatement:
+    return budget(desk.store, desk.accountant, chain)
 
 
 def test_another_day_has_the_budgets_of_its_own_periods_and_what_is_booked_later_is_shown(
