@@ -119,7 +119,7 @@ class CatalogueGroup(click.Group):
         if self.get_command(ctx, name) is not None or ctx.resilient_parsing or name.startswith("-"):
             return super().resolve_command(ctx, args)
         inner = [path for path in COMMANDS if path.endswith(f" {name}") and path.startswith(self.path)]
-        raise NoSuchCommand(name, self.list_commands(ctx), elsewhere=inner, ctx=ctx)
+        raise NoSuchCommand(name, self.list_commands(ctx), in_groups=inner, ctx=ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the commands with their short helps."""

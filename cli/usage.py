@@ -18,11 +18,11 @@ class NoSuchCommand(click.UsageError):
     """A word where a command is expected, which none has as its name."""
 
     def __init__(
-        self, name: str, known: Iterable[str], *, elsewhere: Sequence[str] = (), ctx: click.Context
+        self, name: str, known: Iterable[str], *, in_groups: Sequence[str] = (), ctx: click.Context
     ) -> None:
-        """Compose the message; `elsewhere`: commands of other groups that end in this word."""
+        """Compose the message; `in_groups`: commands of other groups that end in this word."""
         instead = replacement(f"{_path(ctx)} {name}".strip())
-        hint = f"; did you mean {' or '.join(elsewhere)}?" if elsewhere else meant(name, known)
+        hint = f"; did you mean {' or '.join(in_groups)}?" if in_groups else meant(name, known)
         super().__init__(f"no such command {name!r}{f': {instead}' if instead else hint}", ctx)
 
 

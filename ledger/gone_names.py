@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 _SIGN_IN = "a reverse proxy signs people in and sends the token of the issuer (docs/sign-in.md)"
 _RESERVE = "one person raises a budget up to its ceiling (cohort budget NAME --epsilon E --reason TEXT)"
-_ELSEWHERE = "record an incident of each further cohort, or period such as COHORT@2026-W48, under a new --id"
+_FURTHER = "record an incident of each further cohort, or period such as COHORT@2026-W48, under a new --id"
 _FIXED = (
     "--policy adaptive decides without a promise about how rounds are chosen; `compose` shows the composition"
     " of rounds fixed in advance"
@@ -32,12 +32,12 @@ GONE: Mapping[str, str] = {
     "--stratum": _STRATA,
     "--stratified": _STRATA,
     "stratified": _STRATA,
-    "round correct --also-cohort": _ELSEWHERE,
-    "round correct --collected-on": _ELSEWHERE,
-    "round correct --collected-until": _ELSEWHERE,
-    "also_cohorts": _ELSEWHERE,
-    "CorrectRound.collected_on": _ELSEWHERE,
-    "CorrectRound.collected_until": _ELSEWHERE,
+    "round correct --also-cohort": _FURTHER,
+    "round correct --collected-on": _FURTHER,
+    "round correct --collected-until": _FURTHER,
+    "also_cohorts": _FURTHER,
+    "CorrectRound.collected_on": _FURTHER,
+    "CorrectRound.collected_until": _FURTHER,
     "--interaction": _INTERACTION,
     "interaction": _INTERACTION,
     "policy fixed": _FIXED,

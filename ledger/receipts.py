@@ -193,7 +193,7 @@ def _incident(
 ) -> Incident:
     """Record a release that nothing here admits: under the round's name where that is possible."""
     permit, request, own = receipt.permit, receipt.request, receipt.request.round_id
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "described": request.round,
         "reason": f"receipt {receipt.digest} of {receipt.releaser!r}: {receipt.count} reports of {own!r} were"
         f" released by event {permit.event}, which admits no release here",
@@ -204,11 +204,11 @@ def _incident(
     with suppress(NotFound, Conflict):  # one entry in each chain of a round that is registered here
         record = round_record(store, own)
         if record.state not in _RELEASABLE and record.request.members == permit.cohorts:
-            return record_incident(store, accountant, permit.cohorts[0], round_id=own, **told)
-    told |= {"collected_on": request.collected_on, "collected_until": request.collected_until}
+            return record_incident(store, accountant, permit.cohorts[0], round_id=own, **fields)
+    fields |= {"collected_on": request.collected_on, "collected_until": request.collected_until}
 
     def incident(place: int, name: str) -> Incident:
-        return record_incident(store, accountant, permit.cohorts[place], round_id=name, **told)
+        return record_incident(store, accountant, permit.cohorts[place], round_id=name, **fields)
 
     try:
         found = [incident(0, own)]

@@ -34,8 +34,8 @@ def log_the_rest(**_: object) -> None:
 
 def say(message: str, *_: object) -> None:
     """Writes what Celery says of a signal: at once, for a handler of signals must not wait for locks."""
-    told = {"name": "celery.worker", "levelno": logging.INFO, "levelname": "INFO", "msg": message}
-    line = handler_for(Settings().log_format, sys.stderr).format(logging.makeLogRecord(told))
+    fields = {"name": "celery.worker", "levelno": logging.INFO, "levelname": "INFO", "msg": message}
+    line = handler_for(Settings().log_format, sys.stderr).format(logging.makeLogRecord(fields))
     with suppress(OSError):
         os.write(2, f"{line}\n".encode())
 

@@ -50,10 +50,10 @@ def largest_common_epsilon0(
     return low
 
 
-def place(kinds: Sequence[ShuffledRound], claimed: int | None, truth: ShuffledRound) -> int | None:
+def place(kinds: Sequence[ShuffledRound], claimed: int | None, released: ShuffledRound) -> int | None:
     """Returns the kind of slot that a released round must stand in.
 
-    That is the claimed kind if the truth fits it, else the first kind in the order of the plan that the truth
+    That is the claimed kind if what was released fits it, else the first in the order of the plan that it
     fits. None means that it fits no kind. Which slots are free does not matter, for that may depend on
     outputs. Chains are verified by this rule: a change of it, or of `fits`, needs its own numerical policy.
 
@@ -61,15 +61,15 @@ def place(kinds: Sequence[ShuffledRound], claimed: int | None, truth: ShuffledRo
         kinds: the plan's kinds of slots, in its order.
         claimed: position of the kind that the round claimed when it was admitted; None if nothing admitted
             it.
-        truth: the round as it was really released.
+        released: the round as it was really released.
 
     Guarantee: if every released round stands in a slot of its kind and each slot holds one round, the
         composition of all slots bounds everything released, however rounds and slots were chosen.
     Source: docs/adaptivity.md, Lemma 8.
     """
-    if claimed is not None and fits(truth, kinds[claimed]):
+    if claimed is not None and fits(released, kinds[claimed]):
         return claimed
-    return next((position for position, kind in enumerate(kinds) if fits(truth, kind)), None)
+    return next((position for position, kind in enumerate(kinds) if fits(released, kind)), None)
 
 
 def _with(randomizer: LocalRandomizer, epsilon0: float) -> LocalRandomizer:

@@ -78,14 +78,14 @@ def forecast(
     wanted = ForecastWanted(round=described, fit=fit, every=every, until=until, first_on=first_on)
     named = names_given(cohort, audience)
     settings = settings_from(team=team, **where)
-    is_told = audience is not None or team is not None
-    if is_told and described is None:
+    is_of_several = audience is not None or team is not None
+    if is_of_several and described is None:
         raise click.UsageError(
             "--audience and --team are about one kind of round: describe it with --randomizer and --reports"
         )
     is_of_team = settings.team is not None and settings.server is None and described is not None
     with open_ledger(team=team, **where) as ledger:
-        if not (is_told or is_of_team):
+        if not (is_of_several or is_of_team):
             found = ledger.forecast(named, wanted)
             present(found, lambda: _shown(found), as_json=as_json)
             return

@@ -66,10 +66,10 @@ def record_(
     """
     described = _described(given, unknown=unknown)
     released = ReleaseTimes(after=released_after, before=released_before)
-    told: dict[str, Any] = {"round_id": round_id, "described": described, "reason": reason, **days}
-    told |= {"released": released, "dry_run": dry_run}
+    fields: dict[str, Any] = {"round_id": round_id, "described": described, "reason": reason, **days}
+    fields |= {"released": released, "dry_run": dry_run}
     with open_ledger(**where) as ledger:
-        answer = ledger.record_incident(cohort, **told)
+        answer = ledger.record_incident(cohort, **fields)
     present_decision(decision_document(answer), lambda: decision_facts(answer), as_json=as_json)
     return code_of_charge(answer)
 

@@ -198,8 +198,8 @@ def settle_(
         if dry_run:
             raise click.UsageError("--dry-run takes ID and --reports: a --receipt is kept at once")
         token = receipt.read_text("utf-8", "replace")
-        told = _close(lambda ledger: ledger.settle_by_receipt(token), where, as_json=as_json)
-        return code_of_charge(told)
+        answer = _close(lambda ledger: ledger.settle_by_receipt(token), where, as_json=as_json)
+        return code_of_charge(answer)
     if round_id is None or reports is None:
         raise click.UsageError("give ID and --reports, or --receipt")
     if not yes and not dry_run and not as_json and at_terminal():

@@ -78,9 +78,9 @@ def record_facts(record: RoundRecord) -> Table:
         if answer is not None:
             rows |= _rows(answer, leave_out=("round_id", "cohort", "dry_run"))
     rows["corrections"] = len(record.corrections)
-    for told in (record.incident, *record.corrections[-1:]):
-        if told is not None:
-            rows |= _rows(told, leave_out=("round_id", "cohort", "dry_run"))
+    for restated in (record.incident, *record.corrections[-1:]):
+        if restated is not None:
+            rows |= _rows(restated, leave_out=("round_id", "cohort", "dry_run"))
     return facts(f"Round {record.request.round_id}: {record.state}", rows)
 
 

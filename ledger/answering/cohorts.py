@@ -86,8 +86,8 @@ def quotas(call: Call, asked: asking.OfCohort) -> tuple[QuotaReading, ...]:
 @answers(operations.SET_QUOTA, at="deciding")
 def set_quota(call: Call, asked: asking.SetQuota) -> QuotaReading:
     name, team = call.cohort(asked.cohort), checked_team(asked.team)
-    told = {"reason": asked.reason, "actor": call.actor}
-    return decide_quota(call.store, name, team=team, epsilon=asked.epsilon, **told)
+    fields = {"reason": asked.reason, "actor": call.actor}
+    return decide_quota(call.store, name, team=team, epsilon=asked.epsilon, **fields)
 
 
 @answers(operations.QUOTE, at="pricing")

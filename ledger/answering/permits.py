@@ -24,8 +24,8 @@ def issue(call: Call, asked: asking.IssuePermit) -> IssuedPermit:
 
 @answers(operations.SETTLE_BY_RECEIPT, at="deciding")
 def settle_by_receipt(call: Call, asked: asking.SettleByReceipt) -> Settled | Incident:
-    told: dict[str, Any] = {"actor": call.actor, "reaches": call.sees}
-    return settled_by(call.store, call.accountant, _keys(call), asked.receipt, **told)
+    caller: dict[str, Any] = {"actor": call.actor, "reaches": call.sees}
+    return settled_by(call.store, call.accountant, _keys(call), asked.receipt, **caller)
 
 
 @answers(operations.PERMIT_KEYS)

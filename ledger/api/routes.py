@@ -67,16 +67,16 @@ async def question_of(operation: Operation[..., Any], request: Request) -> Any:
     body = await strict_body(request)
     if operation.has_body and body is None:
         raise RequestValidationError([{"type": "missing", "loc": ("body",), "input": None}])
-    elsewhere = [name for name, place in operation.places.items() if place != "body"]
-    return read(operation.question, body if operation.has_body else {}, asked, elsewhere)
+    outside_body = [name for name, place in operation.places.items() if place != "body"]
+    return read(operation.question, body if operation.has_body else {}, asked, outside_body)
 
 
-def read(kind: type[Body], body: Any, asked: dict[str, Any] | None = None, elsewhere: Any = ()) -> Any:
+def read(kind: type[Body], body: Any, asked: dict[str, Any] | None = None, outside_body: Any = ()) -> Any:
     """Return the question of some type that a body, and what is `asked` elsewhere, state; raises
     RequestValidationError."""
     try:
         if isinstance(body, dict):
-            body = {**check_known(kind, body, but=elsewhere), **(asked or {})}
+            body = {**check_known(kind, body, but=outside_body), **(asked or {})}
         return _adapter(kind).validate_python(body)  # type: ignore[arg-type]  # a class has a hash
     except PydanticCustomError as error:
         found = {"type": error.type, "loc": ("body",), "input": body, "ctx": error.context}

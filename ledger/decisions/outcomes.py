@@ -124,11 +124,11 @@ def record_of(store: Store, stored: StoredRound) -> RoundRecord:
     """Return a stored round and all that has happened to it."""
     outcome = outcome_of(store, stored)
     closing = closing_of(store, stored)
-    told = [
+    restated = [
         restatement_from(_own(one, stored)) for one in store.restatements_of(stored.cohort, stored.round_id)
     ]
-    corrections = tuple(one for one in told if isinstance(one, Corrected))
-    incident = next((one for one in told if isinstance(one, Incident)), None)
+    corrections = tuple(one for one in restated if isinstance(one, Corrected))
+    incident = next((one for one in restated if isinstance(one, Incident)), None)
     request = RoundRequest.from_bytes(stored.content)
     state: RoundState = "pending"
     accounted: ShuffledRound | None = None

@@ -129,7 +129,7 @@ def quote_next(
     if len(quotes) == 1:
         return quotes[0], [pairs[0][1]]
     refusing = [each for each in quotes if each.would_be == "refused"]
-    told = refusing[0] if refusing else min(quotes, key=lambda each: each.epsilon_remaining)
+    shown = refusing[0] if refusing else min(quotes, key=lambda each: each.epsilon_remaining)
     names = tuple(view.cohort.name for view in views)
     promising = [each for each in quotes if each.cohort not in request.quotas]
     if refusing:
@@ -137,8 +137,8 @@ def quote_next(
     else:
         left = min(each.epsilon_remaining for each in promising)
     by = tuple(map(_refused_by, refusing))
-    told = dataclasses.replace(told, audience=names, refused_by=by, epsilon_remaining=left)
-    return told, list(views) if refusing else [after for _, after in pairs]
+    shown = dataclasses.replace(shown, audience=names, refused_by=by, epsilon_remaining=left)
+    return shown, list(views) if refusing else [after for _, after in pairs]
 
 
 def _refused_by(quoted: Quote) -> RefusedBy:

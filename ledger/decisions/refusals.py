@@ -45,14 +45,14 @@ def refused_sentence(refusals: Sequence[tuple[Cohort, Refusal]]) -> str:
 
     Guarantee: what a budget would be and what is used of it are rounded up, to 6 significant digits.
     """
-    told = refusals[:BUDGETS_NAMED_MAX]
+    named = refusals[:BUDGETS_NAMED_MAX]
     alike: dict[str, list[str]] = {}
-    for cohort, refusal in told:
+    for cohort, refusal in named:
         alike.setdefault(refusal.clause, []).append(budget_words(cohort))
     parts = [f"by {' and '.join(names)}: {clause}" for clause, names in alike.items()]
-    if len(refusals) > len(told):
-        parts.append(f"and by {len(refusals) - len(told):,} more")
-    remedies = dict.fromkeys(refusal.remedy for _, refusal in told if refusal.remedy)
+    if len(refusals) > len(named):
+        parts.append(f"and by {len(refusals) - len(named):,} more")
+    remedies = dict.fromkeys(refusal.remedy for _, refusal in named if refusal.remedy)
     return " ".join([f"Refused {'; '.join(parts)}.", *remedies])
 
 

@@ -72,12 +72,12 @@ def check_collection(request: RoundRequest, today: date) -> None:
     if request.days is None:
         return
     last = request.days[1]
-    told = why_refused_on(last, today)
-    if told is None:
+    message = why_refused_on(last, today)
+    if message is None:
         return
     name = COLLECTION_FIELDS[bool(request.collected_until)]
     expected = f"a day from {today.isoformat()} to {last_day_allowed(today).isoformat()}"
-    raise InvalidValue(field=name, value=last.isoformat(), expected=expected, message=told)
+    raise InvalidValue(field=name, value=last.isoformat(), expected=expected, message=message)
 
 
 def why_refused_on(last: date, today: date) -> str | None:

@@ -50,7 +50,7 @@ class ChainReading:
         self.budget_changes: list[StatedBudgetChange] = []
         self.overspends: list[Overspend] = []
         self.lost: list[StatedLoss] = []
-        self.told: list[StatedRestatement] = []
+        self.restatements: list[StatedRestatement] = []
         self._broken: EntryBody | None = None  # the first entry after which the promise is not kept
         self.closure: Closure | None = None
         self._is_unbounded = False  # a release may have come before the cohort was opened
@@ -80,7 +80,7 @@ class ChainReading:
         elif body.kind in (EntryKind.SETTLED, EntryKind.VOIDED):
             self._closings[str(body.round_id)] = self._closing(body)
         elif body.kind in CORRECTED_OR_INCIDENT:
-            self.told.append(_restatement(body))
+            self.restatements.append(_restatement(body))
             self._charge(body.details["accounted"])
             self._is_unbounded = self._is_unbounded or bool(body.details.get("chosen_after"))
         elif body.kind is EntryKind.CLOSED:

@@ -353,7 +353,7 @@ def _cohort_statement(
         budget_changes=tuple(reading.budget_changes),
         overspends=tuple(reading.overspends),
         lost=tuple(reading.lost),
-        told=tuple(reading.told),
+        told=tuple(reading.restatements),
         breach=reading.breach(),
         moments=tuple(reading.moments),
         profile=profile,

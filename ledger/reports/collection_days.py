@@ -40,8 +40,8 @@ def days_of(chain: Sequence[Dated]) -> list[date]:
     days = []
     for each in chain:
         recorded = each.recorded_at.astimezone(UTC).date()
-        told = each.collected_on or recorded
-        days.append(told if abs(told - recorded) <= _FAR else recorded)
+        stated = each.collected_on or recorded
+        days.append(stated if abs(stated - recorded) <= _FAR else recorded)
     if chain and chain[0].kind is EntryKind.OPENED:
         days[0] = min(days)
     return days

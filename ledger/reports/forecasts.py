@@ -56,7 +56,7 @@ from shuffle_ledger.ledger.values.windows import Period, Window, periods_of
 PERIODS_MAX: Final = 10_000  # of a schedule of several kinds; more are not counted
 SCHEDULED_MAX: Final = 1_000  # days of a schedule on which windows are looked at
 SEARCHED_MAX: Final = 50  # budgets for which an epsilon0 is searched for, each by itself: a second of each
-COURSE_POINTS: Final = 12  # at which the spending of a schedule is computed
+FORESEEN_POINTS: Final = 12  # at which the spending of a schedule is computed
 PROMISE: Final = (
     "This many rounds or more will be admitted, one after the other, if nothing else is admitted, corrected"
     " or changed meanwhile, each round is declared as here and settled with no fewer reports (with exactly as"
@@ -354,10 +354,12 @@ def schedule_spending(
     """
     days = ScheduleDays(every=late.every, first=_first_day([view], today), until=until)
     periods = min(late.periods_at_least, days.count() or 0)
-    counts = sorted({math.ceil(periods * step / COURSE_POINTS) for step in range(1, COURSE_POINTS + 1)} - {0})
+    counts = sorted(
+        {math.ceil(periods * step / FORESEEN_POINTS) for step in range(1, FORESEEN_POINTS + 1)} - {0}
+    )
     spent = _spent_after(losses, view, late.kinds)
-    course = ((days.last_of(count), spent(count)) for count in counts)
-    return tuple((day, value) for day, value in course if day is not None)
+    foreseen = ((days.last_of(count), spent(count)) for count in counts)
+    return tuple((day, value) for day, value in foreseen if day is not None)
 
 
 def _spent_after(

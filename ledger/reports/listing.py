@@ -54,13 +54,13 @@ def shown_cohort(store: Store, name: str) -> ShownCohort:
     """Return a cohort with its openings and the slots of its plan; raises NotFound."""
     cohort = store.cohort(name)
     closure = closure_of(store, cohort)
-    told = {"closure": closure, "status": status_now(cohort.status, is_closed=closure is not None)}
+    now = {"closure": closure, "status": status_now(cohort.status, is_closed=closure is not None)}
     openings = store.count_entries(name).get(EntryKind.OPENED, 1)
     if cohort.policy != POLICY_PLAN:
-        return ShownCohort(**vars(cohort) | told, openings=openings)
+        return ShownCohort(**vars(cohort) | now, openings=openings)
     view = store.view(name)
     slots = registry.policy_of(store, view).slots(view)
-    return ShownCohort(**vars(view.cohort) | told, openings=openings, slots=slots)
+    return ShownCohort(**vars(view.cohort) | now, openings=openings, slots=slots)
 
 
 def closure_of(store: Store, cohort: Cohort) -> Closure | None:

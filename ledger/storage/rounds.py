@@ -12,7 +12,7 @@ from shuffle_ledger.ledger.errors import NotFound
 from shuffle_ledger.ledger.storage import engine, rows
 from shuffle_ledger.ledger.storage.database import ERROR_LENGTH_MAX, PAGE_ROWS, Database
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX, MissingRounds, StoredRound, Waiting
-from shuffle_ledger.ledger.storage.tables import ENTRY_COLUMNS, TOLD, entries, registrations, rounds
+from shuffle_ledger.ledger.storage.tables import ENTRY_COLUMNS, RESTATED, entries, registrations, rounds
 from shuffle_ledger.ledger.values.differences import other_round
 from shuffle_ledger.ledger.values.entries import EntryKind, LedgerEntry
 from shuffle_ledger.ledger.values.requests import Cohort, RoundRequest, request_digest
@@ -88,8 +88,8 @@ class RoundStore(Database):
 
     def entries_about(self, round_ids: Collection[str], cohorts: Collection[str]) -> list[LedgerEntry]:
         """Return all entries about some rounds in some chains, in their order, all of one moment."""
-        told = select(*ENTRY_COLUMNS).where(
-            entries.c.round_id.in_(round_ids), entries.c.cohort.in_(cohorts), text(TOLD)
+        restated = select(*ENTRY_COLUMNS).where(
+            entries.c.round_id.in_(round_ids), entries.c.cohort.in_(cohorts), text(RESTATED)
         )
         decided, closed = (
             select(*ENTRY_COLUMNS)
@@ -101,14 +101,14 @@ class RoundStore(Database):
         )
         with engine.reading_once(self._engine) as connection:
             # An incident of a round that nothing decided is its outcome, too.
-            found = {rows.entry_from(row) for row in connection.execute(union_all(decided, closed, told))}
+            found = {rows.entry_from(row) for row in connection.execute(union_all(decided, closed, restated))}
         return sorted(found, key=lambda entry: (entry.cohort, entry.sequence))
 
     def restatements_of(self, cohort: str, round_id: str) -> list[LedgerEntry]:
         """Return the entries of a chain that tell what a round truly was, in order: its corrections, or its
         incident."""
         query = select(*ENTRY_COLUMNS).where(
-            entries.c.round_id == round_id, entries.c.cohort == cohort, rows.TOLD
+            entries.c.round_id == round_id, entries.c.cohort == cohort, rows.RESTATED
         )
         with engine.reading_once(self._engine) as connection:
             return [rows.entry_from(row) for row in connection.execute(query.order_by(entries.c.sequence))]

@@ -204,7 +204,7 @@ class Beside:
     holdings: tuple[StoredHolding, ...]
 
 
-TOLD = text(tables.TOLD)  # as the index says it
+RESTATED = text(tables.RESTATED)  # as the index says it
 # On SQLite, where the write lock is held: no other entry gets the number. PostgreSQL has a sequence.
 NEXT_POSITION: ColumnElement[int] = literal_column("(SELECT coalesce(max(position), 0) + 1 FROM entries)")
 _OF_COHORT = ("name", "population", "delta_budget", "policy", "opened_at")

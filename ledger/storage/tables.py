@@ -175,7 +175,7 @@ OPENED = "kind = 'opened'"
 REFUSED = "kind = 'refused'"
 CLOSED = "status <> 'open'"
 BROKEN = "problem IS NOT NULL"
-TOLD = "kind IN ('corrected', 'incident')"  # afterwards, of releases
+RESTATED = "kind IN ('corrected', 'incident')"  # afterwards, of releases
 
 entries = Table(
     "entries",
@@ -205,7 +205,7 @@ entries = Table(
     _index_of(OPENED, "ix_entries_opened", "cohort", "sequence"),
     _index_of(REFUSED, "ix_entries_refused", "cohort", "sequence"),
     _index_of("kind = 'incident'", "uq_entries_one_incident", "round_id", "cohort", unique=True),
-    _index_of(TOLD, "ix_entries_told", "round_id", "sequence"),
+    _index_of(RESTATED, "ix_entries_told", "round_id", "sequence"),
 )
 
 # The columns of a chain's entry: the place in the feed is no part of its chain.

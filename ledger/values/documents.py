@@ -177,8 +177,8 @@ def record_of_document(document: object) -> RoundRecord:
         closing = None if content["closing"] is None else decision_of(content["closing"])
         outcome = None if content["decision"] is None else decision_of(content["decision"])
         request = value_of(RoundRequest, content)
-        told = [decision_of(each) for each in content.get("corrections", ())]
-        corrections = tuple(each for each in told if isinstance(each, Corrected))
+        restated = [decision_of(each) for each in content.get("corrections", ())]
+        corrections = tuple(each for each in restated if isinstance(each, Corrected))
         incident = decision_of(content["incident"]) if content.get("incident") else None
         charged = [each for each in (outcome, closing, incident, *corrections) if hasattr(each, "accounted")]
         last = max(charged, key=lambda each: getattr(each, "sequence", 0), default=None)

@@ -691,12 +691,12 @@ class RoundRecord:
     @property
     def restatements(self) -> tuple[Incident | Corrected | Settled, ...]:
         """Corrections and settlement of the release that counts, in order; an incident begins a new one."""
-        told: list[Incident | Corrected | Settled] = [*self.corrections]
+        restated: list[Incident | Corrected | Settled] = [*self.corrections]
         if isinstance(self.closing, Settled) and self.incident is None:
-            told.append(self.closing)
+            restated.append(self.closing)
         if self.incident is not None:
-            told = [self.incident, *(one for one in told if one.sequence > self.incident.sequence)]
-        return tuple(sorted(told, key=lambda one: one.sequence))
+            restated = [self.incident, *(one for one in restated if one.sequence > self.incident.sequence)]
+        return tuple(sorted(restated, key=lambda one: one.sequence))
 
 
 def _day(text: str | None) -> date | None:
@@ -734,9 +734,9 @@ def checked_reports(
 ) -> int:
     """Return `value` if it is a whole number from 1 to the cohorts' population, times the reports of each
     user; else raise InvalidValue."""
-    whose = "the cohort's population, " if cohorts == 1 else f"the population of its {cohorts} cohorts, "
+    owner = "the cohort's population, " if cohorts == 1 else f"the population of its {cohorts} cohorts, "
     times = "" if per_user == 1 else f"{per_user} times "
-    return _whole(field, value, per_user * population, times + whose)
+    return _whole(field, value, per_user * population, times + owner)
 
 
 def checked_epsilon(value: object) -> float:

@@ -7,6 +7,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,17 @@ import pytest
 import shuffle_ledger as sl
 
 ROOT = Path(__file__).parents[2]
+# Vague names that stay, by the beginnings of paths: a field of statements and a code, whose names in JSON are
+# promised, and what is still to be renamed.
+VAGUE = {
+    "told": (
+        *("ledger/evidence/statement", "cli/rendering/statements/"),
+        *("ledger/decisions/restatements.py", "ledger/verification/"),
+    ),
+    "REFUSED_ELSEWHERE": ("ledger/", "cli/backends/"),
+    "is_elsewhere": ("ledger/verification/",),
+    "truth": ("ledger/decisions/restatements.py", "ledger/policies/", "ledger/verification/"),
+}
 
 
 def test_every_public_name_is_there_typed_and_imported_on_demand() -> None:
@@ -74,12 +86,29 @@ def test_a_class_name_of_the_ledger_means_one_thing() -> None:
     assert {name: found for name, found in several.items() if found[0].startswith("ledger/")} == {}
 
 
+def _identifiers(tree: ast.AST) -> Iterator[str]:
+    """Yield each name that code gives or uses: of definitions, variables, attributes, arguments, imports."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                yield name
+            case ast.arg(arg=name) | ast.keyword(arg=str(name)):
+                yield name
+            case ast.alias(name=name, asname=other):
+                yield other or name.rpartition(".")[2]
+
+
 def test_names_say_what_they_name() -> None:
-    """These words say nothing to a reader who does not know the code."""
+    """These words say nothing to a reader who does not know the code. `late` is a term of
+    docs/adaptivity.md, section 3: the variance that restatements added."""
     vague = {"told", "truth", "course", "elsewhere", "whose", "books", "desk", "papers", "glimpses"}
-    found = [
+    found = {
         (place, name)
-        for place, name, _ in _definitions("accounting", "ledger", "workers", "cli")
+        for place, _, node in _definitions("accounting", "ledger", "workers", "cli")
+        if isinstance(node, ast.Module)
+        for name in (Path(place).stem, *_identifiers(node))
         if vague & set(re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()))
-    ]
-    assert found == []
+    }
+    assert {(place, name) for place, name in found if not place.startswith(VAGUE.get(name, ()))} == set()

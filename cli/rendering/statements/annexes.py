@@ -276,7 +276,7 @@ def _rounds(cohort: CohortStatement, digits: Digits, rows_max: int) -> Grid:
 def _round_row(
     stated: StatedRound,
     digits: Digits,
-    told: StatedRestatement | None,
+    restated: StatedRestatement | None,
     charged: Mapping[ShuffledRound, EpsilonBounds],
     *,
     totals: bool,
@@ -286,7 +286,7 @@ def _round_row(
     Args:
         stated: the round.
         digits: how its numbers are printed.
-        told: its last correction, or its incident; None: there is none.
+        restated: its last correction, or its incident; None: there is none.
         charged: the bounds of each kind alone.
         totals: whether all rounds together have a budget.
     """
@@ -303,22 +303,22 @@ def _round_row(
             alone.append(f"settled {digits.upper(closing.alone.epsilon_upper)}")
         if closing.overspent:
             closed += "\noverspent"
-    if told is not None:
-        word = "corrected" if told.kind == "corrected" else "released"
-        reports += [f"{word} {told.round.reports:,}"] if told.round else []
-        if told.accounted in charged:
-            alone.append(f"{word} {digits.upper(charged[told.accounted].epsilon_upper)}")
-        closed += f"\n{word}, entry {told.sequence:,}"
+    if restated is not None:
+        word = "corrected" if restated.kind == "corrected" else "released"
+        reports += [f"{word} {restated.round.reports:,}"] if restated.round else []
+        if restated.accounted in charged:
+            alone.append(f"{word} {digits.upper(charged[restated.accounted].epsilon_upper)}")
+        closed += f"\n{word}, entry {restated.sequence:,}"
     if stated.release is not None:
         closed += _RELEASED[stated.release.basis] + "".join(
             f"\n{each.releaser}, {each.reports:,} reports" for each in stated.release.receipts
         )
         closed += "\npermitted" if stated.release.permitted_at else ""
-    whose = ", ".join(each for each in (stated.use_case, stated.actor) if each)
+    origin = ", ".join(each for each in (stated.use_case, stated.actor) if each)
     when = f"for {day(stated.collected_on)}, " if stated.collected_on else ""
     return (
         f"{stated.sequence:,}",
-        f"{stated.round_id}\n{whose}\n{when}decided {day(stated.recorded_at)}",
+        f"{stated.round_id}\n{origin}\n{when}decided {day(stated.recorded_at)}",
         mechanism(stated.declared),
         "\n".join(reports),
         "\n".join(alone),

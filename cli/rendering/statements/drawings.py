@@ -60,10 +60,10 @@ def _draw_spending(axes: Axes, cohort: CohortStatement) -> None:
     days, ends = days_of(cohort.moments), last_of_days(cohort.moments)
     # Each day lasts until the next one: the last one too, so that a single day is no vertical line.
     places = [_place(day) for day in [*ends, max(ends) + timedelta(days=1)]]
-    told = [cohort.moments[number] for number in [*ends.values(), max(ends.values())]]
-    uppers = [_finite(each.spent.epsilon_upper) for each in told]
-    lowers = [each.spent.epsilon_lower for each in told]
-    budgets = [each.epsilon_budget for each in told]
+    drawn = [cohort.moments[number] for number in [*ends.values(), max(ends.values())]]
+    uppers = [_finite(each.spent.epsilon_upper) for each in drawn]
+    lowers = [each.spent.epsilon_lower for each in drawn]
+    budgets = [each.epsilon_budget for each in drawn]
     axes.fill_between(places, lowers, uppers, step="post", color=SPENT, alpha=0.25, linewidth=0)
     axes.step(places, uppers, where="post", color=SPENT, linewidth=1.4, label="spent, at most")
     axes.step(places, budgets, where="post", color=LIMIT, linewidth=1, linestyle=(0, (5, 3)), label="budget")

@@ -553,8 +553,8 @@ async def _continuation(
         late = recent_schedule(losses, view, today=today)
         if late is None:
             return None
-        course = schedule_spending(losses, view, late, today=today, until=until)
-        return Continuation(late=late, course=course)
+        foreseen = schedule_spending(losses, view, late, today=today, until=until)
+        return Continuation(late=late, foreseen=foreseen)
 
     async def computed() -> Continuation | None:
         return await service.pricing.run(work)

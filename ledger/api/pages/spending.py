@@ -59,7 +59,7 @@ class Continuation:
     """What would be spent at the present pace."""
 
     late: RecentSchedule
-    course: tuple[tuple[date, float], ...]  # days, and upper bounds on epsilon spent by then
+    foreseen: tuple[tuple[date, float], ...]  # days, and upper bounds on epsilon spent by then
 
 
 def drawn_until(points: Sequence[HistoryPoint], today: date) -> date:
@@ -85,8 +85,8 @@ def spending_picture(
     per_use_case = by_use_case(points)
     if not per_use_case:
         return None
-    course = continuation.course if continuation is not None else ()
-    last = max([*spent, *(day for day, _ in course), *([today] if course else [])])
+    foreseen = continuation.foreseen if continuation is not None else ()
+    last = max([*spent, *(day for day, _ in foreseen), *([today] if foreseen else [])])
     first_at, last_at = _seconds(min(spent)), _seconds(last + timedelta(days=1))
 
     def x(day: date) -> float:
@@ -94,14 +94,14 @@ def spending_picture(
 
     curve = [(_seconds(day), value) for day, value in spent.items()]
     now = (_seconds(today), curve[-1][1])
-    ahead = [now, *((_seconds(day), value) for day, value in course if math.isfinite(value))]
+    ahead = [now, *((_seconds(day), value) for day, value in foreseen if math.isfinite(value))]
     chart = stepped_chart(
         curve,
         budget=budget,
         ahead=ahead if len(ahead) > 1 else (),
         begins=first_at,
         ends=_seconds(today)
-        if course and _seconds(today) > curve[-1][0]
+        if foreseen and _seconds(today) > curve[-1][0]
         else _seconds(max(spent) + timedelta(days=1)),
         domain_ends=last_at,
         title=_in_words(spent, budget, continuation),
