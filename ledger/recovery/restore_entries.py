@@ -256,23 +256,19 @@ def _check_parts(connection: Connection, lost: Sequence[Step]) -> None:
 def _register(connection: Connection, body: EntryBody) -> None:
     """Put back the row of a decided round as it was registered, unless the older state has it already."""
     content = canonical.encode(body.details["request"])
-    registration = body.details.get("registration")
+    registration = body.details["registration"]
     row: dict[str, object] = {
         "round_id": body.round_id,
         "cohort": body.cohort,
         "content": content,
         "content_digest": request_digest(content),
+        "registration": registration,
+        "registered_at": datetime.fromisoformat(body.details["registered_at"]),
         "registered_by": body.details.get("registered_by", body.actor),  # incidents name others
     }
     first = select(rounds.c.registration).where(rounds.c.round_id == body.round_id, rows.FIRST)
     row["shared"] = connection.execute(first.where(rounds.c.cohort != body.cohort)).first() is not None
-    if registration is not None:  # older entries do not say
-        row |= {
-            "registration": registration,
-            "registered_at": datetime.fromisoformat(body.details["registered_at"]),
-        }
-    when = {"registered_at": body.recorded_at, "outcome_sequence": None}
-    if rows.insert_round(connection, when | row) is not None:
+    if rows.insert_round(connection, {**row, "outcome_sequence": None}) is not None:
         return
     stored = connection.execute(select(rounds).where(*_row_of(body))).one_or_none()
     if stored is None:
