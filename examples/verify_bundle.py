@@ -206,8 +206,6 @@ class Budget:
 
     def voided(self, before):
         """Returns what stays charged of a round that released nothing."""
-        if self.per_user:
-            return before
         place, variances, local = (
             before["reserve"],
             before["amounts"][: len(self.reserves)],

@@ -8,10 +8,8 @@ same postings.
 from shuffle_ledger.ledger.machine.budgets import (
     change_budget,
     fold,
-    freeze,
     may_open_again,
     new_state,
-    open_budget,
 )
 from shuffle_ledger.ledger.machine.decisions import decide
 from shuffle_ledger.ledger.machine.filters import (
@@ -19,10 +17,8 @@ from shuffle_ledger.ledger.machine.filters import (
     added,
     rounds_of_one_user,
     standing,
-    taken,
 )
-from shuffle_ledger.ledger.machine.forecasts import after, how_many, room
-from shuffle_ledger.ledger.machine.periods import BudgetName, CohortBudgets, WindowUnits, budgets_of
+from shuffle_ledger.ledger.machine.forecasts import after, room
 from shuffle_ledger.ledger.machine.restatements import (
     is_after_opening,
     may_precede_opening,
@@ -38,7 +34,6 @@ from shuffle_ledger.ledger.machine.values import (
     Cause,
     Charge,
     Cost,
-    Decided,
     Described,
     InvalidStep,
     Level,
@@ -51,23 +46,31 @@ from shuffle_ledger.ledger.machine.values import (
     State,
     Total,
     Unchanged,
-    parts_of,
+)
+from shuffle_ledger.ledger.machine.windows import (
+    CALENDAR_UNITS,
+    RUN_MAX,
+    RUN_UNITS,
+    YEARS,
+    periods,
+    units_met_max,
 )
 
 __all__ = [
+    "CALENDAR_UNITS",
     "DELTA_UNIT",
     "EPSILON_UNIT",
     "LOSS_UNIT",
     "ROUNDS_MAX",
+    "RUN_MAX",
+    "RUN_UNITS",
     "UNBOUNDED",
+    "YEARS",
     "BudgetKind",
-    "BudgetName",
     "Cause",
     "Charge",
-    "CohortBudgets",
     "Coordinates",
     "Cost",
-    "Decided",
     "Described",
     "InvalidStep",
     "Level",
@@ -80,24 +83,19 @@ __all__ = [
     "State",
     "Total",
     "Unchanged",
-    "WindowUnits",
     "added",
     "after",
-    "budgets_of",
     "change_budget",
     "decide",
     "fold",
-    "freeze",
-    "how_many",
     "is_after_opening",
     "may_open_again",
     "may_precede_opening",
     "new_state",
-    "open_budget",
-    "parts_of",
+    "periods",
     "restate",
     "room",
     "rounds_of_one_user",
     "standing",
-    "taken",
+    "units_met_max",
 ]

@@ -1,8 +1,7 @@
-"""Budgets over time: opening, changing, freezing, and folding postings into states."""
+"""Budgets over time: new ones, changed levels, and folding postings into states."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from shuffle_ledger.ledger.machine import filters
@@ -19,57 +18,22 @@ from shuffle_ledger.ledger.machine.values import (
     Unchanged,
 )
 
-_USES = {PostingKind.ADMITTED, PostingKind.REFUSED, PostingKind.RESTATED}
 
-
-def new_state(rules: Rules, limits: Limits, *, digest: str = "") -> State:
-    """Returns the state of a budget without postings: a period's, whose rules follow from the opening of its
-    cohort with this digest.
+def new_state(rules: Rules, limits: Limits) -> State:
+    """Returns the state of a budget without postings.
 
     Raises:
         InvalidStep: rules and limits do not suit each other.
     """
     _check_suit(rules, limits)
-    return State(rules=rules, limits=limits, total=filters.nothing(rules), digest=digest)
-
-
-def open_budget(rules: Rules, limits: Limits, *, present: Iterable[State] = ()) -> Posting:
-    """Returns the posting that opens a budget, or opens it again.
-
-    Args:
-        rules, limits: of the opening.
-        present: the states of all budgets of the cohort, periods and quotas included.
-
-    Raises:
-        InvalidStep: a round of the cohort was decided or restated, so that its outputs may have been seen; or
-            rules and limits do not suit each other.
-    """
-    _check_suit(rules, limits)
-    before = None
-    for state in present:
-        if state.rules.cohort != rules.cohort:
-            raise InvalidStep(f"a budget of {state.rules.cohort}", f"budgets of {rules.cohort}")
-        if rules.promises and not may_open_again(state):
-            raise InvalidStep(
-                f"opening {rules.name} again after {state.rules.name} was used",
-                "a cohort of which no round was decided and no incident recorded",
-            )
-        before = state if state.rules.name == rules.name else before
-    if before is not None and (before.is_frozen or (rules.opened_at or 0) <= (before.rules.opened_at or 0)):
-        raise InvalidStep(f"opening {rules.name} again", "a later time, and a budget that is not frozen")
-    return Posting(
-        budget=rules.name,
-        kind=PostingKind.OPENED,
-        sequence=1 if before is None else before.sequence + 1,
-        previous="" if before is None else before.digest,
-        total=filters.nothing(rules),
-        rules=rules,
-        limits=limits,
-    )
+    return State(rules=rules, limits=limits, total=filters.nothing(rules))
 
 
 def may_open_again(state: State) -> bool:
-    """Returns whether nothing was decided or restated, so that no output can have chosen another opening."""
+    """Returns whether nothing was decided or restated, so that no output can have chosen another opening.
+
+    It must hold of each budget of the cohort, periods and quotas included.
+    """
     return not state.is_used
 
 
@@ -104,7 +68,7 @@ def change_budget(
         before,
         refuse=refuse,
         promise=promise,
-        slack=min(before.slack, stated) if rules.promises else stated,
+        slack=priced_slack(before.slack, stated) if rules.promises else stated,
         sliding=None if before.sliding is None else max(before.sliding, promise.gaussian),
     )
     _check_suit(rules, limits)
@@ -117,39 +81,25 @@ def change_budget(
     return posted(state, PostingKind.BUDGET_CHANGED, limits=limits)
 
 
-def freeze(state: State) -> Posting:
-    """Returns the posting after which a budget admits nothing: it was closed, or part of its history is
-    lost."""
-    return replace(posted(state, PostingKind.FROZEN), is_frozen=True)
+def priced_slack(before: int, stated: int) -> int:
+    """Returns the limit of slack after a promise was moved: that of the largest epsilon ever promised."""
+    return min(before, stated)
 
 
-def fold(state: State | None, posting: Posting, *, digest: str = "") -> State:
-    """Returns the state after a posting.
-
-    Args:
-        state: before; None: there was no posting.
-        posting: the next one.
-        digest: of the posting, computed over its stored bytes.
+def fold(state: State, posting: Posting) -> State:
+    """Returns the state after a posting that was made of this state.
 
     Raises:
-        InvalidStep: the posting is not the next one of this budget.
+        InvalidStep: the posting is another budget's.
     """
-    if posting.rules is not None and posting.limits is not None:
-        opened = new_state(posting.rules, posting.limits, digest=digest)
-        _check_next(state or opened, posting, first=state is None)
-        return replace(opened, sequence=posting.sequence)
-    if state is None:
-        raise InvalidStep(f"a first posting of kind {posting.kind} to {posting.budget}", "an opening")
-    _check_next(state, posting, first=False)
+    if posting.budget != state.rules.name:
+        raise InvalidStep(f"a posting to {posting.budget}", f"one to {state.rules.name}")
     return replace(
         state,
         limits=posting.limits or state.limits,
         total=posting.total,
-        sequence=posting.sequence,
-        digest=digest,
-        is_used=state.is_used or posting.kind in _USES,
+        is_used=state.is_used or posting.kind is not PostingKind.BUDGET_CHANGED,
         is_overspent=posting.is_overspent,
-        is_frozen=posting.is_frozen,
     )
 
 
@@ -167,13 +117,10 @@ def posted(
     return Posting(
         budget=state.rules.name,
         kind=kind,
-        sequence=state.sequence + 1,
-        previous=state.digest,
         charge=charge,
         total=after,
         reasons=reasons,
         is_overspent=state.is_overspent or overspends(state.rules, limits or state.limits, after),
-        is_frozen=state.is_frozen,
         limits=limits,
     )
 
@@ -199,13 +146,3 @@ def _check_suit(rules: Rules, limits: Limits) -> None:
         raise InvalidStep("a sliding limit", "none in a budget without reserves or with rounds_per_user")
     if not rules.promises and limits.promise != limits.refuse:
         raise InvalidStep("a quota with promise_at", "the level of refuse_at, for it promises nothing")
-
-
-def _check_next(state: State, posting: Posting, *, first: bool) -> None:
-    sequence, previous = (0, "") if first else (state.sequence, state.digest)
-    expected = (state.rules.name, sequence + 1, previous)
-    if (posting.budget, posting.sequence, posting.previous) != expected:
-        raise InvalidStep(
-            f"posting {posting.sequence} to {posting.budget} after {posting.previous or 'nothing'}",
-            f"posting {sequence + 1} to {state.rules.name} after {previous or 'nothing'}",
-        )

@@ -23,7 +23,7 @@ def decide(states: Mapping[str, State], request: Request, charges: Mapping[str, 
     """Returns whether a round is admitted, and what each budget posts.
 
     Args:
-        states: all budgets of `budgets_of`, by name.
+        states: all budgets that the round is charged to, by name.
         request: the round.
         charges: its cost to each of them.
 
@@ -33,7 +33,7 @@ def decide(states: Mapping[str, State], request: Request, charges: Mapping[str, 
         InvalidStep: states, audience and charges are not of the same budgets, or a cost is not one of its
             budget's.
     """
-    check_charges(states, request, charges)
+    _check_charges(states, request, charges)
     taken = {name: filters.taken(state, charges[name]) for name, state in states.items()}
     after = {name: filters.added(state.rules, state.total, taken[name]) for name, state in states.items()}
     reasons = {name: _reasons(state, after[name]) for name, state in states.items()}
@@ -48,7 +48,7 @@ def decide(states: Mapping[str, State], request: Request, charges: Mapping[str, 
     return Decided(is_admitted=not refused_by, refused_by=refused_by, postings=postings)
 
 
-def check_charges(states: Mapping[str, State], request: Request, charges: Mapping[str, Cost]) -> None:
+def _check_charges(states: Mapping[str, State], request: Request, charges: Mapping[str, Cost]) -> None:
     """Raises InvalidStep unless states, audience and costs are of the same budgets."""
     if not states or set(charges) != set(states):
         raise InvalidStep(f"costs of {sorted(charges)}", f"one for each of {sorted(states)}, one at least")

@@ -289,20 +289,15 @@ def taken_instead(state: State, before: Charge, cost: Cost) -> Charge:
     """
     rules, limits, total = state.rules, state.limits, state.total
     whole = whole_charge(cost)
-    gaussian = tuple(map(max, before.gaussian, whole.gaussian))
-    is_worse = gaussian != before.gaussian
+    most = larger(before, whole)
+    is_worse = most.gaussian != before.gaussian
     sliding, reserve = before.sliding, before.reserve
     if is_worse and limits.sliding is not None:
         held = total.sliding - total.returned - before.sliding
-        costs = [max(one, before.sliding) for one in gaussian]
+        costs = [no_less(one, before.sliding) for one in most.gaussian]
         sliding, reserve = sliding_charge(rules, limits.sliding, held, costs)
     return replace(
-        before,
-        local=max(before.local, whole.local),
-        certain=max(before.certain, whole.certain),
-        slack=max(before.slack, whole.slack),
-        gaussian=gaussian,
-        divergences=tuple(map(max, before.divergences, whole.divergences)),
+        most,
         sliding=sliding,
         reserve=reserve,
         late=added_by_restatements(before, sliding),
@@ -311,6 +306,27 @@ def taken_instead(state: State, before: Charge, cost: Cost) -> Charge:
         is_corrected=before.is_corrected or is_worse,
         is_counted=rules.rounds_per_user is not None,
     )
+
+
+def larger(before: Charge, whole: Charge) -> Charge:
+    """Returns a charge with the larger of two in each coordinate that depends on the round alone."""
+    return replace(
+        before,
+        local=max(before.local, whole.local),
+        certain=max(before.certain, whole.certain),
+        slack=max(before.slack, whole.slack),
+        gaussian=tuple(map(max, before.gaussian, whole.gaussian)),
+        divergences=tuple(map(max, before.divergences, whole.divergences)),
+    )
+
+
+def no_less(cost: int, sliding: int) -> int:
+    """Returns what a restated round costs the sliding total at a reserve: no less than it is charged already.
+
+    A reserve that was not left when the round was admitted, and is left since another round was voided, would
+    give variance back, and make room for what others add late.
+    """
+    return max(cost, sliding)
 
 
 def added_by_restatements(before: Charge, sliding: int) -> int:
@@ -323,11 +339,9 @@ def left_of(state: State, charge: Charge) -> Charge:
     """Returns what a budget keeps of a round that released nothing.
 
     It gives back certain loss, slack, divergences and slots; all Gaussian coordinates together if the round's
-    reserve is intact, else none; and never local epsilon, for reports were sent. The largest charges of
-    `rounds_per_user` say nothing of the second largest, so they keep all.
+    reserve is intact, else none; and never local epsilon, for reports were sent. With `rounds_per_user` the
+    total keeps the largest charge all the same: it says nothing of the second largest.
     """
-    if state.rules.rounds_per_user is not None:
-        return charge
     rest = replace(charge, certain=0, slack=0, divergences=(0,) * len(charge.divergences), kind=None, units=0)
     if not is_intact(state, charge):
         return rest

@@ -6,33 +6,17 @@ from one turn to the next, so each limit and filter takes the first turns up to 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from shuffle_ledger.ledger.machine import filters
-from shuffle_ledger.ledger.machine.decisions import check_charges
 from shuffle_ledger.ledger.machine.filters import Coordinates
-from shuffle_ledger.ledger.machine.values import ROUNDS_MAX, Charge, Cost, Request, State, Total
-
-
-def how_many(states: Mapping[str, State], request: Request, charges: Mapping[str, Cost]) -> int:
-    """Returns how many rounds that are equal to a request would be admitted, one after the other, up to
-    `ROUNDS_MAX`.
-
-    Each limit and filter takes the first rounds up to a number; these numbers combine as the limits do.
-
-    Raises:
-        InvalidStep: as `decide`.
-    """
-    check_charges(states, request, charges)
-    if any(state.is_frozen or state.is_overspent for state in states.values()):
-        return 0
-    return min(ROUNDS_MAX, *(room(state, charges[name]).budget for name, state in states.items()))
+from shuffle_ledger.ledger.machine.values import ROUNDS_MAX, Charge, Cost, State, Total
 
 
 def room(state: State, *costs: Cost) -> Coordinates:
     """Returns how many turns of rounds of some costs each limit and filter takes at `refuse_at`, up to
-    `ROUNDS_MAX`.
+    `ROUNDS_MAX`; whether the budget is overspent or frozen, and takes none, is not asked.
 
     Args:
         state: the budget.

@@ -42,12 +42,10 @@ class BudgetKind(StrEnum):
 class PostingKind(StrEnum):
     """What an event did to a budget."""
 
-    OPENED = "opened"
     ADMITTED = "admitted"
     REFUSED = "refused"
     RESTATED = "restated"
     BUDGET_CHANGED = "budget_changed"
-    FROZEN = "frozen"
 
 
 class Cause(StrEnum):
@@ -71,8 +69,8 @@ class Described(StrEnum):
 class Cost:
     """The cost of one round to one budget, as the accountant states it, rounded up.
 
-    A round with m reports of each user is charged as m' equal parts (`parts_of`). All numbers but `local` are
-    those of one part.
+    A round with m reports of each user may be charged as some number m' of equal parts. All numbers but
+    `local` are those of one part.
 
     Attributes:
         local: local epsilon of all m reports of a user, in `EPSILON_UNIT`.
@@ -101,11 +99,6 @@ class Cost:
             raise InvalidStep(f"parts {self.parts}", "a whole number from 1 on")
         if len(self.fits) != len(set(self.fits)) or not all(map(_is_count, self.fits)):
             raise InvalidStep(f"fits {self.fits}", "positions of kinds of slots, each once")
-
-
-def parts_of(reports_per_user: int, reports: int) -> int:
-    """Returns m' = min(m, n): as how many equal parts a round of n reports, m of each user, is charged."""
-    return min(reports_per_user, reports)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,7 +283,6 @@ class State:
 
     Attributes:
         rules, limits, total: now.
-        sequence, digest: of the last posting; of a new period 0, and its cohort's opening.
         is_used: a round was decided or restated: the budget cannot be opened again.
         is_overspent: what was promised is broken, for ever.
         is_frozen: nothing is admitted any more: it was closed, or part of its history is lost.
@@ -299,8 +291,6 @@ class State:
     rules: Rules
     limits: Limits
     total: Total
-    sequence: int = 0
-    digest: str = ""
     is_used: bool = False
     is_overspent: bool = False
     is_frozen: bool = False
@@ -313,26 +303,19 @@ class Posting:
     Attributes:
         budget: its name.
         kind: what happened.
-        sequence: the place in the budget's chain.
-        previous: digest of the posting before.
         charge: what the total contains of the round afterwards; of a refusal, what it would contain.
         total: afterwards.
         reasons: why this budget refuses, the first one first; empty in a refusal by other budgets only.
-        is_overspent, is_frozen: the status afterwards.
-        rules: of an opening.
-        limits: of an opening or a change.
+        is_overspent: the status afterwards.
+        limits: of a change.
     """
 
     budget: str
     kind: PostingKind
-    sequence: int
-    previous: str
     total: Total
     charge: Charge | None = None
     reasons: tuple[str, ...] = ()
     is_overspent: bool = False
-    is_frozen: bool = False
-    rules: Rules | None = None
     limits: Limits | None = None
 
 
@@ -354,12 +337,9 @@ class Unchanged:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A round that is asked for: whose reports, of which days (in UTC, as ISO texts), by which team."""
+    """A round that is asked for: the cohorts whose reports it takes."""
 
     audience: tuple[str, ...]
-    collected_on: str | None = None  # None: the day of the decision
-    collected_until: str | None = None  # None: the day it begins
-    team: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

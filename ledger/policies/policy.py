@@ -527,7 +527,7 @@ class BudgetPolicy:
         changes = {} if before is None else {before: -1}
         if accounted is not None:
             changes = changed(changes, {accounted: 1})
-        after = dataclasses.replace(state, total=posting.total)
+        after = machine.fold(state, posting)
         step = self._step(losses, view, posting, shown=after, changes=changes, cost=cost, accounted=accounted)
         if not is_incident:
             return step
@@ -575,7 +575,7 @@ class BudgetPolicy:
             )
         if found.limits is None:
             raise AssertionError("a changed budget has limits")
-        after = dataclasses.replace(state, limits=found.limits)
+        after = machine.fold(state, found)
         spent = view.spent if self.filters is None else self.spending(after, rounds=view.spent.rounds)
         return Effect(spent=spent, details=self._standing(view, found.total, found.limits), posting=found)
 
@@ -616,7 +616,7 @@ class BudgetPolicy:
     def after(self, state: State, cost: Cost) -> tuple[State, bool]:
         """Returns the state after a round of some cost is decided, and whether it is admitted."""
         posting = decided(state, cost)
-        return dataclasses.replace(state, total=posting.total), not posting.reasons
+        return machine.fold(state, posting), not posting.reasons
 
     def epsilon_after(
         self, losses: LossSource, view: CohortView, described: ShuffledRound, rounds: int

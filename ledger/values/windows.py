@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date
 from typing import Any, Final
 
+from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.values.texts import NAME_LENGTH_MAX
 
-UNITS: Final = ("day", "week", "month", "quarter", "year")
-BUCKETS: Final = ("day", "week", "month")  # of windows that slide
-SLIDING_MAX = 31  # buckets of a window that slides
+UNITS: Final = machine.CALENDAR_UNITS
+BUCKETS: Final = machine.RUN_UNITS  # of windows that slide
+SLIDING_MAX: Final = machine.RUN_MAX  # buckets of a window that slides
 WINDOWS_MAX = 4  # of one cohort
-PERIODS_CALENDAR_MAX = 2  # that one round may be collected in
 SUFFIX_LENGTH_MAX = 20  # of a period's name behind the cohort's
-_YEARS: Final = range(1970, 9000)
-_DAY: Final = timedelta(days=1)
 _EXPECTED: Final = (
     "per (day, week, month, quarter or year; also calendar) or rolling (a number of buckets from 2 to 31)"
     " with bucket (day, week or month), with epsilon above 0 and delta between 0 and 1, and a local_budget"
@@ -122,29 +120,17 @@ class Window:
         Raises:
             InvalidValue: these days are in more units than a round may be in, or too far away to have any.
         """
-        most = f"{self.sliding or PERIODS_CALENDAR_MAX} UTC {self.unit}s"
-        expected = f"days from {_YEARS[0]} on, in at most {most}"
-        if first.year not in _YEARS or last.year not in _YEARS:
-            raise InvalidValue(field="collected_on", value=first.isoformat(), expected=expected)
-        starts = [_start(self.unit, first)]
-        while (following := _next(self.unit, starts[-1])) <= last:
-            starts.append(following)
-            if len(starts) > (self.sliding or PERIODS_CALENDAR_MAX):
-                raise InvalidValue(field="collected_until", value=last.isoformat(), expected=expected)
-        length = self.sliding or 1
-        for _ in range(length - 1):
-            starts.insert(0, _start(self.unit, starts[0] - _DAY))
-        for start in starts:
-            end = start
-            for _ in range(length):
-                end = _next(self.unit, end)
-            yield Period(
-                cohort=cohort, kind=self.kind, label=self._label(start), first=start, last=end - _DAY
-            )
-
-    def _label(self, start: date) -> str:
-        label = _LABELS[self.unit](start)
-        return label if self.sliding is None else f"{label}+{self.sliding}{self.unit[0]}"
+        run = self.sliding or 1
+        try:
+            found = machine.periods(self.unit, run, first, last)
+        except machine.InvalidStep as error:
+            most = f"{machine.units_met_max(run)} UTC {self.unit}s"
+            expected = f"days from {machine.YEARS[0]} on, in at most {most}"
+            is_far = first.year not in machine.YEARS or last.year not in machine.YEARS
+            field, day = ("collected_on", first) if is_far else ("collected_until", last)
+            raise InvalidValue(field=field, value=day.isoformat(), expected=expected) from error
+        for days in found:
+            yield Period(cohort=cohort, kind=self.kind, label=days.label, first=days.first, last=days.last)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,45 +212,3 @@ def periods_of(windows: Iterable[Window], cohort: str, first: date, last: date) 
 
 def _is_positive(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
-
-
-def _start(unit: str, day: date) -> date:
-    match unit:
-        case "day":
-            return day
-        case "week":
-            return day - day.weekday() * _DAY
-        case "month":
-            return day.replace(day=1)
-        case "quarter":
-            return day.replace(month=day.month - (day.month - 1) % 3, day=1)
-        case _:
-            return day.replace(month=1, day=1)
-
-
-def _next(unit: str, start: date) -> date:
-    match unit:
-        case "day":
-            return start + _DAY
-        case "week":
-            return start + 7 * _DAY
-        case "month":
-            return _start("month", start + 31 * _DAY)
-        case "quarter":
-            return _start("quarter", start + 92 * _DAY)
-        case _:
-            return start.replace(year=start.year + 1)
-
-
-def _week(start: date) -> str:
-    year, week, _ = start.isocalendar()
-    return f"{year}-W{week:02d}"
-
-
-_LABELS: Final[Mapping[str, Callable[[date], str]]] = {
-    "day": date.isoformat,
-    "week": _week,
-    "month": lambda start: f"{start:%Y-%m}",
-    "quarter": lambda start: f"{start:%Y}-Q{(start.month + 2) // 3}",
-    "year": lambda start: f"{start:%Y}",
-}

@@ -252,9 +252,8 @@ class Fold:
         found = policy.moved_to(before, refuse, slack=limits.slack, has_ceiling=ceiling is not None)
         if isinstance(found, Unchanged):
             self.wrong.append("it changes the budget so that what is held does not fit")
-        elif found.limits is not None:
-            overspent = before.is_overspent or found.is_overspent
-            self.state = replace(before, limits=found.limits, is_overspent=overspent)
+        else:
+            self.state = machine.fold(before, found)
         details = {**stated(body, "reason"), "epsilon_before": previous.epsilon_budget}
         return details, self._spent(body) if policy.filters else previous.spent
 
@@ -362,8 +361,7 @@ class Fold:
         accounted = held if truth is None else policy.accounted_restated(posting, truth, held)
         if accounted is None:
             raise Damaged("it closes a round that is charged nothing")
-        overspent = before.is_overspent or posting.is_overspent
-        self.state = replace(before, total=posting.total, is_overspent=overspent)
+        self.state, overspent = machine.fold(before, posting), posting.is_overspent
         again |= {"accounted": _round(accounted), "charge": _said(charge)}
         again |= {} if cost is None else {"cost": _said(cost)}
         again |= {"chosen_after": is_early} if cause is Cause.INCIDENT else {}

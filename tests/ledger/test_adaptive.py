@@ -18,6 +18,7 @@ from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.decisions import admit, quote, register, void
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
 from shuffle_ledger.ledger.machine import Charge, Cost, Limits, Total
+from shuffle_ledger.ledger.machine.filters import taken as taken_now
 from shuffle_ledger.ledger.policies.numbers import cost_of, read, spelled
 from shuffle_ledger.ledger.policies.registry import BudgetPolicy
 from shuffle_ledger.ledger.reports.budgets import budget
@@ -73,7 +74,7 @@ def test_entries_carry_exact_sums_of_what_each_round_was_charged(
         outcome = decided(watches, accountant, request)
         assert isinstance(outcome, Admitted)
         cost = cost_of(accountant.charge(outcome.accounted, filters(watches)))
-        charges.append(machine.taken(state, cost))
+        charges.append(taken_now(state, cost))
         expected = machine.added(state.rules, state.total, charges[-1])
         state = dataclasses.replace(state, total=expected)
         assert stated(watches, f"r{number}") == cost
@@ -129,7 +130,7 @@ def cheaper(policy: BudgetPolicy, body: EntryBody) -> EntryBody:
     after, charge = policy.state_in(details), read(Charge, details["charge"])
     before = dataclasses.replace(after, total=less_of(after.total, charge))
     cost = less(read(Cost, details["cost"]))
-    taken = machine.taken(before, cost)
+    taken = taken_now(before, cost)
     state = dataclasses.replace(before, total=machine.added(before.rules, before.total, taken))
     details |= {"cost": spelled(cost), "charge": spelled(taken)}
     details["standing"] = {**details["standing"], "total": spelled(state.total)}

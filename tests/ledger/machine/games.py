@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +23,6 @@ from shuffle_ledger.ledger.machine import (
     Charge,
     Cost,
     Described,
-    InvalidStep,
     Level,
     Limits,
     Posting,
@@ -31,11 +30,11 @@ from shuffle_ledger.ledger.machine import (
     Round,
     Rules,
     State,
+    budgets,
     change_budget,
     decide,
     fold,
     new_state,
-    open_budget,
     restate,
 )
 
@@ -248,8 +247,8 @@ class Kind:
 
     `costs` are what is asked for, for each budget that the round is charged to; `masses` are what its
     release reveals to the neighbours of the game. `truths`: what its release truly cost, which must be
-    recorded before the end; if there are several, the analyst chooses. `is_asked`: False for releases that
-    nothing admits.
+    recorded before the end; if there are several, the analyst chooses. `retold`: what a correction may say
+    of it, which need not be so. `is_asked`: False for releases that nothing admits.
     """
 
     masses: Masses
@@ -258,6 +257,7 @@ class Kind:
     is_asked: bool = True
     is_mine: bool = False  # of the neighbours' user, although the budget of the game is not charged
     may_be_voided: bool = True
+    retold: Sequence[Mapping[str, Cost]] = ()
     may_be_hidden: bool = False  # voided although it is or was released, and told of later as an incident
     times: int = 9
 
@@ -304,7 +304,7 @@ class Game:
     def value(self) -> float:
         """The supremum of delta over all analysts."""
         none = (0,) * (len(self.kinds) + 1)  # how often each kind was asked for, and changes were made
-        return float(self.at(_plain(self.states.values()), (), (), none, self.joins)[REACH])
+        return float(self.at(tuple(self.states.values()), (), (), none, self.joins)[REACH])
 
     def at(self, *place: *Place) -> Array:
         """The supremum from here on, for every loss so far."""
@@ -355,7 +355,7 @@ class Game:
                 if kind.may_be_hidden:
                     open_ = _sorted((*untold, voided))
                     best = np.maximum(best, self._released(kind, (left, rest, open_, asked, joins)))
-            for truths in () if one.is_told else kind.told():
+            for truths in () if one.is_told else (*kind.told(), *kind.retold):
                 left, told = self._told(named, one, Cause.CORRECT, truths)
                 best = np.maximum(best, self.at(left, _sorted((*rest, told)), untold, asked, joins))
         for one, rest in _each(untold):
@@ -379,7 +379,7 @@ class Game:
         kind = self.kinds[place]
         if not kind.is_asked:  # a release that nothing admits; the user need not have counted it
             told = _sorted((*untold, Open(place, (), after_opening(named[self.mine]))))
-            return self._joined(kind, (_plain(named.values()), waiting, told, asked, joins))
+            return self._joined(kind, (tuple(named.values()), waiting, told, asked, joins))
         postings = (self.admits or admitted)({name: named[name] for name in kind.costs}, kind.costs)
         if not postings:
             return LOST
@@ -434,7 +434,7 @@ def folded(named: Mapping[str, State], postings: Sequence[Posting]) -> States:
     after = dict(named)
     for posting in postings:
         after[posting.budget] = fold(named[posting.budget], posting)
-    return _plain(after.values())
+    return tuple(after.values())
 
 
 def change_to(name: str, refuse: Level, promise: Level | None = None, **others: int) -> Step:
@@ -454,18 +454,11 @@ def open_again(rules: Rules, limits: Limits) -> Step:
     def step(states: States) -> States | None:
         named = {state.rules.name: state for state in states}
         later = replace(rules, opened_at=after_opening(named[rules.name]))
-        try:
-            posting = open_budget(later, limits, present=states)
-        except InvalidStep:
+        if not all(map(budgets.may_open_again, states)):
             return None
-        return folded(named, [posting])
+        return tuple({**named, rules.name: new_state(later, limits)}.values())
 
     return step
-
-
-def _plain(states: Iterable[State]) -> States:
-    """States without their places in chains, which would keep equal ones apart."""
-    return tuple(replace(state, sequence=0, digest="") for state in states)
 
 
 def _each(rounds: tuple[Open, ...]) -> list[tuple[Open, tuple[Open, ...]]]:

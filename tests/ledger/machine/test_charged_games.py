@@ -93,7 +93,7 @@ def worst_of_two_kinds(opened: Opened, menu: tuple[Masses, Masses]) -> tuple[flo
             before = (counts[0] - (which == 0), counts[1] - (which == 1))
             if min(before) >= 0:
                 state = least(before)
-                charge = machine.taken(state, cost)
+                charge = rules_of.taken(state, cost)
                 total = machine.added(state.rules, state.total, charge)
                 options.append(replace(state, total=total))
         return min(options, key=lambda state: state.total.sliding, default=opened.state)

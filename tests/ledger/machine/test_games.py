@@ -16,26 +16,27 @@ import pytest
 from shuffle_ledger.ledger.machine import (
     DELTA_UNIT,
     LOSS_UNIT,
+    UNBOUNDED,
     BudgetKind,
     Cause,
     Charge,
-    CohortBudgets,
     Cost,
     Described,
     InvalidStep,
+    Level,
+    Limits,
     Posting,
-    Request,
     Round,
     Rules,
     State,
     Total,
-    WindowUnits,
-    budgets_of,
     restate,
 )
 from shuffle_ledger.ledger.machine import budgets as budget_rules
 from shuffle_ledger.ledger.machine import filters as rules_of
 from shuffle_ledger.ledger.machine import restatements as restating
+from shuffle_ledger.ledger.machine import windows as window_rules
+from shuffle_ledger.ledger.values.windows import Window
 from tests.ledger.machine.games import (
     LOST,
     REACH,
@@ -225,6 +226,89 @@ def test_no_analyst_beats_any_opening() -> None:
         found.append(reached(opening, kinds, rounds=3))
         assert found[-1] <= 1, seed
     assert max(found) > 0.6
+
+
+# What was charged once stays ----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_restated_round_makes_no_room_for_late_increases(monkeypatch: Patch) -> None:
+    """A round that reveals nothing is admitted at no reserve, beside one that is voided, and restated."""
+    half, limit = [round(float(STRONG.state().limits.promise.gaussian) * one) for one in (0.53, 0.469)]
+    filler, empty = Cost(gaussian=(limit, limit)), Cost(gaussian=(half, 1))
+    more = {"a": Cost(gaussian=(half + 1, 1))}
+    kinds = [
+        Kind(masses={0: 1.0}, costs={"a": filler}, times=1),
+        Kind(masses={0: 1.0}, costs={"a": empty}, retold=(more,), may_be_voided=False, times=1),
+        otherwise(STRONG, TINY, coins(109), times=1, may_be_voided=False),
+        asked(STRONG, RARE, times=1, may_be_voided=False),
+        asked(STRONG, coins(87), times=1, may_be_voided=False),
+    ]
+    assert 0.5 < reached(STRONG, kinds, rounds=5) <= 1
+    monkeypatch.setattr(rules_of, "no_less", lambda cost, sliding: cost)
+    assert reached(STRONG, kinds, rounds=5) > 1.1
+
+
+def one_that_fits(coordinate: str) -> tuple[Opening, Masses, Cost]:
+    """A round that fits once, by this coordinate."""
+    shares: dict[str, Any] = {"gaussian": 0.02, "renyi": 0.02, "certain": 0.02, "slack": 0.02}
+    shares[{"divergences": "renyi"}.get(coordinate, coordinate)] = 0.9
+    opening = Opening(epsilon=2.0, delta=1e-2, orders=(3.0,), parts=(0.0,), has_sliding=False, **shares)
+    if coordinate == "gaussian":
+        masses = part(opening, 0.9)
+    elif coordinate == "divergences":
+        masses = coin(25, 0.017)
+    else:
+        part_of_delta = 0.6 * opening.delta
+        price = 1 if coordinate == "certain" else 1 + math.exp(opening.epsilon)
+        cost = opening.cost({0: 1.0}, **{coordinate: units(part_of_delta / price)})
+        return opening, reveal(part_of_delta), cost
+    return opening, masses, opening.cost(masses)
+
+
+@pytest.mark.parametrize("coordinate", ["gaussian", "divergences", "certain", "slack"])
+def test_a_charge_never_shrinks_by_what_is_said_later(coordinate: str, monkeypatch: Patch) -> None:
+    opening, masses, cost = one_that_fits(coordinate)
+    nothing = {"a": opening.cost({0: 1.0})}
+    kind = Kind(masses=masses, costs={"a": cost}, retold=(nothing,), may_be_voided=False)
+    assert 0.3 < reached(opening, [kind], rounds=3) <= 1
+    larger = rules_of.larger
+
+    def the_last(before: Charge, whole: Charge) -> Charge:
+        return replace(larger(before, whole), **{coordinate: getattr(whole, coordinate)})
+
+    monkeypatch.setattr(rules_of, "larger", the_last)
+    assert reached(opening, [kind], rounds=3) > 1
+
+
+def test_a_larger_promise_has_slack_at_its_price(monkeypatch: Patch) -> None:
+    """What is released differs from a pure version of loss 3, so that it reveals everything at times."""
+    opening = Opening(epsilon=1.0, delta=1e-2, gaussian=0.38, slack=0.6, parts=(0.0,), has_sliding=False)
+    revealed, high = 0.58 * opening.delta, opening.level(4.0)
+    cost = opening.cost(coin(30, revealed), slack=units(revealed / (1 + math.exp(3))))
+    kinds = [Kind(masses=reveal(revealed), costs={"a": cost}, may_be_voided=False)]
+    moves = [change_to("a", high, high, slack=opening.slack_limit(4.0))]
+
+    def raised(named: Mapping[str, State]) -> float:
+        return 4.0 if promised(named) == 4.0 else math.inf
+
+    others = {"rounds": 3, "changes": moves, "promised": raised}
+    assert reached(opening, kinds, **others) <= 1
+    monkeypatch.setattr(budget_rules, "priced_slack", lambda before, stated: before)
+    assert reached(opening, kinds, **others) > 1
+
+
+def test_divergences_stay_within_their_limits(monkeypatch: Patch) -> None:
+    opening, masses, cost = one_that_fits("divergences")
+    kinds = [Kind(masses=masses, costs={"a": cost}, may_be_voided=False)]
+    assert 0.3 < reached(opening, kinds, rounds=3) <= 1
+    allowed = rules_of.most_allowed
+
+    def without_renyi(rules: Rules, limits: Limits, level: Level) -> tuple[int, ...]:
+        return (*allowed(rules, limits, level)[: -len(rules.orders)], *(UNBOUNDED for _ in rules.orders))
+
+    monkeypatch.setattr(rules_of, "most_allowed", without_renyi)
+    assert reached(opening, kinds, rounds=3) > 1
 
 
 # Limits, Renyi filters, shares ---------------------------------------------------------------------------
@@ -562,24 +646,29 @@ def test_a_release_that_was_too_much_ends_the_promise(monkeypatch: Patch) -> Non
 @pytest.mark.slow
 def test_every_period_that_a_round_meets_is_charged(monkeypatch: Patch) -> None:
     opening = Opening(epsilon=2.0, delta=1e-2, parts=(0.0, 0.5))
-    cohorts = {"a": CohortBudgets(name="a", has_life=False, windows=(WindowUnits(unit="day", run=2),))}
-    days = ["2026-02-01", "2026-02-02", "2026-02-03"]
+    window = Window(unit="day", sliding=2, epsilon=2.0, delta=1e-2)
+    days = [date(2026, 2, day) for day in (1, 2, 3)]
 
-    def names(day: str) -> list[str]:
-        request = Request(audience=("a",), collected_on=day)
-        return [one.name for one in budgets_of(request, cohorts, date.fromisoformat(day))]
+    def names(day: date) -> list[str]:
+        return [period.name for period in window.periods("a", day, day)]
 
     mine = "a@2026-02-01+2d"
     assert [mine in names(day) for day in days] == [True, True, False]
     everywhere = {name: opening.state(name) for day in days for name in names(day)}
 
-    def game(charged: Mapping[str, list[str]]) -> float:
+    is_mine = [mine in names(day) for day in days]
+
+    def game() -> float:
         masses = part(opening, 0.9)
-        kinds = [asked(opening, masses, *charged[day], times=2, is_mine=mine in names(day)) for day in days]
+        kinds = [
+            asked(opening, masses, *names(day), times=2, is_mine=is_of_mine)
+            for day, is_of_mine in zip(days, is_mine, strict=True)
+        ]
         return reached(opening, kinds, rounds=4, states=everywhere, mine=mine)
 
-    assert 0.3 < game({day: names(day) for day in days}) <= 1
-    assert game({day: names(day)[:1] for day in days}) > 1  # as if a round were in one period only
+    assert 0.3 < game() <= 1
+    monkeypatch.setattr(window_rules, "_before", lambda unit, count, start: [])  # one period of each round
+    assert game() > 1
 
 
 def test_a_round_of_two_cohorts_is_admitted_by_both() -> None:

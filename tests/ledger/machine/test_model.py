@@ -27,8 +27,6 @@ from shuffle_ledger.ledger.machine import (
     change_budget,
     decide,
     fold,
-    freeze,
-    how_many,
     new_state,
     restate,
     room,
@@ -181,7 +179,7 @@ class History:
         assert decided.refused_by == expected
         assert decided.is_admitted is not bool(expected)
         assert tuple(one.budget for one in decided.postings if one.reasons) == expected
-        assert min(how_many(states, request, costs), COUNTED_MAX) == one_by_one(states, request, costs)
+        assert min(room_of_all(states, costs), COUNTED_MAX) == one_by_one(states, request, costs)
         self.look_ahead(self.draw.choice(names))
         self.rounds[asked] = Known(budgets=names)
         for posting in decided.postings:
@@ -198,7 +196,7 @@ class History:
         kinds = [
             some_cost(self.draw, state.rules, is_long=self.is_long) for _ in range(self.draw.randint(1, 3))
         ]
-        found = 0 if state.is_frozen or state.is_overspent else room(state, *kinds).budget
+        found = room_of_all({name: state}, *({name: kind} for kind in kinds))
         turns, then = in_turns(state, kinds)
         assert min(found, COUNTED_MAX) == turns
         assert after(state, kinds, turns).total == then.total
@@ -236,7 +234,7 @@ class History:
         name = self.draw.choice(list(self.states))
         state, model = self.states[name], self.models[name]
         if self.draw.random() < 0.05:
-            self.take(freeze(state))
+            self.states[name] = replace(state, is_frozen=True)
             model.events.append(("frozen",))
             return
         epsilon, gaussian = self.draw.choice([(4, 512), (5, 640), (10, 1024), (12, 1600), (12, 1600)])
@@ -297,6 +295,12 @@ class History:
             assert total.late == found.late()
             assert total.sliding - total.returned == found.held()
             assert total.claims == tuple(map(found.claims, range(len(state.rules.slots))))
+
+
+def room_of_all(states: Mapping[str, State], *turn: Mapping[str, Cost]) -> int:
+    if any(state.is_frozen or state.is_overspent for state in states.values()):
+        return 0
+    return min(room(state, *(costs[name] for costs in turn)).budget for name, state in states.items())
 
 
 def one_by_one(states: Mapping[str, State], request: Request, costs: Mapping[str, Cost]) -> int:

@@ -14,7 +14,6 @@ from shuffle_ledger.ledger.machine import (
     UNBOUNDED,
     BudgetKind,
     Cause,
-    CohortBudgets,
     Cost,
     Described,
     InvalidStep,
@@ -27,17 +26,14 @@ from shuffle_ledger.ledger.machine import (
     Rules,
     State,
     Unchanged,
-    WindowUnits,
-    budgets_of,
     change_budget,
     decide,
     fold,
-    freeze,
-    how_many,
+    may_open_again,
     new_state,
-    open_budget,
-    parts_of,
+    periods,
     restate,
+    room,
 )
 
 LOW, HIGH = Level(epsilon=5, gaussian=50), Level(epsilon=10, gaussian=100)
@@ -45,6 +41,7 @@ RULES = Rules(name="a", cohort="a", delta=9, shares=(3, 3, 3), opened_at=7)
 LIMITS = Limits(refuse=HIGH, promise=HIGH, certain=5, slack=5, local=10)
 ASK = Request(audience=("a",))
 STATE = new_state(RULES, LIMITS)
+DAY = date(2026, 11, 23)
 
 
 def after(state: State, cost: Cost) -> tuple[State, Posting]:
@@ -68,7 +65,6 @@ def test_overspent_stays_and_refuses() -> None:
     state, told = tell(state, posting, Cause.CORRECT, Cost(gaussian=(200,)))
     assert told.is_overspent
     assert decide({"a": state}, ASK, {"a": Cost(gaussian=(0,))}).postings[0].reasons[0] == "overspent"
-    assert how_many({"a": state}, ASK, {"a": Cost(gaussian=(0,))}) == 0
     larger = Level(epsilon=20, gaussian=1000)
     raised = change_budget(state, larger, larger, slack=0)
     assert isinstance(raised, Posting)
@@ -160,7 +156,6 @@ def test_a_refusal_charges_nobody_and_tells_each_budget_its_own_reasons() -> Non
     reasons = {one.budget: one.reasons for one in decided.postings}
     assert reasons == {"a": (), "b": ("filters",)}
     assert all(one.total.gaussian == (0,) for one in decided.postings)
-    assert how_many(states, Request(audience=("a", "b")), {"a": cost, "b": cost}) == 0
 
 
 @pytest.mark.parametrize(
@@ -194,70 +189,65 @@ def test_a_raised_promise_prices_slack_anew_and_a_lowered_one_must_fit() -> None
     assert fold(state, back).limits.slack == 4, "the price of the largest promise stays"
 
 
-def test_a_budget_is_opened_again_until_something_was_decided() -> None:
-    state = fold(None, open_budget(RULES, LIMITS), digest="d1")
-    moved = change_budget(state, LOW)
-    assert isinstance(moved, Posting)
-    state = fold(state, moved, digest="d2")
-    later = replace(RULES, opened_at=9, reserves=(0, 4))
-    again = open_budget(later, LIMITS, present=[state])
-    assert (again.sequence, again.previous) == (3, "d2")
-    opened = fold(state, again, digest="d3")
-    assert (opened.rules, opened.sequence, opened.digest) == (later, 3, "d3")
-    refused, _ = after(state, Cost(gaussian=(1000,)))
-    told, _ = tell(state, None, Cause.INCIDENT, Cost(gaussian=(1,)))
-    for used in (refused, told):
-        with pytest.raises(InvalidStep, match="no round was decided"):
-            open_budget(later, LIMITS, present=[replace(STATE, rules=replace(RULES, name="a@w")), used])
-    quota = replace(RULES, name="a@team=x", kind=BudgetKind.QUOTA)
-    assert open_budget(quota, LIMITS, present=[refused]).sequence == 1
-
-
 def test_a_frozen_budget_admits_nothing_and_records_what_happened() -> None:
     state, posting = after(STATE, Cost(gaussian=(10,)))
-    state = fold(state, freeze(state))
+    state = replace(state, is_frozen=True)
     _, refused = after(state, Cost(gaussian=(1,)))
-    assert (refused.reasons, refused.is_frozen) == (("frozen",), True)
+    assert refused.reasons == ("frozen",)
     state, told = tell(state, posting, Cause.SETTLE, Cost(gaussian=(20,)))
     assert (told.total.gaussian, state.is_frozen) == ((20,), True)
 
 
-def test_postings_are_a_chain() -> None:
-    opening = open_budget(RULES, LIMITS)
-    state = fold(None, opening, digest="d1")
-    _, posting = after(state, Cost(gaussian=(1,)))
-    assert (posting.sequence, posting.previous) == (2, "d1")
-    period = new_state(replace(RULES, name="a@2026-W48", kind=BudgetKind.PERIOD), LIMITS, digest="d1")
-    first = decide({"a@2026-W48": period}, ASK, {"a@2026-W48": Cost(gaussian=(1,))}).postings[0]
-    assert (first.sequence, first.previous) == (1, "d1"), "bound to its cohort's opening"
-    for wrong in (
-        replace(posting, sequence=3),
-        replace(posting, previous="d0"),
-        replace(posting, budget="b"),
-        opening,
-    ):
-        with pytest.raises(InvalidStep):
-            fold(state, wrong)
-    with pytest.raises(InvalidStep, match="an opening"):
-        fold(None, posting)
+def test_a_budget_is_opened_again_until_something_was_decided_or_restated() -> None:
+    moved = change_budget(STATE, LOW)
+    assert isinstance(moved, Posting)
+    assert may_open_again(fold(STATE, moved))
+    assert not may_open_again(after(STATE, Cost(gaussian=(1,)))[0])
+    assert not may_open_again(after(STATE, Cost(gaussian=(1000,)))[0])
+    assert not may_open_again(tell(STATE, None, Cause.INCIDENT, Cost(gaussian=(1,)))[0])
 
 
-def test_how_many_counts_without_a_limit_and_at_once() -> None:
+def test_a_posting_is_folded_into_its_own_budget() -> None:
+    _, posting = after(STATE, Cost(gaussian=(1,)))
+    with pytest.raises(InvalidStep, match="one to b"):
+        fold(replace(STATE, rules=replace(RULES, name="b")), posting)
+
+
+def test_a_restated_round_gives_back_no_variance_and_makes_no_room_for_others() -> None:
+    """It was admitted beside another one, at no reserve. That one was voided, and a reserve is left again."""
+    level = Level(epsilon=10, gaussian=1000)
+    rules = replace(RULES, reserves=(0, 300))
+    state = new_state(rules, Limits(refuse=level, promise=level, sliding=1000))
+    state, first = after(state, Cost(gaussian=(600, 600)))
+    state, second = after(state, Cost(gaussian=(400, 150)))
+    state, _ = tell(state, first, Cause.VOID, None)
+    state, told = tell(state, second, Cause.CORRECT, Cost(gaussian=(401, 151)))
+    assert (told.total.sliding - told.total.returned, told.total.late) == (400, 0)
+
+
+def test_a_void_with_rounds_per_user_leaves_the_largest_charge() -> None:
+    state = new_state(replace(RULES, rounds_per_user=2), LIMITS)
+    state, posting = after(state, Cost(gaussian=(10,), certain=2, local=3))
+    _, told = tell(state, posting, Cause.VOID, None)
+    assert told.total == posting.total
+
+
+def test_room_counts_without_a_limit_and_at_once() -> None:
     free = replace(STATE, limits=replace(LIMITS, local=None))
-    assert how_many({"a": free}, ASK, {"a": Cost(gaussian=(0,))}) == ROUNDS_MAX
-    assert how_many({"a": STATE}, ASK, {"a": Cost(gaussian=(3,), local=0)}) == 33
-    assert how_many({"a": STATE}, ASK, {"a": Cost(gaussian=(3,), parts=parts_of(4, 2))}) == 16
+    assert room(free, Cost(gaussian=(0,))).budget == ROUNDS_MAX
+    assert room(STATE, Cost(gaussian=(3,), local=0)).budget == 33
+    assert room(STATE, Cost(gaussian=(3,), parts=2)).budget == 16
 
 
 def test_a_user_who_joins_two_rounds_may_have_joined_the_incidents_too() -> None:
     state = new_state(replace(RULES, rounds_per_user=2), LIMITS)
     cost = Cost(gaussian=(34,))
-    assert how_many({"a": state}, ASK, {"a": cost}) == ROUNDS_MAX
+    assert room(state, cost).budget == ROUNDS_MAX
     state, told = tell(state, None, Cause.INCIDENT, cost)
     assert (told.total.rounds, told.total.incidents) == (1, 1)
-    assert how_many({"a": state}, ASK, {"a": cost}) == 1, "three times 34 are too much"
-    assert how_many({"a": state}, ASK, {"a": Cost(gaussian=(20,))}) == 1
-    assert how_many({"a": STATE}, ASK, {"a": cost}) == 2
+    assert room(state, cost).budget == 1, "three times 34 are too much"
+    assert room(state, Cost(gaussian=(20,))).budget == 1
+    assert room(STATE, cost).budget == 2
 
 
 def wrong(**others: Any) -> Callable[[], object]:
@@ -312,12 +302,12 @@ def retold(cause: Cause, described: Described, **round_: Any) -> Callable[[], ob
         lambda: change_budget(STATE, Level(epsilon=20, gaussian=200)),
         lambda: change_budget(STATE, LOW, Level(epsilon=20, gaussian=200)),
         lambda: change_budget(STATE, LOW, Level(epsilon=20, gaussian=70), slack=1),
-        lambda: open_budget(RULES, LIMITS, present=[STATE]),
-        lambda: open_budget(RULES, LIMITS, present=[replace(STATE, rules=replace(RULES, cohort="b"))]),
-        lambda: WindowUnits(unit="hour"),
-        lambda: WindowUnits(unit="year", run=2),
-        lambda: WindowUnits(unit="day", run=32),
-        lambda: CohortBudgets(name="a", has_life=False),
+        lambda: periods("hour", 1, DAY, DAY),
+        lambda: periods("year", 2, DAY, DAY),
+        lambda: periods("day", 32, DAY, DAY),
+        lambda: periods("day", 1, DAY, DAY - timedelta(days=1)),
+        lambda: periods("day", 1, DAY, DAY + timedelta(days=2)),
+        lambda: periods("day", 1, date(1969, 1, 1), date(1969, 1, 1)),
     ],
 )
 def test_a_step_that_is_none_is_an_error_that_says_what_was_expected(step: Callable[[], object]) -> None:
@@ -336,10 +326,16 @@ UNIT_OF: dict[str, Callable[[date], str]] = {
 }
 
 
-def names(window: WindowUnits, first: date, last: date) -> list[str]:
-    request = Request(audience=("a",), collected_on=str(first), collected_until=str(last))
-    found = budgets_of(request, {"a": CohortBudgets(name="a", has_life=False, windows=(window,))}, first)
-    return [one.name for one in found]
+def labels_of(unit: str, run: int, first: date, last: date) -> list[str]:
+    """Labels, of which first and last days are those on which the labels of days change."""
+    found = periods(unit, run, first, last)
+    for one in found:
+        days = [one.first - timedelta(days=1), one.first, one.last, one.last + timedelta(days=1)]
+        before, begins, ends, then = map(UNIT_OF[unit], days)
+        assert before != begins
+        assert ends != then
+        assert one.label.startswith(begins)
+    return [one.label for one in found]
 
 
 @pytest.mark.parametrize("unit", list(UNIT_OF))
@@ -348,7 +344,7 @@ def test_a_round_is_in_each_calendar_unit_of_its_days(unit: str) -> None:
         first = date(2023, 12, 20) + timedelta(days=start)
         last = first + timedelta(days=start % 2)
         days = dict.fromkeys(UNIT_OF[unit](day) for day in (first, last))
-        assert names(WindowUnits(unit=unit), first, last) == [f"a@{label}" for label in days]
+        assert labels_of(unit, 1, first, last) == list(days)
 
 
 @pytest.mark.parametrize(("unit", "run"), [("day", 7), ("week", 3), ("month", 12)])
@@ -360,50 +356,4 @@ def test_a_round_is_in_each_run_that_meets_its_days(unit: str, run: int) -> None
         last = first + timedelta(days=start % 7)
         met = [labels.index(UNIT_OF[unit](day)) for day in (first, last)]
         runs = [n for n in range(len(labels)) if n <= met[1] and n + run - 1 >= met[0]]
-        assert names(WindowUnits(unit=unit, run=run), first, last) == [
-            f"a@{labels[n]}+{run}{unit[0]}" for n in runs
-        ]
-
-
-def test_a_round_is_charged_to_life_windows_and_quota_of_each_cohort() -> None:
-    cohorts = {
-        "a": CohortBudgets(name="a", windows=(WindowUnits(unit="week"),), teams=frozenset({"x"})),
-        "b": CohortBudgets(name="b", teams=frozenset({"y"})),
-    }
-    found = budgets_of(Request(audience=("b", "a"), team="x"), cohorts, date(2026, 11, 28))
-    assert [(one.name, one.kind) for one in found] == [
-        ("b", BudgetKind.LIFE),
-        ("a", BudgetKind.LIFE),
-        ("a@2026-W48", BudgetKind.PERIOD),
-        ("a@team=x", BudgetKind.QUOTA),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("request_", "day", "said"),
-    [
-        (Request(audience=()), date(2026, 1, 1), "audience"),
-        (Request(audience=("a", "a")), date(2026, 1, 1), "each once"),
-        (Request(audience=("c",)), date(2026, 1, 1), "opened"),
-        (Request(audience=("a",)), None, "without days"),
-        (Request(audience=("a",), collected_on="2026-02-30"), date(2026, 1, 1), "days such as"),
-        (Request(audience=("a",), collected_on="2026-01-02", collected_until="2026-01-01"), None, "in order"),
-        (Request(audience=("a",), collected_on="2025-12-31"), date(2026, 1, 1), "ended on 2025-12-31"),
-        (
-            Request(audience=("a",), collected_on="2026-01-01", collected_until="2026-01-03"),
-            None,
-            "at most 2",
-        ),
-        (Request(audience=("a",), collected_on="1969-01-01"), None, "1970"),
-    ],
-)
-def test_days_and_cohorts_that_are_none_are_refused(request_: Request, day: date | None, said: str) -> None:
-    cohorts = {"a": CohortBudgets(name="a", windows=(WindowUnits(unit="day"),))}
-    with pytest.raises(InvalidStep, match=said):
-        budgets_of(request_, cohorts, day)
-
-
-def test_a_past_release_is_in_the_periods_of_its_days() -> None:
-    cohorts = {"a": CohortBudgets(name="a", windows=(WindowUnits(unit="day"),))}
-    found = budgets_of(Request(audience=("a",), collected_on="2020-02-29"), cohorts, None)
-    assert [one.name for one in found] == ["a", "a@2020-02-29"]
+        assert labels_of(unit, run, first, last) == [f"{labels[n]}+{run}{unit[0]}" for n in runs]
