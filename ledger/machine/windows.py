@@ -69,7 +69,7 @@ def periods(unit: str, run: int, first: date, last: date) -> tuple[PeriodDays, .
 
 
 def _before(unit: str, count: int, start: date) -> list[date]:
-    """Returns the starts of so many units before one: runs that begin there meet its days, too."""
+    """Returns the starts of the `count` units before a unit: a run from one of them meets its days."""
     starts = [start]
     for _ in range(count):
         starts.insert(0, _start(unit, starts[0] - _DAY))
