@@ -45,14 +45,14 @@ def exact_text(value: float) -> str:
 
 def interval_text(lower: float, upper: float) -> str:
     """Returns a certified interval as "LOWER to UPPER", as one number if both ends are equal, or as
-    "at least LOWER" if it has no upper end.
+    "at least LOWER" if it has no upper end; "no bound" if it has neither.
 
     Guarantee: the first number is at most `lower`, and the second is at least `upper`.
     """
     if lower == upper:
         return exact_text(upper)
     if math.isinf(upper):
-        return f"at least {lower_text(lower)}"
+        return f"at least {lower_text(lower)}" if lower > 0 else "no bound"
     return f"{lower_text(lower)} to {upper_text(upper)}"
 
 

@@ -796,7 +796,8 @@ def level(filters: FilterSet | None, epsilon: float) -> Level:
 
 
 def spending_of(readings: tuple[FilterReading, ...], *, rounds: int, delta: float) -> Spending:
-    """Returns the smallest epsilon at which one of the filters holds, as spending.
+    """Returns the smallest epsilon at which one of the filters holds, as spending; unbounded above, and below
+    only by 0, if none holds: the largest epsilon that filters try says nothing about what was spent.
 
     Raises:
         LedgerError: a reading cannot be a bound. Unknown is an error, never an admission.
@@ -805,7 +806,7 @@ def spending_of(readings: tuple[FilterReading, ...], *, rounds: int, delta: floa
         return Spending.nothing(delta)
     best = min(readings, key=lambda reading: reading.epsilon_upper)
     upper = best.epsilon_upper
-    lower = min(reading.epsilon_lower for reading in readings)
+    lower = min(reading.epsilon_lower for reading in readings) if math.isfinite(upper) else 0.0
     if not 0.0 <= lower <= upper:
         raise LedgerError(f"the filters read epsilon in [{lower}, {upper}], which bounds nothing")
     return Spending(

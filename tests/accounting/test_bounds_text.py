@@ -72,6 +72,7 @@ def test_an_interval_without_an_upper_end_is_a_lower_bound() -> None:
     )
     for spell in (interval_text, bounds_text):
         assert (spell(16.5, math.inf), spell(math.inf, math.inf)) == ("at least 16.5", "unbounded")
+        assert spell(0.0, math.inf) == "no bound"
 
 
 @pytest.mark.parametrize("spell", [upper_text, lower_text, exact_text])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -197,6 +198,9 @@ def test_an_unknown_release_overspends(desk: Desk, policy: str) -> None:
     answer = desk.incident("x", None, "phones", after=desk.chosen("phones"))
     assert answer.round is None
     assert answer.overspent
+    assert answer.epsilon_spent_upper == math.inf
+    if policy == "adaptive":  # filters that hold at no epsilon say not how much was spent at least, either
+        assert answer.epsilon_spent_lower == 0.0
     assert desk.status("phones") == "overspent"
     desk.verified("phones")
 
