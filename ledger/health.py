@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -17,7 +17,6 @@ from shuffle_ledger.ledger.storage.census import (
     census,
     clock_problems,
     complete_unverified,
-    first_of_status,
     still_acknowledged,
     verified_before,
     write_problem,
@@ -47,6 +46,7 @@ ALARMS = (
     "WEBHOOK",
 )
 NAMED_MAX = 20  # rounds and cohorts that an alarm names
+CHAINS_NAMED_MAX = 3  # chains of one cohort that an alarm names: its own, and those of periods and quotas
 WAITING_ALARM_SECONDS = 900.0  # three sweeps of an overdue round
 WEBHOOK_ALARM_SECONDS = 900.0  # from the first of the failed attempts
 VERIFIED_ALARM_SECONDS = 7 * 86_400.0  # since the last verification of a chain
@@ -70,10 +70,10 @@ class Health:
     rounds_pending: int  # without stuck ones
     rounds_stuck: int
     longest_wait_seconds: float
-    cohorts: int  # without their periods and quotas, which the counts below include
-    cohorts_unverified: int  # not within the last week
-    cohorts_broken: int  # the last verification found something
-    cohorts_overspent: int  # their promise is broken
+    cohorts: int  # without their periods and quotas
+    cohorts_unverified: int  # not within the last week; periods and quotas, which have chains, count too
+    cohorts_broken: int  # the last verification found something; likewise
+    cohorts_overspent: int  # their promise is broken, or that of a period; each counts once
     cohorts_frozen: int  # what they have spent is unknown
     checkpointed_at: datetime | None  # the last checkpoint on a schedule; None: none, or there is no schedule
     webhooks_paused: int = 0  # subscriptions to which a message failed too often
@@ -103,8 +103,8 @@ def health(
     found = census(store.engine, unverified_seconds=VERIFIED_ALARM_SECONDS, names_max=NAMED_MAX)
     known = still_acknowledged(store.engine, acknowledged or {})
     alarms = [f"BROKEN {each.cohort}: {each.problem}" for each in found.broken]
-    alarms += _of_status(store, _OVERSPENT, "overspent", found.overspent, known)
-    alarms += _of_status(store, _FROZEN, "frozen", found.frozen, known)
+    alarms += _of_status(_OVERSPENT, found.overspent, known)
+    alarms += _of_status(_FROZEN, found.frozen, known)
     alarms += [
         f"STUCK {stuck.round_id} after {stuck.attempts} attempts: {stuck.last_error}"
         for stuck in store.stuck(limit=NAMED_MAX)
@@ -132,8 +132,8 @@ def health(
         cohorts=found.cohorts,
         cohorts_unverified=found.unverified.count,
         cohorts_broken=found.broken_count,
-        cohorts_overspent=found.overspent,
-        cohorts_frozen=found.frozen,
+        cohorts_overspent=len(found.overspent),
+        cohorts_frozen=len(found.frozen),
         checkpointed_at=checkpointed_at,
         webhooks_paused=webhooks.paused,
         webhooks_failing=webhooks.failing,
@@ -189,14 +189,20 @@ def retry(store: Store, round_id: str) -> None:
         store.forget_failures(round_id)
 
 
-def _of_status(store: Store, sentence: str, status: str, count: int, known: Mapping[str, str]) -> list[str]:
-    """Return an alarm for each of the first cohorts of a status, and one that counts the others."""
-    but = [name for name, its in known.items() if its == status]
-    if count <= len(but):
-        return []
-    names = first_of_status(store.engine, status, names_max=NAMED_MAX, but=but)
-    more = count - len(but) - len(names)
-    return [sentence.format(name) for name in [*names, *([f"{more} more cohorts"] if more > 0 else [])]]
+def _of_status(sentence: str, found: Mapping[str, tuple[str, ...]], known: Collection[str]) -> list[str]:
+    """Return an alarm for each of the first cohorts of a status, which names its chains that are not known,
+    and one that counts the other cohorts."""
+    unknown = [[chain for chain in chains if chain not in known] for chains in found.values()]
+    named = [_named(chains) for chains in unknown if chains]
+    more = [f"{len(named) - NAMED_MAX} more cohorts"] if len(named) > NAMED_MAX else []
+    return [sentence.format(names) for names in [*named[:NAMED_MAX], *more]]
+
+
+def _named(chains: Sequence[str]) -> str:
+    """Return the first names of the chains of one cohort, and how many more there are."""
+    more = len(chains) - CHAINS_NAMED_MAX
+    listed = ", ".join(chains[:CHAINS_NAMED_MAX])
+    return f"{listed} and {more} more of this cohort" if more > 0 else listed
 
 
 def _behind_anchor(store: Store) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -43,6 +44,7 @@ from shuffle_ledger.ledger.storage.tables import (
     unverified,
     verifications,
 )
+from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.entries import EntryKind
 
 _NEWEST = 100  # entries whose moments are compared with the clock
@@ -62,8 +64,10 @@ class Census:
     """The counts of one moment. All but the first read only the cohorts that they count."""
 
     cohorts: int  # without periods and quotas
-    overspent: int
-    frozen: int
+    overspent: Mapping[
+        str, tuple[str, ...]
+    ]  # by cohort, its chains of this status: its own and those of parts
+    frozen: Mapping[str, tuple[str, ...]]
     unverified: Named  # the chain was not verified within the time that was asked for
     broken_count: int
     broken: tuple[StoredVerification, ...]  # the first of those whose last verification found something
@@ -77,8 +81,8 @@ def census(engine: Engine, *, unverified_seconds: float, names_max: int) -> Cens
         late_names = connection.execute(select(late.c.cohort).order_by(late.c.cohort).limit(names_max))
         return Census(
             cohorts=_count(connection, cohorts, text(NO_PART)),
-            overspent=_count(connection, heads, text(CLOSED), heads.c.status == "overspent"),
-            frozen=_count(connection, heads, text(CLOSED), heads.c.status == "frozen"),
+            overspent=_chains_of_status(connection, "overspent"),
+            frozen=_chains_of_status(connection, "frozen"),
             unverified=Named(count=_count(connection, late), names=tuple(late_names.scalars())),
             broken_count=_count(connection, verifications, text(BROKEN)),
             broken=tuple(broken_chains(connection, limit=names_max)),
@@ -216,12 +220,15 @@ def write_problem(engine: Engine) -> str | None:
     return None
 
 
-def first_of_status(engine: Engine, status: str, *, names_max: int, but: Collection[str]) -> tuple[str, ...]:
-    """Return the first names of the cohorts of a status, in order, without those in `but`."""
-    its = (text(CLOSED), heads.c.status == status, heads.c.cohort.not_in(but))
-    query = select(heads.c.cohort).where(*its)
-    with engines.reading_once(engine) as connection:
-        return tuple(connection.execute(query.order_by(heads.c.cohort).limit(names_max)).scalars())
+def _chains_of_status(connection: Connection, status: str) -> dict[str, tuple[str, ...]]:
+    """Return by cohort the chains of a status, of the cohort and of its periods and quotas, in order."""
+    query = select(heads.c.cohort, cohorts.c.period, cohorts.c.quota)
+    query = query.join_from(heads, cohorts, cohorts.c.name == heads.c.cohort)
+    found = defaultdict[str, list[str]](list)
+    for row in connection.execute(query.where(text(CLOSED), heads.c.status == status)):
+        part = row.period or row.quota
+        found[row.cohort if part is None else canonical.decode(bytes(part))["of"]].append(row.cohort)
+    return {name: tuple(sorted(found[name])) for name in sorted(found)}
 
 
 def _count(connection: Connection, table: FromClause, *where: ColumnElement[bool] | TextClause) -> int:

@@ -16,7 +16,7 @@ from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.reports import round_lists
 from shuffle_ledger.ledger.reports.round_lists import RoundFilter, list_rounds
 from shuffle_ledger.ledger.storage import engine
-from shuffle_ledger.ledger.storage.census import broken_chains, census, first_of_status, verified_before
+from shuffle_ledger.ledger.storage.census import broken_chains, census, verified_before
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import cohorts, unverified, verifications
 from shuffle_ledger.ledger.values import canonical
@@ -155,7 +155,7 @@ def of_what_is_broken(store: Store) -> object:
 def of_an_operator(store: Store) -> object:
     found = census(store.engine, unverified_seconds=WEEK_SECONDS, names_max=LIMIT)
     assert (found.cohorts, found.broken_count) == (COHORTS, 0), "parts are no cohorts"
-    return first_of_status(store.engine, "overspent", names_max=LIMIT, but=[])
+    return found.overspent
 
 
 @pytest.mark.parametrize(

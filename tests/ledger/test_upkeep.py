@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psycopg
 import pytest
@@ -17,13 +18,20 @@ from sqlalchemy.engine import make_url
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger import health as upkeep
 from shuffle_ledger.ledger.checkpoints import ScheduledCheckpoints
-from shuffle_ledger.ledger.decisions import admit, change_budget, register, register_and_admit
+from shuffle_ledger.ledger.decisions import (
+    admit,
+    change_budget,
+    record_incident,
+    register,
+    register_and_admit,
+)
 from shuffle_ledger.ledger.errors import Unavailable
 from shuffle_ledger.ledger.health import health, retry, verify_oldest
 from shuffle_ledger.ledger.storage.rows import ATTEMPTS_MAX
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import LedgerEntry
-from shuffle_ledger.ledger.values.requests import Refused, RoundRequest
+from shuffle_ledger.ledger.values.requests import Refused, ReleaseTimes, RoundRequest
+from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.ledger.desk import break_promise, open_as_usual
 
@@ -184,6 +192,27 @@ def _attack(database_url: str, *statements: str) -> None:
         for _, sql in triggers:
             connection.execute(sql)
         connection.commit()
+
+
+def test_a_release_that_breaks_many_periods_is_one_alarm_of_one_cohort(
+    store: Store, accountant: Accountant
+) -> None:
+    rolling = Window.from_text("rolling=7d,epsilon=1,delta=1e-9")
+    for name in ("phones", "tablets"):
+        open_as_usual(store, name, windows=[rolling], epsilon=None, delta=None)
+    now = store.now().date()
+    told: dict[str, Any] = {"reason": "a bug", "actor": "ada", "released": ReleaseTimes()}
+    told |= {"round_id": "lost", "described": None, "collected_on": now}
+    record_incident(store, accountant, "phones", **told)
+    found = health(store)
+    first, *others = (period.name for period in rolling.periods("phones", now, now))
+    (alarm,) = found.alarms
+    assert alarm.startswith(f"OVERSPENT {first}, {others[0]}, {others[1]} and 4 more of this cohort: ")
+    assert (found.cohorts, found.cohorts_overspent, found.cohorts_frozen) == (2, 1, 0)
+    known = {name: store.view(name).head_sequence for name in (first, *others)}
+    assert (health(store, acknowledged=known).alarms, len(health(store).alarms)) == ((), 1)
+    del known[others[-1]]
+    assert health(store, acknowledged=known).alarms[0].startswith(f"OVERSPENT {others[-1]}: ")
 
 
 def test_an_acknowledged_alarm_ends_and_comes_back_with_the_next_bad_entry(
