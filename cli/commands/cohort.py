@@ -204,7 +204,7 @@ def budget_(name: str, epsilon: float, reason: str, as_json: bool, **where: Any)
     present(changed, lambda: cohort_facts(changed), as_json=as_json)
     if changed.status != "overspent":
         return ExitCode.DONE
-    tell_overspent(changed.name)
+    tell_overspent([changed.name])
     return ExitCode.REFUSED
 
 

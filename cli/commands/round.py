@@ -305,8 +305,8 @@ def code_of_charge(answer: Settled | Corrected | Incident) -> ExitCode:
     overspent."""
     if not answer.overspent:
         return ExitCode.DONE
-    for name in [member.cohort for member in answer.audience if member.overspent] or [answer.cohort]:
-        tell_overspent(name, dry_run=answer.dry_run)
+    names = [member.cohort for member in answer.audience if member.overspent] or [answer.cohort]
+    tell_overspent(names, dry_run=answer.dry_run)
     return ExitCode.REFUSED
 
 

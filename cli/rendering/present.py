@@ -8,7 +8,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -29,10 +29,19 @@ __all__ = ["Json", "document_of"]  # offered here too: a command presents what i
 Shown = TypeVar("Shown")
 upper, lower, bounds = upper_text, lower_text, bounds_text  # as commands call them
 
+NAMED_MAX = 3  # overspent chains that one sentence names
 LAID_OUT_MAX = 300  # rows of a listing that Rich lays out, which takes a millisecond for each
 PIPED_WIDTH = 120  # columns, where there is no terminal to ask and COLUMNS is not set
 # The colours of outcomes and states at a terminal.
 _COLOURS = {"green": ("admitted", "open", "ok"), "red": ("refused", "overspent", "frozen", "broken")}
+_OVERSPENT_ONE = (
+    "{} is OVERSPENT: its budget did not cover what was released or promised. It admits nothing any more, and"
+    " rounds that it admitted must not be collected any more."
+)
+_OVERSPENT_SEVERAL = (
+    "{} are OVERSPENT: their budgets did not cover what was released or promised. They admit nothing any"
+    " more, and rounds that they admitted must not be collected any more."
+)
 _WIDTH_MIN = 20  # columns, however small COLUMNS is: a table needs some
 
 
@@ -74,15 +83,15 @@ def present_decision(answer: object, people: Callable[[], RenderableType], *, as
         say(f"the answer could not be written ({error}); {what}: {json.dumps(document)}")
 
 
-def tell_overspent(cohort: str, *, dry_run: bool = False) -> None:
-    """Writes to standard error that a command left a cohort overspent, or would."""
+def tell_overspent(names: Sequence[str], *, dry_run: bool = False) -> None:
+    """Writes to standard error, once, that a command left the budgets of some chains overspent, or would."""
+    shown_names, more = ", ".join(map(repr, names[:NAMED_MAX])), len(names) - NAMED_MAX
+    what = f"cohort{'s' if len(names) > 1 else ''} {shown_names}{f' and {more:,} more' if more > 0 else ''}"
     if dry_run:
-        say(f"cohort {cohort!r} would be OVERSPENT and would admit nothing any more. Nothing was recorded.")
+        say(f"{what} would be OVERSPENT and would admit nothing any more. Nothing was recorded.")
         return
-    say(
-        f"cohort {cohort!r} is OVERSPENT: its budget did not cover what was released or promised. It admits"
-        " nothing any more, and rounds that it admitted must not be collected any more."
-    )
+    said = _OVERSPENT_ONE if len(names) == 1 else _OVERSPENT_SEVERAL
+    say(said.format(what))
 
 
 def console_on(stream: object) -> Console:

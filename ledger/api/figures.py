@@ -28,6 +28,8 @@ from shuffle_ledger.ledger.reports.listing import (
 )
 from shuffle_ledger.ledger.reports.urgency import used_at_least
 from shuffle_ledger.ledger.storage.store import Store
+from shuffle_ledger.ledger.values.entries import EntryBody
+from shuffle_ledger.ledger.values.requests import RefusalReason
 
 STALE_TIMES = 20.0
 STALE_SECONDS_MAX = 30.0  # also where a broker that is down made reading slow
@@ -145,8 +147,19 @@ class LedgerFigures:
                 page = refusals_after(self._store, cohort, after=after)
                 if not page:
                     break  # the head counts what is not there: for verification to find
-                self._reasons += Tally(str(entry.content().details.get("reason")) for entry in page)
+                self._reasons += Tally(_reason(entry.content()) for entry in page)
                 read, after = read + len(page), page[-1].sequence
                 self._refusals[cohort] = (read, after)
                 left -= len(page)
         return True
+
+
+def _reason(body: EntryBody) -> str:
+    """Return why a cohort refused a round: where one of its periods or quotas did, why that did."""
+    details = body.details
+    reason = str(details.get("reason"))
+    if reason != RefusalReason.REFUSED_ELSEWHERE:
+        return reason
+    refused_by = details.get("refused_by", {})
+    parts = sorted(name for name in refused_by if name.startswith(f"{body.cohort}@"))
+    return str(refused_by[parts[0]].get("reason")) if parts else reason

@@ -9,14 +9,17 @@ from datetime import date
 
 import pytest
 
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger.api import figures
 from shuffle_ledger.ledger.api.figures import LedgerFigures
-from shuffle_ledger.ledger.decisions import open_cohort
+from shuffle_ledger.ledger.decisions import open_cohort, register_and_admit
 from shuffle_ledger.ledger.errors import Damaged, Unavailable
 from shuffle_ledger.ledger.health import Health, health
 from shuffle_ledger.ledger.reports.listing import refusals_after
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import LedgerEntry
+from shuffle_ledger.ledger.values.requests import RefusalReason, Refused, RoundRequest
+from shuffle_ledger.ledger.values.windows import Window
 from tests.api.conftest import ROUND, Server
 
 NAMES = ("a", "b", "c")
@@ -116,6 +119,28 @@ def test_refusals_are_read_once_and_in_portions(busy: Server, monkeypatch: pytes
         again = found.latest()
         assert (again.refused_by_reason, again.is_complete) == ({"budget_exceeded": 1}, True)
         assert asked == [("b", 0)]
+
+
+def test_a_round_that_a_period_refused_counts_by_the_reason_of_the_period(store: Store) -> None:
+    week = Window.from_text("rolling=7d,epsilon=0.01,delta=1e-9")
+    open_cohort(
+        store,
+        name="windowed",
+        population=10**6,
+        epsilon=None,
+        delta=None,
+        policy="adaptive",
+        windows=[week],
+        actor="tester",
+    )
+    large = ShuffledRound(randomizer=parse_randomizer("krr(k=2, epsilon0=3)"), reports=1000)
+    request = RoundRequest(round_id="a", cohort="windowed", round=large)
+    answer, _ = register_and_admit(store, Accountant(), request, actor="tester")
+    assert isinstance(answer, Refused)
+    assert answer.reason is RefusalReason.REFUSED_ELSEWHERE
+    read = LedgerFigures(store, lambda: health(store), worst_max=3)
+    assert read.latest().refused_by_reason == {"unbounded_loss": 1}
+    read.close()
 
 
 def test_a_database_that_is_gone_is_said_and_not_remembered(store: Store) -> None:

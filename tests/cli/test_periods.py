@@ -70,6 +70,19 @@ def test_a_statement_alarms_of_periods_too(phones: Run, directory: Path) -> None
     assert f"shuffle-ledger: phones@{YEAR + 1}: its record was changed or entries were lost" in damaged.stderr
 
 
+def test_an_incident_of_many_periods_is_told_once(directory: object, run: Run) -> None:
+    assert directory
+    rolling = ("--rolling", "30d", "--epsilon", "1", "--delta", "1e-6")
+    assert run("cohort", "open", "phones", "--population", "100000", *rolling).code == 0
+    told = ("incident", "record", "phones", "--id", "lost", "--unknown", "--reason", "a bug")
+    day = ("--collected-on", f"{datetime.now(UTC):%Y-%m-%d}")
+    rehearsed, recorded = run(*told, *day, "--dry-run"), run(*told, *day)
+    assert (rehearsed.code, recorded.code) == (3, 3)
+    for said, word in ((rehearsed, "would be"), (recorded, "are")):
+        assert said.stderr.count("OVERSPENT") == 1
+        assert f" and 27 more {word} OVERSPENT" in said.stderr
+
+
 def test_of_sliding_periods_the_one_with_the_least_left_is_shown(directory: object, run: Run) -> None:
     assert directory
     rolling = ("--rolling", "30d", "--epsilon", "1", "--delta", "1e-6")
