@@ -70,6 +70,7 @@ def test_a_statement_alarms_of_periods_too(phones: Run, directory: Path) -> None
     assert f"shuffle-ledger: phones@{YEAR + 1}: its record was changed or entries were lost" in damaged.stderr
 
 
+@pytest.mark.slow
 def test_an_incident_of_many_periods_is_told_once(directory: object, run: Run) -> None:
     assert directory
     rolling = ("--rolling", "30d", "--epsilon", "1", "--delta", "1e-6")

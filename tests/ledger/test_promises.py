@@ -67,6 +67,7 @@ def test_a_day_that_admits_nothing_says_so_and_offers_nothing(sqlite_desk: Desk)
     assert [each.rounds_at_least for each in past.fits] == [0]
 
 
+@pytest.mark.slow
 def test_a_run_of_days_renews_when_something_counts_no_more(sqlite_desk: Desk) -> None:
     run = Window.from_text("rolling=7d,epsilon=5,delta=1e-8")
     sqlite_desk.open("phones", run, epsilon=None, delta=None)
