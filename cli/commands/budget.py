@@ -99,10 +99,12 @@ def _first_facts(statement: BudgetStatement) -> dict[str, str]:
 
 
 def _local_text(statement: BudgetStatement) -> str:
-    spent = "nothing bounds epsilon"
-    if math.isfinite(statement.local_epsilon_upper):
-        spent = f"at most epsilon {upper(statement.local_epsilon_upper)}"
-    return spent if statement.local_budget is None else f"{spent} of {shown(statement.local_budget)}"
+    if not math.isfinite(statement.local_epsilon_upper):
+        return "nothing bounds epsilon"
+    spent = f"at most epsilon {upper(statement.local_epsilon_upper)}"
+    if statement.local_budget is not None:
+        spent += f" of {shown(statement.local_budget)}"
+    return f"{spent}, at delta {upper(statement.local_delta_upper)}" if statement.local_delta_upper else spent
 
 
 def promise_facts(statement: BudgetStatement) -> dict[str, str]:

@@ -815,3 +815,13 @@ def test_kept_heads_vouch_for_their_cohorts_alone(lived: Run, directory: Path) -
     )
     answer = lived("audit", "verify", "b.zip", "--numbers", "none", "--against", "heads.json", "--json")
     assert (answer.code, answer.json["ok"], answer.json["vouched"]) == (6, True, False)
+
+
+def test_what_holds_without_the_shuffler_has_its_delta(phones: Run) -> None:
+    kind = ("--randomizer", "generic(epsilon0=1)", "--delta0", "1e-14", "--reports", "100000")
+    assert phones("round", "register", "phones", *kind, "--id", "w1").code == 0
+    assert ", at delta 1e-14" in phones("budget", "phones").stdout
+    text = re.sub("<[^>]+>|\\s+", " ", phones("audit", "statement", "phones", "--format", "html").stdout)
+    sentence = text[text.index("Without an honest shuffler") :].split(".\u0020")[0]
+    assert "at delta 1e-14" in sentence
+    assert "likely afterwards" not in sentence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from shuffle_ledger.accounting import exact_text
+from shuffle_ledger.accounting import exact_text, upper_text
 from shuffle_ledger.cli.rendering.audit_views import alarm_lines
 from shuffle_ledger.cli.rendering.statements.annexes import account, evidence
 from shuffle_ledger.cli.rendering.statements.blocks import (
@@ -385,14 +385,17 @@ def _sure(cohort: CohortStatement, statement: Statement, digits: Digits) -> Iter
         else "Nobody signed the digests⁷ of this statement: they show that the record hangs together, not who"
         " wrote it."
     )
-    local = cohort.local_epsilon_upper
-    if local:
-        bound = (
-            f"up to epsilon {digits.upper(local)}: of two answers that seemed equally likely before, one is"
-            f" at most {certainty(local)} likely afterwards"
-            if math.isfinite(local)
-            else "whatever was sent: nothing bounds it"
-        )
+    local, local_delta = cohort.local_epsilon_upper, cohort.local_delta_upper
+    if local or local_delta:
+        bound = "whatever was sent: nothing bounds it"
+        if math.isfinite(local):
+            bound = f"up to epsilon {digits.upper(local)}"
+            bound += (
+                f" at delta {upper_text(local_delta)}"
+                if local_delta
+                else ": of two answers that seemed equally likely before, one is at most"
+                f" {certainty(local)} likely afterwards"
+            )
         yield (
             "Without an honest shuffler only each device’s own noise protects a user⁸: all rounds together"
             f" then reveal {bound}."
