@@ -53,7 +53,7 @@ def certify(
         return accountant.certify(asked, delta=delta)
     if epsilon is not None and delta is None:
         return accountant.certify_delta(asked, epsilon=epsilon)
-    raise InvalidParameter("delta", delta, "a delta, or an epsilon in its place")
+    raise InvalidParameter("delta", delta, "a delta or an epsilon, not both")
 
 
 def rounds_of(rounds: object, fields: Mapping[str, object]) -> dict[ShuffledRound, int]:
@@ -171,6 +171,8 @@ def curve(
         InvalidParameter: as of `certify`, or there is no round or no count.
     """
     asked, delta = rounds_of(rounds, fields), validation.probability("delta", delta)
+    if not isinstance(counts, Iterable):
+        raise InvalidParameter("counts", counts, "a list of whole numbers from 1, such as [1, 4, 52]")
     places = sorted({validation.whole("counts", count, 1, MAXIMUM_ROUNDS) for count in counts})
     number = sum(asked.values())
     if not places or not number:

@@ -233,9 +233,9 @@ class ShuffledRound:
         for name in mapping:
             if name not in names:
                 raise InvalidParameter("round", name, f"only the fields {', '.join(names)}")
-        for name in ("randomizer", "reports"):
+        for name, expected in (("randomizer", "a randomizer"), ("reports", "the number of reports")):
             if name not in mapping:
-                raise InvalidParameter("round", sorted(mapping), f"a value for {name}")
+                raise InvalidParameter(name, None, expected)
         return cls(**mapping)  # type: ignore[arg-type]  # the constructor checks every value
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import click
 
 from shuffle_ledger.cli.failures import BadValue
-from shuffle_ledger.ledger.values import ROLLING_EXPECTED, rolling_of
+from shuffle_ledger.ledger.values import ROLLING_EXPECTED, UNITS, UNITS_EXPECTED, rolling_of
 
 OF_BUDGETS = {"--epsilon": "epsilon", "--delta": "delta", "--local-budget": "local_budget"}
 _BEGINS = ("--life", "--per", "--rolling")
@@ -82,6 +82,8 @@ class GroupedBudgets(click.Command):
 
 def _window(option: str, value: str) -> str:
     if option == "--per":
+        if value not in UNITS:
+            raise BadValue("per", value, UNITS_EXPECTED)
         return f"calendar={value}"
     found = rolling_of(value)
     if found is None:

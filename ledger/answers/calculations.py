@@ -143,7 +143,7 @@ def certified(
         return accountant.certify(rounds, delta=delta), "epsilon"
     if epsilon is not None and delta is None:
         return accountant.certify_delta(rounds, epsilon=epsilon), "delta"
-    raise InvalidValue(field="delta", value=delta, expected="a delta, or an epsilon in its place")
+    raise InvalidValue(field="delta", value=delta, expected="a delta or an epsilon, not both")
 
 
 def attack_on(described: ShuffledRound, certificate: Certificate, *, of: str) -> float | None:

@@ -91,6 +91,8 @@ def _unknown(limits: Context, place: list[str]) -> Wrong:
     name, known = str(limits["name"]), str(limits["known"]).split(", ")
     close = difflib.get_close_matches(name, known, n=1)
     meant = f"; did you mean {close[0]}?" if close else ""
+    if holder := limits["inside"]:
+        meant = f"; {name} is a field of the objects in {holder}"
     inside = f" in {'.'.join(place)}" if place else ""
     expected = f"one of {', '.join(known)}"
     return Wrong(

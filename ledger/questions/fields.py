@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Collection, Mapping
 from datetime import date, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -264,7 +264,29 @@ def check_known(kind: type, written: dict[str, Any], *, but: Collection[str] = (
                 "name": name,
                 "value": value,
                 "known": ", ".join(known),
+                "inside": _holder_of(kind, name),
                 "instead": replacement(name) or replacement(f"{kind.__name__}.{name}"),
             }
             raise PydanticCustomError(UNKNOWN_FIELD, "unknown field", about)
     return written
+
+
+def _holder_of(kind: type, name: str) -> str | None:
+    """Return the field of a question whose objects have a field of that name; None if there is none."""
+    if not dataclasses.is_dataclass(kind):
+        return None
+    annotations = get_type_hints(kind)
+    parts = {field.name: _dataclasses_in(annotations[field.name]) for field in dataclasses.fields(kind)}
+    return next(
+        (holder for holder, found in parts.items() for part in found if name in _names_of(part)), None
+    )
+
+
+def _dataclasses_in(annotation: object) -> list[type]:
+    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
+        return [annotation]
+    return [found for part in get_args(annotation) for found in _dataclasses_in(part)]
+
+
+def _names_of(kind: Any) -> set[str]:
+    return {field.name for field in dataclasses.fields(kind)}

@@ -65,7 +65,14 @@ from shuffle_ledger.ledger.values.schedules import EVERY, ForecastWanted
 from shuffle_ledger.ledger.values.signing import SigningKey, read_public_key
 from shuffle_ledger.ledger.values.strict_json import NotStrictJson, read_json
 from shuffle_ledger.ledger.values.unusual_cohorts import opening_warnings
-from shuffle_ledger.ledger.values.windows import ROLLING_EXPECTED, Period, Window, rolling_of
+from shuffle_ledger.ledger.values.windows import (
+    ROLLING_EXPECTED,
+    UNITS,
+    UNITS_EXPECTED,
+    Period,
+    Window,
+    rolling_of,
+)
 
 __all__ = [
     "DAY_EXPECTED",
@@ -75,6 +82,8 @@ __all__ = [
     "POLICY_ADAPTIVE",
     "POLICY_PLAN",
     "ROLLING_EXPECTED",
+    "UNITS",
+    "UNITS_EXPECTED",
     "Admitted",
     "Checkpoint",
     "Cohort",

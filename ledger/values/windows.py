@@ -18,12 +18,13 @@ from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.values.texts import NAME_LENGTH_MAX
 
 UNITS: Final = machine.CALENDAR_UNITS
+UNITS_EXPECTED: Final = "day, week, month, quarter or year"
 BUCKETS: Final = machine.RUN_UNITS  # of windows that slide
 SLIDING_MAX: Final = machine.RUN_MAX  # buckets of a window that slides
 WINDOWS_MAX = 4  # of one cohort
 SUFFIX_LENGTH_MAX = 20  # of a period's name behind the cohort's
 _EXPECTED: Final = (
-    "per (day, week, month, quarter or year; also calendar) or rolling (a number of buckets from 2 to 31)"
+    f"per ({UNITS_EXPECTED}; also calendar) or rolling (a number of buckets from 2 to 31)"
     " with bucket (day, week or month), with epsilon above 0 and delta between 0 and 1, and a local_budget"
     " above 0 if any"
 )

@@ -49,7 +49,7 @@ def test_one_round_is_asked_about_by_itself_and_keeps_what_it_names() -> None:
     [
         (WEEK, {"reports": 5}, "reports", "a ShuffledRound is complete"),
         ({WEEK: 2}, {"report": 5}, "report", "a ShuffledRound is complete"),
-        (TEXT, {}, "round", "a value for reports"),
+        (TEXT, {}, "reports", "reports: is missing, expected the number of reports"),
         (TEXT, {"report": 5, "reports": 5}, "round", "only the fields"),
         ({TEXT: 1.0}, {"reports": 5}, "count", "a whole number"),
         ({TEXT: -1}, {"reports": 5}, "count", "a whole number"),
@@ -67,7 +67,7 @@ def test_what_is_no_round_is_refused(rounds: Any, fields: dict[str, Any], field:
 
 @pytest.mark.parametrize("given", [{}, {"delta": 1e-6, "epsilon": 1.0}])
 def test_one_of_delta_and_epsilon_is_asked_for(given: dict[str, float]) -> None:
-    with pytest.raises(sl.InvalidParameter, match="a delta, or an epsilon in its place"):
+    with pytest.raises(sl.InvalidParameter, match="a delta or an epsilon, not both"):
         sl.certify(WEEK, **given)
 
 
@@ -116,7 +116,9 @@ def test_naive_composition_of_one_round_is_never_below_it() -> None:
     assert revealed.naive_upper == (math.inf, math.inf)
 
 
-@pytest.mark.parametrize(("rounds", "counts"), [(WEEK, []), ({WEEK: 0}, [1]), ([], [1]), (WEEK, [0])])
+@pytest.mark.parametrize(
+    ("rounds", "counts"), [(WEEK, []), ({WEEK: 0}, [1]), ([], [1]), (WEEK, [0]), (WEEK, 52)]
+)
 def test_a_curve_of_nothing_is_refused(rounds: Any, counts: list[int]) -> None:
     with pytest.raises(sl.InvalidParameter):
         sl.curve(rounds, counts, delta=1e-6)

@@ -105,7 +105,7 @@ def test_the_client_returns_the_same_answers(server: Server) -> None:
         bits = {"randomizer": "binomial_sum(p=0.5)", "reports": 50}
         calibrated = document_of(client.calibrate(bits, epsilon=1, delta=1e-6))
         assert calibrated == printed("calibrate", *options({**bits, **target}))
-        with pytest.raises(InvalidValue, match="a delta, or an epsilon in its place"):
+        with pytest.raises(InvalidValue, match="a delta or an epsilon, not both"):
             client.amplify(described)
 
 
@@ -120,8 +120,13 @@ def test_every_role_may_and_strangers_may_not(server: Server) -> None:
 @pytest.mark.parametrize(
     ("path", "question", "status", "detail"),
     [
-        ("amplify", KRR, 409, "expected a delta, or an epsilon in its place"),
-        ("amplify", {**KRR, "delta": 1e-6, "epsilon": 1}, 409, "expected a delta, or an epsilon"),
+        ("amplify", KRR, 409, "expected a delta or an epsilon, not both"),
+        (
+            "amplify",
+            {**KRR, "delta": 1e-6, "epsilon": 1},
+            409,
+            "delta: got 1e-06, expected a delta or an epsilon, not both",
+        ),
         ("amplify", {**KRR, "delta": 1}, 422, "delta: got 1, expected"),
         ("amplify", {**KRR, "delta": 1e-6, "cohort": "phones"}, 422, "unknown field 'cohort'"),
         ("amplify", {**KRR, "delta": 1e-6, "analysis": "tight"}, 409, "analysis"),

@@ -82,6 +82,11 @@ def test_a_field_of_a_round_that_does_not_fit_says_why(
     assert answer.json()["field"].split(".")[0] == field
 
 
+def test_a_field_of_an_inner_object_is_said_to_be_one(server: Server) -> None:
+    answer = server.ask("POST", "/v1/cohorts", json={**OPENING, "per": "week"})
+    assert answer.json()["detail"].endswith("; per is a field of the objects in windows")
+
+
 @pytest.mark.parametrize(
     ("path", "body", "said"),
     [

@@ -73,6 +73,11 @@ def test_bad_windows_and_days_are_refused_with_what_was_expected(tablets: Run) -
     bad = tablets("cohort", "open", "other", *BUDGET, "--window", "calendar=fortnight,epsilon=1,delta=1e-6")
     assert bad.code == 2
     assert "per (day, week, month, quarter or year" in " ".join(bad.stderr.split())
+    bad = tablets("cohort", "open", "other", "--per", "yr", "--epsilon", "1", "--delta", "1e-6")
+    assert (bad.code, bad.stderr) == (
+        2,
+        "shuffle-ledger: per: got 'yr', expected day, week, month, quarter or year\n",
+    )
     past = ("round", "register", "tablets", "--id", "past", *KRR, "--collected-on", "2026-01-01")
     assert tablets(*past).code == 2
     backwards = ("--collected-on", "2026-03-02", "--collected-until", "2026-03-01")
