@@ -142,8 +142,8 @@ def _rows(answer: Decision | Quote, *, leave_out: tuple[str, ...]) -> dict[str, 
         if several and field.name == "epsilon_remaining":
             name = "least epsilon remaining"
         rows[name] = ("no", "yes")[value] if isinstance(value, bool) else _described(field.name, value)
-    if isinstance(answer, Incident) and answer.round is None:
-        rows["accounted"] = "as the unprotected data, because it is unknown what was released"
+    if isinstance(answer, Incident) and answer.unprotected_because is not None:
+        rows["accounted"] = f"as the unprotected data, because {answer.unprotected_because}"
     return rows
 
 

@@ -668,6 +668,15 @@ class Incident:
     audience: tuple[Member, ...] = ()  # of a round of several cohorts: the numbers of each
     dry_run: bool = field(default=False, metadata=LEFT_OUT)  # it would be recorded; nothing was written
 
+    @property
+    def unprotected_because(self) -> str | None:
+        """Why the release is charged as the unprotected data, as a phrase; None: it is not."""
+        if self.round is None:
+            return "it is unknown what was released"
+        if self.chosen_after:
+            return "no time after the opening of the cohort is attested for the release"
+        return None
+
 
 Outcome: TypeAlias = Admitted | Refused
 

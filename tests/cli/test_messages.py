@@ -457,3 +457,14 @@ def test_a_rehearsal_of_an_incident_of_which_nothing_is_known_is_in_words(phones
     assert "overspent yes" in said
     assert "would be OVERSPENT and would admit nothing any more. Nothing was recorded." in answer.stderr
     assert phones("round", "show", "leak").code == 4
+
+
+@pytest.mark.parametrize("attested", [(), ("--released-after", "2020-01-01T00:00:00Z")])
+def test_an_incident_of_before_the_opening_says_why_it_costs_everything(
+    phones: Run, attested: tuple[str, ...]
+) -> None:
+    described = ("--randomizer", "krr(k=10, epsilon0=1)", "--reports", "1000", "--reason", "a script")
+    recorded = phones("incident", "record", "phones", "--id", "leak", *described, *attested)
+    shown = phones("round", "show", "leak")
+    for said in (" ".join(recorded.stdout.split()), " ".join(shown.stdout.split())):
+        assert "as the unprotected data, because no time after the opening of the cohort is attested" in said
