@@ -135,6 +135,8 @@ def fit_facts(statement: BudgetStatement) -> dict[str, str]:
         return {"still fits": f"nothing: {statement.on_refused}"}
     if statement.is_over:
         return {"still fits": "nothing: the period is over"}
+    if statement.closure is not None:
+        return {"still fits": "nothing: the cohort is closed"}
     if not statement.fits:
         return {"still fits": "no kind of rounds has been admitted yet: ask round quote"}
     day = f", and all are collected on {statement.on}" if statement.windows else ""

@@ -173,7 +173,8 @@ def open_(
         except UnacceptedWarnings as refused:
             _ask(refused, may_ask=not as_json)
             opened = ledger.open_cohort(**given, accept_warnings=True)
-    present(opened, lambda: cohort_facts(opened), as_json=as_json)
+        closure = ledger.cohort(name).closure if opened.status != "open" and not as_json else None
+    present(opened, lambda: cohort_facts(opened, closure=closure), as_json=as_json)
 
 
 @click.command("plan")

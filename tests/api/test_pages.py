@@ -288,6 +288,16 @@ def test_a_page_says_what_is_free_of_a_plan(server: Server) -> None:
     assert "free" not in _login(server).get("/cohorts/phones").text
 
 
+def test_the_page_of_a_closed_cohort_offers_no_cost_and_no_alarm(server: Server) -> None:
+    person = _login(server)
+    assert 'id="quote"' in person.get("/cohorts/phones").text
+    closed = server.ask("POST", "/v1/cohorts/phones/close", bearer="admin", json={"reason": "unused"})
+    assert closed.status_code == 200, closed.text
+    page = person.get("/cohorts/phones").text
+    assert ('id="quote"' in page, 'class="badge bad"' in page) == (False, False)
+    assert '<span class="badge">closed</span>' in page
+
+
 @pytest.mark.slow
 def test_a_broken_promise_is_said_before_any_number(server: Server) -> None:
     person = _login(server)

@@ -228,6 +228,10 @@ def test_a_cohort_is_opened_again_until_a_round_is_decided_and_closed_for_ever(p
     assert (closed.code, closed.json["status"]) == (0, "closed")
     refused = phones("round", "register", "phones", "--id", "second", *ROUND, "--json")
     assert (refused.code, refused.json["reason"]) == (3, "cohort_closed")
+    again = phones(*order)
+    assert (again.code, "withdrawn" in again.stdout) == (0, True)
+    said = " ".join(phones("budget", "phones").stdout.split())
+    assert "still fits nothing: the cohort is closed" in said
     assert phones("audit", "verify").code == 0
 
 
