@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from shuffle_ledger.accounting import ShuffledRound, exact_text
+from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.cli.commands.budget import account_facts
 from shuffle_ledger.cli.files.round_import import ImportSummary
 from shuffle_ledger.cli.rendering.present import Listing, facts, lower, shown, upper
@@ -25,6 +24,7 @@ from shuffle_ledger.ledger.values import (
     RefusedBy,
     ReleaseTimes,
     RoundRecord,
+    most_spent,
     refusal_in_words,
 )
 
@@ -33,7 +33,6 @@ _NAMES = {
     "epsilon_requested_lower": "epsilon with it, at least",
     "chosen_after": "may have been known when the cohort was opened",
 }
-_SLIDING = re.compile(r"@[^@+]*[+](?=[^@+]*$)")  # in the name of a sliding period: the day on which it begins
 _OF_BUDGET = ("epsilon_budget", "delta_budget", "epsilon_spent_upper", "epsilon_spent_lower")
 COHORTS_SHOWN_MAX = 20
 REFUSED_SHOWN_MAX = 20
@@ -151,21 +150,13 @@ def _by_cohort(members: Sequence[Member | RefusedBy]) -> dict[str, object]:
     """Returns a line for each budget of a round of several: of a sliding window, of the period of which most
     is spent; and of the first budgets if there are many."""
     lines: dict[str, object] = {}
-    most: dict[str, Member | RefusedBy] = {}
-    for each in sorted(members, key=lambda each: -each.epsilon_spent_upper):
-        most.setdefault(_SLIDING.sub("@+", each.cohort), each)
-    members = [each for each in members if each in most.values()]
+    members = most_spent(members)
     for member in members[:COHORTS_SHOWN_MAX]:
-        spent = f"spent {upper(member.epsilon_spent_upper)}"
         if isinstance(member, RefusedBy):
-            asked = member.epsilon_requested_upper
-            wanted = "" if asked is None else f", with the round {upper(asked)}"
-            budget = exact_text(member.epsilon_budget)
-            numbers = "" if math.isinf(member.epsilon_budget) else f": {spent}{wanted}, of {budget}"
-            lines[f"refused by {member.cohort}"] = f"{refusal_in_words(member.reason)}{numbers}"
+            lines[f"refused by {member.cohort}"] = member.described
         else:
-            over = ", overspent" if member.overspent else ""
-            lines[f"in {member.cohort}"] = f"{spent}, left {lower(member.epsilon_remaining)}{over}"
+            spent, over = upper(member.epsilon_spent_upper), ", overspent" if member.overspent else ""
+            lines[f"in {member.cohort}"] = f"spent {spent}, left {lower(member.epsilon_remaining)}{over}"
     if len(members) > COHORTS_SHOWN_MAX:
         lines["and in others"] = len(members) - COHORTS_SHOWN_MAX
     return lines

@@ -65,7 +65,7 @@ def decide(losses: LossSource, views: Sequence[CohortView], request: RoundReques
             continue
         states[name], costs[name] = policy.state(view), policy.cost(losses, request.round)
     postings = decided_together(states, costs)
-    decisions, refusals = list[Decision](), list[tuple[Cohort, Refusal]]()
+    decisions, refusals = list[Decision](), list[tuple[CohortView, Refusal]]()
     for view in views:
         name, policy = view.cohort.name, policies[view.cohort.name]
         accounted, refused, spent = slot_of(request.round), unseen.get(name), None
@@ -81,7 +81,7 @@ def decide(losses: LossSource, views: Sequence[CohortView], request: RoundReques
             details = {**details, **policy.unchanged(view)}
         reason = None if refused is None else refused.reason
         decisions.append(Decision(accounted=accounted, reason=reason, requested=spent, details=details))
-        refusals += [(view.cohort, refused)] if refused else []
+        refusals += [(view, refused)] if refused else []
     if not refusals:
         return decisions
     message = refused_sentence(refusals)

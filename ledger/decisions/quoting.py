@@ -108,8 +108,8 @@ def quote_for_all(
 ) -> Quote:
     """Return what the answer would be for a new identifier, if its cohorts were as `views` say.
 
-    Of several cohorts, the numbers are those of the first that would refuse the round or, if all would admit
-    it, of the one with the least left; `refused_by` names all that would refuse it. `epsilon_remaining` is
+    Of several budgets, the numbers are those of the one with the least left, of those that would refuse the
+    round if there are any; `refused_by` names all that would refuse it. `epsilon_remaining` is
     the least of the budgets that promise, which quotas do not.
 
     Raises:
@@ -129,7 +129,8 @@ def quote_next(
     if len(quotes) == 1:
         return quotes[0], [pairs[0][1]]
     refusing = [each for each in quotes if each.would_be == "refused"]
-    shown = refusing[0] if refusing else min(quotes, key=lambda each: each.epsilon_remaining)
+    # Of a refusal, what remains is what is left now.
+    shown = min(refusing or quotes, key=lambda each: each.epsilon_remaining)
     names = tuple(view.cohort.name for view in views)
     promising = [each for each in quotes if each.cohort not in request.quotas]
     if refusing:

@@ -37,22 +37,31 @@ class Refusal:
     remedy: str = ""  # a sentence about what to do
 
 
-def refused_sentence(refusals: Sequence[tuple[Cohort, Refusal]]) -> str:
+def refused_sentence(refusals: Sequence[tuple[CohortView, Refusal]]) -> str:
     """Returns the sentence that names the budgets that refuse a round, each with what it would be and is.
+
+    Of the periods of one sliding window it names the one of which most is spent, and how many refuse.
 
     Args:
         refusals: of each budget that refuses, in order; one at least.
 
     Guarantee: what a budget would be and what is used of it are rounded up, to 6 significant digits.
     """
-    named = refusals[:BUDGETS_NAMED_MAX]
+    windows: dict[tuple[str, str], list[tuple[CohortView, Refusal]]] = {}
+    for view, refusal in refusals:
+        period = view.cohort.period
+        window = (period.cohort, period.kind) if period and period.is_sliding else (view.cohort.name, "")
+        windows.setdefault(window, []).append((view, refusal))
     alike: dict[str, list[str]] = {}
-    for cohort, refusal in named:
-        alike.setdefault(refusal.clause, []).append(budget_words(cohort))
-    parts = [f"by {' and '.join(names)}: {clause}" for clause, names in alike.items()]
-    if len(refusals) > len(named):
-        parts.append(f"and by {len(refusals) - len(named):,} more")
-    remedies = dict.fromkeys(refusal.remedy for _, refusal in named if refusal.remedy)
+    remedies: dict[str, None] = {}
+    for found in list(windows.values())[:BUDGETS_NAMED_MAX]:
+        view, refusal = max(found, key=lambda each: each[0].spent.epsilon_upper)
+        most = f", the most used of {len(found)} such budgets," if len(found) > 1 else ""
+        alike.setdefault(refusal.clause, []).append(budget_words(view.cohort) + most)
+        remedies |= {refusal.remedy: None} if refusal.remedy else {}
+    parts = [f"by {' and '.join(names).removesuffix(',')}: {clause}" for clause, names in alike.items()]
+    if (more := sum(map(len, list(windows.values())[BUDGETS_NAMED_MAX:]))) > 0:
+        parts.append(f"and by {more:,} more")
     return " ".join([f"Refused {'; '.join(parts)}.", *remedies])
 
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from enum import StrEnum
-from typing import Any, Final, Literal, Protocol, Required, TypeAlias, TypedDict, Unpack
+from typing import Any, Final, Literal, Protocol, Required, TypeAlias, TypedDict, TypeVar, Unpack
 
-from shuffle_ledger.accounting import AccountsReading, ShuffledRound, exact_text
+from shuffle_ledger.accounting import AccountsReading, ShuffledRound, exact_text, upper_text
 from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
 from shuffle_ledger.ledger.gone_names import gone_sentence
@@ -43,6 +44,7 @@ VOID_ATTESTATION = (
 # What entries and rows have of a cohort only where there is some.
 DECLARED = (*("labels", "windows", "period", "quota", "ceiling", "local_budget", "rounds_per_user"),)
 _REQUEST_VERSION = 1
+_SLIDING = re.compile(r"@[^@+]*[+](?=[^@+]*$)")  # in the name of a sliding period: the day on which it begins
 _REQUEST_DOMAIN = "shuffle-ledger/round-request/1"
 
 CohortStatus: TypeAlias = Literal["open", "closed", "overspent", "frozen"]
@@ -487,6 +489,27 @@ class RefusedBy:
     epsilon_requested_upper: float | None  # with it; None: no finite bound, or not computed
     epsilon_budget: float
     delta_budget: float
+
+    @property
+    def described(self) -> str:
+        """The reason in words, with the numbers of a budget; upper bounds are rounded up."""
+        reason, asked = refusal_in_words(self.reason), self.epsilon_requested_upper
+        if math.isinf(self.epsilon_budget):
+            return reason  # the cohort has no budget of its life
+        wanted = "" if asked is None else f", with the round {upper_text(asked)}"
+        spent, budget = upper_text(self.epsilon_spent_upper), exact_text(self.epsilon_budget)
+        return f"{reason}: spent {spent}{wanted}, of {budget}"
+
+
+_OneOfSeveral = TypeVar("_OneOfSeveral", bound=Member | RefusedBy)
+
+
+def most_spent(members: Sequence[_OneOfSeveral]) -> list[_OneOfSeveral]:
+    """Return a round's budgets in order; of a sliding window, only the period of which most is spent."""
+    most: dict[str, _OneOfSeveral] = {}
+    for each in sorted(members, key=lambda each: -each.epsilon_spent_upper):
+        most.setdefault(_SLIDING.sub("@+", each.cohort), each)
+    return [each for each in members if each in most.values()]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,6 +51,7 @@ from shuffle_ledger.ledger.values.requests import (
     RefusalReason,
     Refused,
     RoundRequest,
+    most_spent,
 )
 from shuffle_ledger.ledger.values.schedules import ForecastWanted
 from shuffle_ledger.ledger.values.windows import Window
@@ -115,6 +116,27 @@ def alone(desk: Desk, window: Window) -> int:
     """Return how many rounds a cohort admits whose only budget is a window's."""
     desk.open("alone", epsilon=window.epsilon, delta=window.delta)
     return desk.admitted(cohort="alone")
+
+
+def test_a_refusal_by_a_sliding_window_names_the_budget_that_has_the_least_left(sqlite_desk: Desk) -> None:
+    """A round is in three runs of three days; an earlier round of the next day is in two of these."""
+    desk = sqlite_desk
+    desk.open("phones", Window(unit="day", sliding=3, epsilon=0.2, delta=1e-6), epsilon=5.0)
+    day = today() + DAY
+    assert isinstance(desk.ask(day + DAY), Admitted)
+    strong = dataclasses.replace(KRR, randomizer=parse_randomizer("krr(k=2, epsilon0=6)"))
+    quoted = quote(desk.store, desk.accountant, desk.request(day, round=strong))
+    worst = max(quoted.refused_by, key=lambda each: each.epsilon_spent_upper)
+    assert [each.epsilon_spent_upper > 0 for each in quoted.refused_by] == [False, True, True]
+    assert (quoted.cohort, quoted.epsilon_spent_upper) == (worst.cohort, worst.epsilon_spent_upper)
+    assert quoted.epsilon_remaining == pytest.approx(0.2 - quoted.epsilon_spent_upper)
+    assert quoted.message is not None
+    said = (
+        f"Refused by the budget of phones from {day - DAY} to {day + DAY}, the most used of 3 such budgets: "
+    )
+    assert quoted.message.startswith(said)
+    assert quoted.message.count("it would be") == 1
+    assert [each.cohort for each in most_spent(quoted.refused_by)] == [worst.cohort]
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotCollectable,
 from shuffle_ledger.ledger.machine import Cause
 from shuffle_ledger.ledger.roles import Permission
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import Corrected, Settled, Voided
+from shuffle_ledger.ledger.values.requests import Corrected, Settled, Voided, most_spent
 
 # What may be told of a round in these states, with the fields that its form sends.
 _ACTS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
@@ -169,6 +169,7 @@ async def _round(
         request,
         status=409 if wrong else 200,
         record=record,
+        refused_by=most_spent(getattr(record.outcome, "refused_by", ())),
         now=described_now(record),
         acts=acts,
         preview=preview,
