@@ -76,6 +76,7 @@ def calibrate_(
     For frequency oracles the answer includes the error of frequencies estimated from one round's honest
     reports.
     """
+    has_windows = False
     if cohort is None:
         if epsilon is None or delta is None:
             raise click.UsageError("--epsilon and --delta are needed, or --cohort, which has both")
@@ -90,13 +91,15 @@ def calibrate_(
     else:
         if (epsilon, delta, policy) != (None, None, None):
             raise click.UsageError("--cohort has an epsilon, a delta and a policy of its own: leave them out")
-        found = _within(cohort, described, rounds, precision, where)
+        found, has_windows = _within(cohort, described, rounds, precision, where)
     error = calibrated_error(found)
     document = document_of(calibrated_rounds(found, error, cohort=cohort))
     rounds_of = "One round" if rounds == 1 else f"{rounds:,} rounds"
     title = f"{rounds_of} of {found.round.randomizer.kind}, {found.round.reports:,} reports"
     if cohort is not None:
         title += f", within what cohort {cohort} has left"
+    if has_windows:
+        title += ", all collected today; `forecast --fit` spreads them over days"
     present(document, lambda: facts(title, _rows(found, error, cohort)), as_json=as_json)
 
 
@@ -106,8 +109,9 @@ def _within(
     rounds: int,
     precision: float,
     where: Mapping[str, Any],
-) -> Calibration:
-    """Returns the calibration of rounds within what a cohort of the ledger has left."""
+) -> tuple[Calibration, bool]:
+    """Returns the calibration of rounds within what a cohort of the ledger has left, and whether the cohort
+    has windows."""
     # Calculators need no database's library.
     from shuffle_ledger.cli.backends.session import open_session  # noqa: PLC0415 - only with --cohort
     from shuffle_ledger.cli.backends.settings import settings_from  # noqa: PLC0415 - only with --cohort
@@ -117,9 +121,10 @@ def _within(
     if settings.server is not None and "database_url" not in settings.model_fields_set:
         raise click.UsageError(f"SHUFFLE_LEDGER_SERVER is set, and {_DATABASE}: name it by --database-url")
     with open_session(settings) as session:
-        return calibrate_for(
+        found = calibrate_for(
             session.store, session.accountant, cohort, described, rounds=rounds, width=precision
         )
+        return found, bool(session.store.cohort(cohort).windows)
 
 
 def _rows(found: Calibration, error: FrequencyError | None, cohort: str | None) -> dict[str, object]:

@@ -135,10 +135,11 @@ def calibrate_for(
         (each, _with_local(each, policy_of(store, each), rounds, _decision(losses, each, rounds)))
         for each in (*([view] if view.cohort.has_life else []), *views_today(store, view))
     ]
-    # The answer is about the budget of its life; else about the smallest one, and the others must hold too.
+    # The answer is about the budget of its life; else about the one with the least left, and the others must
+    # hold too.
     target, decides = budgets[0]
     if not view.cohort.has_life:
-        target, decides = min(budgets, key=lambda each: each[0].cohort.epsilon_budget)
+        target, decides = min(budgets, key=lambda each: each[0].cohort.remaining(each[0].spent.epsilon_upper))
 
     def decides_for_all(described: ShuffledRound) -> float:
         fits_in = all(

@@ -69,6 +69,12 @@ def test_a_period_that_is_over_or_too_far_ahead_is_said_to_be(tablets: Run) -> N
     assert "used 0 %, open" in ahead
 
 
+def test_a_calibration_says_that_all_rounds_are_taken_as_of_today(tablets: Run) -> None:
+    asked = ("calibrate", "--cohort", "tablets", "--randomizer", "krr(k=4)", "--reports", "1000")
+    said = " ".join(tablets(*asked, "--precision", "0.1").stdout.split())
+    assert "within what cohort tablets has left, all collected today; `forecast --fit` spreads" in said
+
+
 def test_bad_windows_and_days_are_refused_with_what_was_expected(tablets: Run) -> None:
     bad = tablets("cohort", "open", "other", *BUDGET, "--window", "calendar=fortnight,epsilon=1,delta=1e-6")
     assert bad.code == 2

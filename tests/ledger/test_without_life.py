@@ -90,6 +90,22 @@ def test_forecasts_and_calibrations_ask_the_windows_alone(desk: Desk) -> None:
     assert found.epsilon0 > 2, "most rounds of epsilon0 2 fit into a week"
 
 
+def test_a_calibration_is_decided_by_the_period_with_the_least_left(desk: Desk) -> None:
+    days = Window(unit="day", sliding=3, epsilon=0.5, delta=1e-7)
+    desk.open("weekly", days, **NO_LIFE)
+    today = datetime.now(UTC).date()
+    assert isinstance(desk.ask(today + DAY, cohort="weekly"), Admitted)
+    described = {**KRR.to_mapping(), "randomizer": {"kind": "krr", "k": 10}}
+    found = calibrate_for(desk.store, desk.accountant, "weekly", described, width=0.1)
+    tightest = f"weekly@{today}+3d"
+    assert desk.store.view(tightest).spent.epsilon_upper > 0
+    strong = dataclasses.replace(KRR, randomizer=found.round.randomizer)
+    assert isinstance(desk.ask(today, cohort="weekly", round=strong), Admitted)
+    assert found.epsilon_decided_upper == pytest.approx(
+        desk.store.view(tightest).spent.epsilon_upper, rel=1e-2
+    )
+
+
 def test_no_release_breaks_a_promise_that_was_not_made(desk: Desk) -> None:
     """Not even one of which nothing is known, nor one that may have come before the filters were chosen."""
     monday = a_monday()
