@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
-from datetime import date
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +13,13 @@ import click
 from shuffle_ledger.accounting import DEFAULT_PRECISION, exact_text
 from shuffle_ledger.cli.failures import BadValue, require
 from shuffle_ledger.cli.files import fields
-from shuffle_ledger.cli.files.fields import ROUND_FIELDS, Kind, round_from_fields
+from shuffle_ledger.cli.files.fields import (
+    REGISTRATION_FIELDS,
+    ROUND_FIELDS,
+    Kind,
+    round_from_fields,
+)
+from shuffle_ledger.ledger.values import COLLECTION_FIELDS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -43,7 +48,7 @@ NO_LEDGER = "this command asks no ledger"  # see `server_refused`
 PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
 
-_ROUND_HELP = {
+_HELP = {  # of every field of a round and of a registration
     "randomizer": ("R", "The randomizer, written as a call: krr(k=10, epsilon0=1.15), joint(..., ...)."),
     "reports": ("N", "Shuffled reports; with --participation, the population."),
     "sampled_from": ("N_POP", "The reports come from a secret sample of a population of this size."),
@@ -66,6 +71,15 @@ _ROUND_HELP = {
             " (default: 1)."
         ),
     ),
+    "collected_on": (
+        "DATE",
+        (
+            "The day of collection, UTC, or the first one. With windows a new round's is today if it is left"
+            " out; an incident needs it."
+        ),
+    ),
+    "collected_until": ("DATE", "The last day, if there are several."),
+    "use_case": ("TEXT", "What the round is for."),
 }
 
 
@@ -108,20 +122,50 @@ def _round_options(
     name: str = "described",
     needed: tuple[str, ...] = ("randomizer", "reports"),
 ) -> Command:
+    return _options_of(ROUND_FIELDS, command, read, name=name, needed=needed)
+
+
+def registration_options(command: Command) -> Command:
+    """Adds the options of a registration beside its round; the command gets those that are given as
+    `declared`, fields of `RoundRequest`."""
+    return _options_of(REGISTRATION_FIELDS, command, dict, name="declared")
+
+
+def days_options(command: Command) -> Command:
+    """Adds the options that say when reports are collected; the command gets `days`, those that are given."""
+    days = {field: REGISTRATION_FIELDS[field] for field in COLLECTION_FIELDS}
+    return _options_of(days, command, dict, name="days")
+
+
+def _options_of(
+    kinds: Mapping[str, Kind],
+    command: Command,
+    read: Callable[[dict[str, Any]], object],
+    *,
+    name: str,
+    needed: tuple[str, ...] = (),
+) -> Command:
+    """Adds an option of each field; the command gets what `read` makes of those that are given as `name`."""
+
     @functools.wraps(command)
-    def with_round(**options: Any) -> Any:
-        given = {field: value for field in ROUND_FIELDS if (value := options.pop(field)) is not None}
+    def with_fields(**options: Any) -> Any:
+        given = {field: value for field in kinds if (value := options.pop(field)) is not None}
         return command(**{name: read(given)}, **options)
 
-    wrapped: Any = with_round
-    for field, kind in reversed(list(ROUND_FIELDS.items())):
-        metavar, text = _ROUND_HELP[field]
-        flag, is_needed = "--" + field.replace("_", "-"), field in needed
+    wrapped: Any = with_fields
+    for field, kind in reversed(list(kinds.items())):
+        metavar, text = _HELP[field]
+        is_needed = field in needed
         option = click.option(
-            flag, field, type=FieldType(kind), metavar=metavar, help=text, required=is_needed
+            flag(field), field, type=FieldType(kind), metavar=metavar, help=text, required=is_needed
         )
         wrapped = option(wrapped)
     return wrapped  # type: ignore[no-any-return]  # click.option is untyped about what it wraps
+
+
+def flag(field: str) -> str:
+    """Returns the option that gives a field."""
+    return "--" + field.replace("_", "-")
 
 
 def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
@@ -135,28 +179,6 @@ audience_option = click.option(
     metavar="LIST|SELECTOR",
     help="In place of COHORT: names with commas or | between, or labels: device=phone,country=de.",
 )
-_FIRST_DAY = click.option(
-    "--collected-on",
-    type=DATE,
-    metavar="DATE",
-    help="The day of collection, UTC, or the first one. With windows a new round's is today if it is left"
-    " out; an incident needs it.",
-)
-_LAST_DAY = click.option(
-    "--collected-until", type=DATE, metavar="DATE", help="The last day, if there are several."
-)
-
-
-def days_options(command: Command) -> Command:
-    """Adds the options that say when reports are collected; the command gets `days`, those that are given."""
-
-    @functools.wraps(command)
-    def with_days(*, collected_on: date | None, collected_until: date | None, **options: Any) -> Any:
-        given = {"collected_on": collected_on, "collected_until": collected_until}
-        return command(days={name: day for name, day in given.items() if day is not None}, **options)
-
-    wrapped: Any = _FIRST_DAY(_LAST_DAY(with_days))
-    return wrapped  # type: ignore[no-any-return]  # click.option is untyped about what it wraps
 
 
 def names_given(cohort: str | None, audience: str | None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,11 +21,12 @@ from shuffle_ledger.cli.options import (
     asking_options,
     audience_option,
     changed_round_options,
-    days_options,
     deciding_options,
     dry_run_option,
+    flag,
     names_given,
     output_options,
+    registration_options,
     round_options,
     team_option,
 )
@@ -39,6 +39,7 @@ from shuffle_ledger.cli.rendering.present import (
 )
 from shuffle_ledger.ledger.errors import UnacceptedWarnings
 from shuffle_ledger.ledger.values import (
+    COLLECTION_FIELDS,
     Admitted,
     Corrected,
     Incident,
@@ -61,8 +62,7 @@ if TYPE_CHECKING:
 @audience_option
 @click.option("--id", "round_id", metavar="ID", help="Say what registering it under this name would answer.")
 @round_options
-@days_options
-@click.option("--use-case", metavar="TEXT", help="As registered, with --id.")
+@registration_options
 @click.option("--check", is_flag=True, help="Exit as `round register` would: with 3 if it would be refused.")
 @team_option
 @asking_options
@@ -72,8 +72,7 @@ def quote_(
     audience: str | None,
     round_id: str | None,
     described: ShuffledRound,
-    days: dict[str, date],
-    use_case: str | None,
+    declared: dict[str, Any],
     check: bool,
     as_json: bool,
     **where: Any,
@@ -83,13 +82,12 @@ def quote_(
     Exits with 0 whatever would be decided, unless --check is given. With --id, a name that is registered is
     answered like a repeated registration: with 5 if it has other content, or must not be collected any more.
     """
-    if round_id is None and use_case is not None:
-        raise click.UsageError("--use-case is compared with that of --id, which is not given")
+    if round_id is None and (compared := declared.keys() - COLLECTION_FIELDS):
+        raise click.UsageError(f"{flag(min(compared))} is compared with that of --id, which is not given")
     named = names_given(cohort, audience)
-    more: dict[str, Any] = {**days, "use_case": use_case}
     with open_ledger(**where) as ledger:
         names = [named] if audience is None else ledger.audience(named, round_id=round_id)
-        request = request_of(names, described, round_id=round_id or "quote", **more)
+        request = request_of(names, described, round_id=round_id or "quote", **declared)
         answer = ledger.quote_for_all(request) if round_id is None else ledger.price_named(request)
         fits = ledger.fits_instead(request) if answer.would_be == "refused" else None
     document: Any = document_of(answer)
@@ -104,8 +102,7 @@ def quote_(
     "--id", "round_id", metavar="ID", required=True, help="The round's name, chosen by you, never reused."
 )
 @round_options
-@days_options
-@click.option("--use-case", metavar="TEXT", help="What the round is for.")
+@registration_options
 @click.option(
     "--permit", type=NEW_FILE, metavar="FILE", help="Write the permit there, if the round is admitted."
 )
@@ -121,8 +118,7 @@ def register_(
     audience: str | None,
     round_id: str,
     described: ShuffledRound,
-    days: dict[str, date],
-    use_case: str | None,
+    declared: dict[str, Any],
     permit: Path | None,
     releaser: str | None,
     yes: bool,
@@ -144,10 +140,9 @@ def register_(
     if releaser is not None:
         checked_new_name("releaser", releaser)
     named, issued = names_given(cohort, audience), None
-    more: dict[str, Any] = {**days, "use_case": use_case}
     with open_ledger(**where) as ledger:
         names = [named] if audience is None else ledger.audience(named, round_id=round_id)
-        request = request_of(names, described, round_id=round_id, **more)
+        request = request_of(names, described, round_id=round_id, **declared)
         if permit is not None and ledger.permit_keys()["signing"] is None:
             raise BadValue("--permit", str(permit), "it left out: this ledger has no key that signs permits")
         try:

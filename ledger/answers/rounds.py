@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import datetime
 from typing import get_args
 
-from shuffle_ledger.accounting import ShuffledRound
-from shuffle_ledger.ledger.values.requests import RefusalReason, RoundState
+from shuffle_ledger.ledger.values.requests import RefusalReason, RoundRequest, RoundState
 
 STATES: tuple[RoundState, ...] = get_args(RoundState)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListedRound:
-    """A registered round as lists show it: its request, its present state, and why it was refused."""
+class ListedRound(RoundRequest):
+    """A registered round as lists show it: its request, its present state, and why it was refused.
 
-    round_id: str
-    cohort: str
+    Its document has each field of the request beside the others.
+    """
+
     state: RoundState
-    round: ShuffledRound  # as declared
-    collected_on: date | None
-    use_case: str | None
     registered_by: str
     registered_at: datetime
     sequence: int | None  # of the entry that decided it; None while it is pending
@@ -29,8 +26,6 @@ class ListedRound:
     reason: RefusalReason | None  # of a refusal
     message: str | None  # of a refusal
     epsilon_requested_upper: float | None  # of a refusal: the total with it; None: no finite bound
-    collected_until: date | None = None  # the last day, if there are several
-    audience: tuple[str, ...] = ()  # all cohorts of the round, if there are several
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from shuffle_ledger.ledger.answers.quotes import BATCH_MAX, BatchQuote, Fits
 from shuffle_ledger.ledger.decisions import decide
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.quotas import with_budgets
-from shuffle_ledger.ledger.decisions.windows import COLLECTION_FIELDS, views_of
+from shuffle_ledger.ledger.decisions.windows import views_of
 from shuffle_ledger.ledger.errors import (
     InvalidValue,
     NotFound,
@@ -24,7 +24,14 @@ from shuffle_ledger.ledger.policies.room import help_of_slots, room_of
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.repeats import least_open, quote_repeated
-from shuffle_ledger.ledger.values.requests import Quote, RefusedBy, RoundRequest, SlotsHelp, epsilon_left
+from shuffle_ledger.ledger.values.requests import (
+    COLLECTION_FIELDS,
+    Quote,
+    RefusedBy,
+    RoundRequest,
+    SlotsHelp,
+    epsilon_left,
+)
 
 ROUNDS_MAX = 200  # more are not counted
 _EPSILON0_MIN, _EPSILON0_MAX = 1e-3, 30.0

@@ -22,13 +22,12 @@ from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.storage.rows import CohortView, EntryDraft
 from shuffle_ledger.ledger.storage.store import Store, opening_body
 from shuffle_ledger.ledger.values.entries import Spending
-from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, Cohort, RoundRequest
+from shuffle_ledger.ledger.values.requests import COLLECTION_FIELDS, POLICY_ADAPTIVE, Cohort, RoundRequest
 from shuffle_ledger.ledger.values.windows import Period, Window, periods_of
 
 CHAINS_MAX: Final = 1_000  # that one round is charged to: each of them gets an entry that lists them all
 YEARS_AHEAD: Final = 2  # a collection may end in this year or in so many later ones, whatever the windows
 BOOKED_MAX: Final = 100  # later periods that are shown
-COLLECTION_FIELDS: Final = ("collected_on", "collected_until")
 _NOT_OPENED: Final = "nobody"
 
 

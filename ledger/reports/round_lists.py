@@ -120,11 +120,15 @@ def list_rounds(
 def without_audience(listed: ListedRound, sees: Callable[[str], bool]) -> ListedRound:
     """Return a listed round of several cohorts as one of the first of them that its reader may know of.
 
-    The message of a refusal names each budget that refused, and the reader may not know of their cohorts.
+    The message of a refusal names each budget that refused, and chains of periods and quotas name their
+    cohorts, of which the reader may not know.
     """
     message = None if listed.message is None else _UNSEEN
     own = next(filter(sees, listed.audience))
-    return dataclasses.replace(listed, cohort=own, audience=(), message=message)
+    windows, quotas = tuple(filter(sees, listed.windows)), tuple(filter(sees, listed.quotas))
+    return dataclasses.replace(
+        listed, cohort=own, audience=(), windows=windows, quotas=quotas, message=message
+    )
 
 
 def _registration(store: Store, wanted: RoundFilter, after: str | None) -> int:
@@ -207,12 +211,8 @@ def _listed(row: Row[Any]) -> ListedRound:
     requested = refusal.get("requested")
     upper = None if requested is None else float(requested["epsilon_upper"])
     return ListedRound(
-        round_id=request.round_id,
-        cohort=request.cohort,
+        **vars(request),
         state=_state(row),
-        round=request.round,
-        collected_on=request.collected_on,
-        use_case=request.use_case,
         registered_by=row.registered_by,
         registered_at=row.registered_at,
         sequence=row.outcome_sequence,
@@ -220,8 +220,6 @@ def _listed(row: Row[Any]) -> ListedRound:
         reason=RefusalReason(refusal["reason"]) if refusal else None,
         message=refusal.get("message"),
         epsilon_requested_upper=None if upper is None or math.isinf(upper) else upper,
-        collected_until=request.collected_until,
-        audience=request.audience,
     )
 
 

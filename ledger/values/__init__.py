@@ -31,6 +31,7 @@ from shuffle_ledger.ledger.values.repeats import (
     refuse_uncollectable,
 )
 from shuffle_ledger.ledger.values.requests import (
+    COLLECTION_FIELDS,
     POLICIES,
     POLICY_ADAPTIVE,
     POLICY_PLAN,
@@ -76,6 +77,7 @@ from shuffle_ledger.ledger.values.windows import (
 )
 
 __all__ = [
+    "COLLECTION_FIELDS",
     "DAY_EXPECTED",
     "EVERY",
     "MOMENT_EXPECTED",

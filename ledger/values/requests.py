@@ -43,6 +43,7 @@ VOID_ATTESTATION = (
 )
 # What entries and rows have of a cohort only where there is some.
 DECLARED = (*("labels", "windows", "period", "quota", "ceiling", "local_budget", "rounds_per_user"),)
+COLLECTION_FIELDS: Final = ("collected_on", "collected_until")  # of a request: the first and the last day
 _REQUEST_VERSION = 1
 _SLIDING = re.compile(r"@[^@+]*[+](?=[^@+]*$)")  # in the name of a sliding period: the day on which it begins
 _REQUEST_DOMAIN = "shuffle-ledger/round-request/1"
@@ -424,8 +425,7 @@ class RoundRequest:
         if registered.windows and not self.windows:
             changes["windows"] = registered.windows
             if self.collected_on is None:
-                days = ("collected_on", "collected_until")
-                changes |= {name: getattr(registered, name) for name in days}
+                changes |= {name: getattr(registered, name) for name in COLLECTION_FIELDS}
         return dataclasses.replace(self, **changes)
 
     @staticmethod

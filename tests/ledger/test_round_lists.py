@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -19,6 +20,7 @@ from shuffle_ledger.ledger.decisions import (
 )
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.reports import RoundFilter, list_rounds, round_lists
+from shuffle_ledger.ledger.reports.round_lists import without_audience
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import ReleaseTimes, RoundRequest, request_of
 from tests.ledger.desk import open_as_usual
@@ -192,3 +194,13 @@ def test_a_round_of_several_cohorts_is_listed_once_whatever_the_size_of_pages(
                 if after is None:
                     break
             assert found == expected, (wanted, limit)
+
+
+def test_a_reader_of_one_cohort_is_shown_no_name_of_another(shared: Store) -> None:
+    (listed,) = (one for one in list_rounds(shared, RoundFilter()).rounds if one.round_id == "r1")
+    chains = {"windows": ("b@2025-W02", "c@2025-W02"), "quotas": ("b@maps", "c@maps")}
+    listed = dataclasses.replace(listed, **chains, message="c refused it")  # type: ignore[arg-type]  # of these two
+    shown = without_audience(listed, lambda name: name.partition("@")[0] in "ac")
+    assert (shown.cohort, shown.audience) == ("c", ())
+    assert (shown.windows, shown.quotas) == (("c@2025-W02",), ("c@maps",))
+    assert "c refused" not in str(shown.message)
