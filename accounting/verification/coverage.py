@@ -20,7 +20,7 @@ from shuffle_ledger.accounting.pld.approximate import ROUNDED
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound, charged_as
 
 #: Precisions at which stated charges are usually computed: a ledger's by default, and an accountant's. A
-#: finer pair is not below a coarser one everywhere: pairs of its own precision alone may prove a charge.
+#: finer pair is not below a coarser one everywhere: only pairs of a ledger's precision may prove its charges.
 USUAL_PRECISIONS = (4e-3, DEFAULT_PRECISION)
 #: Precisions at which a proof is sought in turn, as shares of the accountant's precision.
 REFINEMENTS = (1.0, 1 / 4, 1 / 16)

@@ -1,4 +1,4 @@
-"""What a new field of a round's registration costs: four modules, and every list, file and form has it."""
+"""A new field of a round's registration costs four modules, and every list, file and form has it."""
 
 from __future__ import annotations
 

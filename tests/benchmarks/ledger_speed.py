@@ -211,7 +211,7 @@ def processor_time(cohorts: int) -> Work:
 
 
 def log_written(cohorts: int) -> Work:
-    """Bytes of PostgreSQL's write-ahead log of an admission and of a bare row, each in a commit of its own.
+    """Bytes that PostgreSQL writes to its log for an admission, and for a bare row; each is a commit.
 
     Counts whole transactions of this database alone, of which others may write beside it. The first commits
     after a checkpoint have whole pages in the log; these are not counted.

@@ -116,7 +116,7 @@ def test_migrations_make_exactly_the_tables_of_the_code(empty_database_url: str)
             # The comparison above leaves out check constraints.
             expected = {str(each.name) for each in table.constraints if isinstance(each, CheckConstraint)}
             assert {each["name"] for each in found.get_check_constraints(name)} == expected, name
-            if engine.dialect.name == "sqlite":  # PostgreSQL gives conditions back in words of its own
+            if engine.dialect.name == "sqlite":  # PostgreSQL rewrites conditions
                 rows = {str(each.name): each.info["rows"] for each in table.indexes if "rows" in each.info}
                 assert _conditions(found.get_indexes(name)) == rows, name
     engine.dispose()

@@ -228,7 +228,7 @@ def test_no_analyst_beats_any_opening() -> None:
     assert max(found) > 0.6
 
 
-# What was charged once stays ----------------------------------------------------------------------------
+# A charge never shrinks ----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -282,7 +282,7 @@ def test_a_charge_never_shrinks_by_what_is_said_later(coordinate: str, monkeypat
 
 
 def test_a_larger_promise_has_slack_at_its_price(monkeypatch: Patch) -> None:
-    """What is released differs from a pure version of loss 3, so that it reveals everything at times."""
+    """The release differs from a pure version of loss 3, so that it reveals everything at times."""
     opening = Opening(epsilon=1.0, delta=1e-2, gaussian=0.38, slack=0.6, parts=(0.0,), has_sliding=False)
     revealed, high = 0.58 * opening.delta, opening.level(4.0)
     cost = opening.cost(coin(30, revealed), slack=units(revealed / (1 + math.exp(3))))
