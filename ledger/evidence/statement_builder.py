@@ -176,7 +176,7 @@ def _promises(
     of_day = [next(window.periods(stated.cohort, on, on)) for window in promise.windows]
     named = {period.name: period for period in (*begun, *of_day)}
     chained = {period.name for period in begun}
-    for period in sorted(named.values(), key=lambda each: (each.first, each.last)):
+    for period in sorted(named.values(), key=lambda each: (each.first, -each.last.toordinal())):
         window = next(each for each in promise.windows if each.kind == period.kind)
         is_begun = period.name in chained
         found = _period_found(store, period.name, chains, as_of=as_of, tell=tell) if is_begun else None

@@ -389,7 +389,7 @@ def test_a_table_of_too_many_rows_says_that_it_was_cut(lived: Run, monkeypatch: 
     monkeypatch.setattr("shuffle_ledger.cli.rendering.statements.html.ROWS_MAX", 2)
     text = text_of(lived("audit", "statement", "phones").stdout)
     assert "Rounds admitted (3)" in text
-    assert "1 rows are left out here" in text
+    assert "1 row is left out here" in text
 
 
 @pytest.mark.slow

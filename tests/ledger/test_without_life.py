@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, time
 from typing import Any
@@ -123,6 +124,26 @@ def test_no_release_breaks_a_promise_that_was_not_made(desk: Desk) -> None:
     text = str(document_from(stated, rows_max=50).blocks)
     assert "word='Not kept'" in text, "a week is not"
     assert f"Look at the promise of {before:%G-W%V}" in text
+
+
+def test_a_statement_names_the_period_with_the_least_left_beside_the_life(desk: Desk) -> None:
+    desk.open("both", WEEK, epsilon=5.0)
+    today = datetime.now(UTC).date()
+    assert isinstance(desk.ask(today, cohort="both"), Admitted)
+    stated = make_statement(desk.store, desk.accountant, ["both"], made_at=datetime.now(UTC))
+    text = str(document_from(stated, rows_max=50).blocks)
+    monday = today - today.weekday() * DAY
+    assert f"('Least left', 'of {monday} to {monday + 6 * DAY}: at most 0." in text
+
+
+def test_a_statement_counts_every_failing_period(desk: Desk) -> None:
+    desk.open("many", Window(unit="day", sliding=7, epsilon=0.2, delta=1e-7), **NO_LIFE)
+    today = datetime.now(UTC).date()
+    desk.incident("leak", None, "many", collected_on=today)
+    stated = make_statement(desk.store, desk.accountant, ["many"], made_at=datetime.now(UTC))
+    text = str(document_from(stated, rows_max=50).blocks)
+    assert re.search("Look at the promise of [^ ]*, [^ ]*, [^ ]* and 4 more: the statement of that", text)
+    assert "Least left" not in text
 
 
 def test_accounts_of_delta_of_the_life_refuse_nothing(desk: Desk) -> None:

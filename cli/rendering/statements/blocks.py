@@ -114,4 +114,5 @@ def shortened(rows: Sequence[tuple[str, ...]], rows_max: int) -> tuple[tuple[tup
     if left_out <= 0:
         return tuple(rows), ""
     shown = (*rows[: rows_max // 2], *rows[len(rows) - (rows_max - rows_max // 2) :])
-    return shown, f"{left_out:,} rows are left out here; the JSON form of this statement has them all."
+    rows_are = "1 row is" if left_out == 1 else f"{left_out:,} rows are"
+    return shown, f"{rows_are} left out here; the JSON form of this statement has all of them."

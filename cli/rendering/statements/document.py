@@ -50,6 +50,7 @@ _STATES: dict[PromiseState, str] = {
     "unknown": "Cannot be said",
 }
 _ALARMING = ("broken", "unknown")
+PERIODS_NAMED = 3  # in a sentence
 PERIODS_SHOWN = 12  # on the first page of one cohort
 
 
@@ -167,9 +168,11 @@ def _sentence(cohort: CohortStatement, statement: Statement, digits: Digits) -> 
         return _unknown(cohort)
     if cohort.verdict == "broken":
         return f"{_broken(cohort, digits)} The ledger charged what really happened, and admits nothing more."
-    failing = ", ".join(each.period for each in _failing(cohort, statement)[:3])
+    failing = [each.period for each in _failing(cohort, statement)]
     if failing:
-        return f"Look at the promise of {failing}: the statement of that period says what happened."
+        more = f" and {len(failing) - PERIODS_NAMED:,} more" if len(failing) > PERIODS_NAMED else ""
+        named = ", ".join(failing[:PERIODS_NAMED])
+        return f"Look at the promise of {named}{more}: the statement of that period says what happened."
     if cohort.verdict == "no_promise":
         return (
             "Nothing is promised of the cohort’s whole life. Each period has its own budget, and a statement"
@@ -223,6 +226,7 @@ def _answers(cohort: CohortStatement, statement: Statement, digits: Digits) -> I
         yield "Used", used if math.isfinite(spent) else "nothing bounds it"
         left = cohort.epsilon_remaining
         yield "Left", f"at least {digits.lower(left)}" if left else "nothing"
+    yield from _tightest(cohort, statement)
     if cohort.fits and cohort.status == "open":
         yield "Still fits", "\n".join(_fits(cohort))
     voided = [each.round_id for each in cohort.rounds if each.closing and each.closing.kind == "voided"]
@@ -237,6 +241,19 @@ def _answers(cohort: CohortStatement, statement: Statement, digits: Digits) -> I
     )
     key = " --public-key KEY" if signed else " --against HEADS"
     yield "How to verify", f"shuffle-ledger audit verify BUNDLE{key}"
+
+
+def _tightest(cohort: CohortStatement, statement: Statement) -> Iterator[tuple[str, str]]:
+    """Yields what is used of the present period with the least left, if that is less than of the life."""
+    present = [each for each in statement.promises if each.cohort == cohort.cohort and each.state == "so_far"]
+    if not present or _failing(cohort, statement):
+        return
+    least = min(present, key=lambda each: each.epsilon - each.epsilon_spent_upper)
+    if least.first is not None:
+        used = Digits.for_budget(least.epsilon).upper(least.epsilon_spent_upper)
+        share = percent(least.epsilon_spent_upper, least.epsilon)
+        days = f"{least.first} to {least.last}"
+        yield "Least left", f"of {days}: at most {used} of {exact_text(least.epsilon)} used ({share})"
 
 
 def _promises(promise: CohortPromise) -> Iterator[str]:
