@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from shuffle_ledger.accounting import Accountant, AccountingError, ShuffledRound
 from shuffle_ledger.ledger.answers.quotes import BATCH_MAX, BatchQuote, Fits
@@ -19,6 +18,7 @@ from shuffle_ledger.ledger.errors import (
     UnacceptedWarnings,
 )
 from shuffle_ledger.ledger.policies import registry
+from shuffle_ledger.ledger.policies.largest_epsilon0 import largest_epsilon0
 from shuffle_ledger.ledger.policies.registry import LossSource
 from shuffle_ledger.ledger.policies.room import help_of_slots, room_of
 from shuffle_ledger.ledger.storage.rows import CohortView
@@ -34,8 +34,6 @@ from shuffle_ledger.ledger.values.requests import (
 )
 
 ROUNDS_MAX = 200  # more are not counted
-_EPSILON0_MIN, _EPSILON0_MAX = 1e-3, 30.0
-_EPSILON0_STEPS = 10
 _DIGITS = 3  # of the epsilon0 that fits
 
 
@@ -247,50 +245,13 @@ def what_fits(store: Store, accountant: Accountant, request: RoundRequest) -> Fi
         return min(room_of(losses, view, [described]).turns for view in views)
 
     rounds = min(count(request.round), ROUNDS_MAX)
-    is_open = all(view.cohort.status == "open" for view in views)
-    return Fits(rounds=rounds, epsilon0=_largest_epsilon0(count, request.round, rounds) if is_open else None)
 
-
-def _largest_epsilon0(
-    count: Callable[[ShuffledRound], int], described: ShuffledRound, rounds: int
-) -> float | None:
-    """Return an epsilon0 with which one round fits, given how many fit of a round; None if none is found."""
-    asked = _epsilon0(described)
-    if asked is None:
-        return None
-
-    def fits(epsilon0: float) -> bool:
+    def takes(described: ShuffledRound) -> bool:
         try:
-            return count(_with_epsilon0(described, epsilon0)) > 0
+            return (rounds if described == request.round else count(described)) > 0
         except AccountingError:
             return False
 
-    if rounds:
-        known, unknown = asked, _EPSILON0_MAX
-        if asked >= _EPSILON0_MAX or fits(_EPSILON0_MAX):
-            return _EPSILON0_MAX
-    else:
-        known, unknown = _EPSILON0_MIN, asked
-        if asked <= _EPSILON0_MIN or not fits(_EPSILON0_MIN):
-            return None
-    for _ in range(_EPSILON0_STEPS):
-        middle = _rounded_down(math.sqrt(known * unknown))
-        if not known < middle < unknown:
-            break
-        known, unknown = (middle, unknown) if fits(middle) else (known, middle)
-    return known
-
-
-def _rounded_down(value: float) -> float:
-    scale = 10.0 ** (math.floor(math.log10(value)) - _DIGITS + 1)
-    return float(f"{math.floor(value / scale) * scale:.{_DIGITS}g}")
-
-
-def _epsilon0(shuffled: ShuffledRound) -> float | None:
-    epsilon0 = shuffled.randomizer.to_mapping().get("epsilon0")
-    return epsilon0 if isinstance(epsilon0, float) else None
-
-
-def _with_epsilon0(shuffled: ShuffledRound, epsilon0: float) -> ShuffledRound:
-    randomizer = {**shuffled.randomizer.to_mapping(), "epsilon0": epsilon0}
-    return ShuffledRound.from_mapping({**shuffled.to_mapping(), "randomizer": randomizer})
+    is_open = all(view.cohort.status == "open" for view in views)
+    epsilon0 = largest_epsilon0(takes, request.round, digits=_DIGITS) if is_open else None
+    return Fits(rounds=rounds, epsilon0=epsilon0)

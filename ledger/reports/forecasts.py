@@ -35,6 +35,7 @@ from shuffle_ledger.ledger.decisions.quotas import with_budgets
 from shuffle_ledger.ledger.decisions.windows import empty_view, views_of, views_on, why_refused_on
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies.base import changed
+from shuffle_ledger.ledger.policies.largest_epsilon0 import epsilon0_of, largest_epsilon0, with_epsilon0
 from shuffle_ledger.ledger.policies.registry import LossSource, policy_of
 from shuffle_ledger.ledger.policies.room import SEARCH, Room, dearest, help_of_slots, is_over, room_of
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
@@ -71,7 +72,7 @@ PROMISE_OF_ALL: Final = (
 )
 DAYS_OF_WINDOWS: Final = " Each round is collected on its day of the schedule or, without a schedule, today."
 _WIDTH: Final = 2e-3  # of the epsilon0 that fits, relative
-_LEAST_EPSILON0: Final = 1e-3  # that is searched for rounds of a schedule in windows
+_DIGITS: Final = 4  # of the epsilon0 that fits into windows: as narrow as that
 
 
 # The rule.
@@ -473,12 +474,15 @@ def _largest(
     losses: LossSource, view: CohortView, kind: ShuffledRound, days: ScheduleDays, rounds: int
 ) -> LargestEpsilon0:
     nothing = LargestEpsilon0(rounds=rounds, epsilon0=None)
-    randomizer = kind.randomizer.to_mapping()
-    single = isinstance(randomizer.get("epsilon0"), float)
-    if view.cohort.status != "open" or is_over(view) or not single or rounds > FIT_MAX:
+    if view.cohort.status != "open" or is_over(view) or epsilon0_of(kind) is None or rounds > FIT_MAX:
         return nothing
     if view.cohort.windows and days.every is not None:
-        return replace(nothing, epsilon0=_largest_on(losses, view, kind, days, rounds))
+
+        def fits(asked: ShuffledRound) -> bool:
+            return fitting(losses, view, [asked], days, most=rounds).turns >= rounds
+
+        return replace(nothing, epsilon0=largest_epsilon0(fits, kind, digits=_DIGITS))
+    randomizer = kind.randomizer.to_mapping()
     without = {name: value for name, value in randomizer.items() if name != "epsilon0"}
     described: dict[str, Any] = {**kind.to_mapping(), "randomizer": without}
     try:
@@ -495,37 +499,6 @@ def _largest(
             raise
         return nothing
     return LargestEpsilon0(rounds=rounds, epsilon0=found.epsilon0)
-
-
-def _largest_on(
-    losses: LossSource, view: CohortView, kind: ShuffledRound, days: ScheduleDays, rounds: int
-) -> float | None:
-    """Returns an epsilon0 with which all turns of a schedule fit into the windows of their days, where one
-    that is larger by at most `_WIDTH` was tried and does not; None if none is found."""
-
-    def fits(epsilon0: float) -> bool:
-        try:
-            asked = _with_epsilon0(kind, epsilon0)
-        except InvalidParameter:  # above all that the randomizer may have
-            return False
-        return fitting(losses, view, [asked], days, most=rounds).turns >= rounds
-
-    low = high = float(kind.randomizer.to_mapping()["epsilon0"])  # type: ignore[arg-type]  # a number, as was seen
-    while not fits(low):
-        high, low = low, low / 2
-        if low < _LEAST_EPSILON0:
-            return None
-    while low == high:
-        low, high = (2 * high, 2 * high) if fits(2 * high) else (high, 2 * high)
-    while high > low * (1 + _WIDTH):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
-
-
-def _with_epsilon0(kind: ShuffledRound, epsilon0: float) -> ShuffledRound:
-    randomizer = {**kind.randomizer.to_mapping(), "epsilon0": epsilon0}
-    return ShuffledRound.from_mapping({**kind.to_mapping(), "randomizer": randomizer})
 
 
 def _largest_of_all(
@@ -548,7 +521,7 @@ def _largest_of_all(
     if len(values) < len(views):
         return nothing
     least = min(values)
-    smaller = _with_epsilon0(kind, least)
+    smaller = with_epsilon0(kind, least)
     fit = (
         fitting(losses, view, [smaller], days, most=rounds).turns >= rounds
         for view, value in zip(views, values, strict=True)
