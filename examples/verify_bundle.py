@@ -485,9 +485,9 @@ def crowded(chains):
         details, name, request = body["details"], body["round_id"], body["details"].get("request")
         if request:
             members[name] = request.get("audience") or [request["cohort"]]
-        told = details.get("round") or (request and request["round"]) or details
-        parts[name] = told.get("reports_per_user", parts.get(name, 1) if told is details else 1)
-        least = max(-(-told.get("reports", 0) // parts[name]), told.get("sampled_from") or 0)
+        stated = details.get("round") or (request and request["round"]) or details
+        parts[name] = stated.get("reports_per_user", parts.get(name, 1) if stated is details else 1)
+        least = max(-(-stated.get("reports", 0) // parts[name]), stated.get("sampled_from") or 0)
         here = members.get(name, [""])
         if users.keys() >= set(here) and least > sum(users[each] for each in here):
             yield f"round {name}: an entry of {body['cohort']} is about more users than there are"

@@ -284,12 +284,12 @@ def _check(asked: Restatement, record: RoundRecord, view: CohortView, users: Map
         per_user = described_now(record).reports_per_user
         checked_reports(asked.reports, field="reports", per_user=per_user, **users)
         _check_collected(view, record)
-    truth = asked.describes(record)
-    if asked.cause in (Cause.CORRECT, Cause.INCIDENT) and truth is not None:
-        check_sizes(truth, **users)
+    actual = asked.describes(record)
+    if asked.cause in (Cause.CORRECT, Cause.INCIDENT) and actual is not None:
+        check_sizes(actual, **users)
     is_resampled = asked.cause is Cause.INCIDENT or "sampled_from" in asked.changes
-    if truth is not None and truth.sampled_from is not None and not is_resampled:
-        refuse_larger_sample(record, truth.reports)
+    if actual is not None and actual.sampled_from is not None and not is_resampled:
+        refuse_larger_sample(record, actual.reports)
 
 
 def _was_lost(asked: Restatement, record: RoundRecord | None) -> bool:
@@ -361,15 +361,15 @@ def _draft(
 ) -> EntryDraft:
     """Returns the entry that says in one chain what turned out otherwise, with what that changes."""
     policy = registry.policy_of(losses.store, view)
-    truth, last = asked.describes(record), _last_charged(losses.store, asked, record)
+    actual, last = asked.describes(record), _last_charged(losses.store, asked, record)
     before = None if record.accounted is None or asked.cause is Cause.INCIDENT else record.accounted
-    details: dict[str, Any] = _stated(asked, view, row, truth)
+    details: dict[str, Any] = _stated(asked, view, row, actual)
     overspent, spent = view.cohort.status == "overspent", view.spent
     changes: tuple[HoldingChange, ...] = ()
     if asked.cause is Cause.INCIDENT:
         details["chosen_after"] = False
     if view.cohort.status == "frozen":
-        accounted = before or slot_of(truth or record.request.round)
+        accounted = before or slot_of(actual or record.request.round)
         details |= {"privacy_loss": None, **policy.unchanged(view)}
     else:
         opened_at = _opened_at(losses.store, view.cohort) if asked.cause is Cause.INCIDENT else None
@@ -377,7 +377,7 @@ def _draft(
             losses,
             view,
             asked.cause,
-            truth,
+            actual,
             last=last,
             released_after=microseconds_of(asked.released.after),
             opened_at=microseconds_of(opened_at),
@@ -386,10 +386,10 @@ def _draft(
         overspent, spent = step.posting.is_overspent, step.spent
         changes = _holdings(asked, record, step.changes, accounted)
         details |= step.details
-        if truth is not None:
+        if actual is not None:
             details["privacy_loss"] = loss_cache.digest_of(losses.store, losses.accountant, accounted).hex()
     details["accounted"] = accounted.to_mapping()
-    if truth is not None:
+    if actual is not None:
         details["overspent"] = overspent
         details |= {} if before is None else {"accounted_before": before.to_mapping()}
     return EntryDraft(
@@ -405,15 +405,15 @@ def _draft(
 
 
 def _stated(
-    asked: Restatement, view: CohortView, row: StoredRound, truth: ShuffledRound | None
+    asked: Restatement, view: CohortView, row: StoredRound, actual: ShuffledRound | None
 ) -> dict[str, Any]:
     """Returns what an entry says that the actor states."""
     if asked.cause is Cause.SETTLE:
         return {"reports": asked.reports}
     if asked.cause is Cause.VOID:
         return {"reason": asked.reason, "attestation": VOID_ATTESTATION}
-    if asked.cause is Cause.CORRECT and truth is not None:
-        return {"round": truth.to_mapping(), "reason": asked.reason}
+    if asked.cause is Cause.CORRECT and actual is not None:
+        return {"round": actual.to_mapping(), "reason": asked.reason}
     _check_past(asked.released, view.now)
     return {
         "request": RoundRequest.from_bytes(row.content).to_mapping(),
@@ -445,8 +445,8 @@ def _holdings(
     changes = [HoldingChange(accounted=kind, count=count, local_count=sent) for kind, count in held.items()]
     if asked.cause is Cause.CORRECT:
         admitted = [one for one in (record.outcome,) if isinstance(one, Admitted) and not record.incident]
-        told = [one for one in record.restatements if isinstance(one, Incident | Corrected)]
-        known = [one.accounted for one in (*admitted, *told)]
+        afterwards = [one for one in record.restatements if isinstance(one, Incident | Corrected)]
+        known = [one.accounted for one in (*admitted, *afterwards)]
         before, after = local_kind(known), local_kind([*known, accounted])
         if before != after:
             changes.append(HoldingChange(accounted=before, count=0, local_count=-1))

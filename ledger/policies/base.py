@@ -108,13 +108,13 @@ def rules_digest(rules: Mapping[str, Any]) -> str:
     return canonical.framed_digest(_RULES_DOMAIN, canonical.encode(rules)).hex()
 
 
-def accounted_again(accounted: ShuffledRound, truth: ShuffledRound) -> ShuffledRound:
-    """Return what is charged for a round that is charged as `accounted` and truly was `truth`.
+def accounted_again(accounted: ShuffledRound, actual: ShuffledRound) -> ShuffledRound:
+    """Return what is charged for a round that is charged as `accounted` and truly was `actual`.
 
-    What dominates the truth may stay. That another pair has a smaller epsilon now would be no reason: with
+    What dominates it may stay. That another pair has a smaller epsilon now would be no reason: with
     the rounds to come it may have a larger one.
     """
-    return accounted if fits(truth, accounted) else slot_of(truth)
+    return accounted if fits(actual, accounted) else slot_of(actual)
 
 
 def changed(

@@ -494,7 +494,7 @@ class BudgetPolicy:
         losses: LossSource,
         view: CohortView,
         cause: Cause,
-        truth: ShuffledRound | None,
+        actual: ShuffledRound | None,
         *,
         last: Mapping[str, Any] | None,
         released_after: int | None = None,
@@ -506,7 +506,7 @@ class BudgetPolicy:
             losses: where privacy losses come from.
             view: the cohort now.
             cause: why.
-            truth: what was released; None: nothing.
+            actual: what was released; None: nothing.
             last: details of the entry that says last what the round is charged, or of the one that voided it;
                 None: nothing was charged.
             released_after: of an incident, the moment that is attested, as the machine counts moments.
@@ -517,13 +517,13 @@ class BudgetPolicy:
         before = None if last is None or is_incident else ShuffledRound.from_mapping(last["accounted"])
         state = with_opening(self.state(view), opened_at)
         is_early = is_incident and machine.may_precede_opening(state.rules, released_after)
-        cost = None if truth is None or is_early else self._cost_instead(losses, truth, before, last or {})
+        cost = None if actual is None or is_early else self._cost_instead(losses, actual, before, last or {})
         described = Described.STATED if cost else Described.UNKNOWN
-        if truth is None:
+        if actual is None:
             described = Described.NOTHING
         was = recorded(state, charge, voided=is_incident, released_after=released_after)
         posting = restated(state, was, described, cause, cost)
-        accounted = truth and self.accounted_restated(posting, truth, before)
+        accounted = actual and self.accounted_restated(posting, actual, before)
         changes = {} if before is None else {before: -1}
         if accounted is not None:
             changes = changed(changes, {accounted: 1})
@@ -536,19 +536,19 @@ class BudgetPolicy:
     def _cost_instead(
         self,
         losses: LossSource,
-        truth: ShuffledRound,
+        actual: ShuffledRound,
         before: ShuffledRound | None,
         last: Mapping[str, Any],
     ) -> Cost:
         """Returns what a restated round costs: as before, if what was accounted dominates the truth."""
         if self.filters is None or before is None:
-            return self.cost(losses, truth)
-        accounted = accounted_again(before, truth)
+            return self.cost(losses, actual)
+        accounted = accounted_again(before, actual)
         if accounted == before and "cost" in last:
             known = read(Cost, last["cost"])
-            return dataclasses.replace(known, fits=self.fitting(truth), local=self.local(truth))
+            return dataclasses.replace(known, fits=self.fitting(actual), local=self.local(actual))
         charge = losses.charge(accounted, self.filters)
-        return cost_of(charge, fits=self.fitting(truth), local=self.local(truth))
+        return cost_of(charge, fits=self.fitting(actual), local=self.local(actual))
 
     def rebudgeted(self, view: CohortView, epsilon: float) -> Effect:
         """Returns what another budget changes.
@@ -638,15 +638,15 @@ class BudgetPolicy:
         return min(least, epsilon)
 
     def accounted_restated(
-        self, posting: Posting, truth: ShuffledRound, before: ShuffledRound | None
+        self, posting: Posting, actual: ShuffledRound, before: ShuffledRound | None
     ) -> ShuffledRound:
         """Returns what a restated round is accounted as: itself or, of slots alone, the kind in which it
         stands and has room."""
         kind = posting.charge.kind if posting.charge else None
         if not self.has_slots_alone:
-            return slot_of(truth) if before is None else accounted_again(before, truth)
+            return slot_of(actual) if before is None else accounted_again(before, actual)
         if kind is None or posting.total.claims[kind] > self.machine_rules.slots[kind]:
-            return slot_of(truth)
+            return slot_of(actual)
         return self.slots_declared[kind][0]
 
     def _step(

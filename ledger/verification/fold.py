@@ -331,50 +331,50 @@ class Fold:
             return found
         if policy.has_slots_alone and policy.free_kind(before, request.round) is None:
             return RefusalReason.NO_FREE_SLOT
-        is_elsewhere = body.cohort not in body.details.get("refused_by", {body.cohort: None})
-        return RefusalReason.REFUSED_ELSEWHERE if is_elsewhere else None
+        is_by_another = body.cohort not in body.details.get("refused_by", {body.cohort: None})
+        return RefusalReason.REFUSED_ELSEWHERE if is_by_another else None
 
     # What turned out otherwise.
 
     def _restate(self, body: EntryBody, spent: Spending) -> tuple[dict[str, Any], Spending]:
         """Return the details of a settlement, a void, a correction or an incident, and what is spent then."""
         policy, before = self.budget
-        cause, seen, truth, again = self._restatement(body)
+        cause, seen, actual, again = self._restatement(body)
         held = None if cause is Cause.INCIDENT else seen.accounted
-        if held is not None and truth is not None:
+        if held is not None and actual is not None:
             again["accounted_before"] = _round(held)
         if cause is Cause.INCIDENT:
             again["chosen_after"] = False
         if self.frozen:
-            seen.accounted = held or slot_of(truth or seen.declared)
+            seen.accounted = held or slot_of(actual or seen.declared)
             again |= {"accounted": _round(seen.accounted), "privacy_loss": None}
             again["overspent"] = False
             return again, spent
         is_early = cause is Cause.INCIDENT and self._is_early(body)
-        cost = None if truth is None or is_early else self._stated_cost(body, truth)
-        described = Described.NOTHING if truth is None else Described.STATED if cost else Described.UNKNOWN
+        cost = None if actual is None or is_early else self._stated_cost(body, actual)
+        described = Described.NOTHING if actual is None else Described.STATED if cost else Described.UNKNOWN
         after = _released_after(body) if cause is Cause.INCIDENT else None
         judged = with_opening(before, self.joint.opening_of(after, is_early=is_early))
         was = recorded(judged, seen.charge, voided=cause is Cause.INCIDENT, released_after=after)
         posting = restated(judged, was, described, cause, cost)
         charge = _taken(posting)
-        accounted = held if truth is None else policy.accounted_restated(posting, truth, held)
+        accounted = held if actual is None else policy.accounted_restated(posting, actual, held)
         if accounted is None:
             raise Damaged("it closes a round that is charged nothing")
         self.state, overspent = machine.fold(before, posting), posting.is_overspent
         again |= {"accounted": _round(accounted), "charge": _said(charge)}
         again |= {} if cost is None else {"cost": _said(cost)}
         again |= {"chosen_after": is_early} if cause is Cause.INCIDENT else {}
-        if truth is not None:
+        if actual is not None:
             again |= {"overspent": overspent, "privacy_loss": self._loss(body, accounted)}
         self._prove_restated(seen, accounted, cost)
         if held is not None:
             self.held -= Counter({held: 1})
-        if truth is None:
+        if actual is None:
             seen.charge, seen.accounted, seen.cost = charge, None, None
         else:
             self._hold(body, seen, accounted, charge, cost)
-        is_carried = not policy.filters and accounted == held and truth is not None
+        is_carried = not policy.filters and accounted == held and actual is not None
         return again, spent if is_carried else self._spent(body)
 
     def _restatement(self, body: EntryBody) -> tuple[Cause, SeenRound, ShuffledRound | None, dict[str, Any]]:
@@ -411,19 +411,19 @@ class Fold:
             self.wrong.append("the request it quotes is not the one that was decided before")
         if seen.accounted is not None:
             self.wrong.append(f"it tells as an incident round {round_id!r}, which was charged before")
-        truth = in_clear() if details["round"] is None else read_round(details["round"])
-        seen.declared, seen.is_of_several = truth, quoted.is_of_several
-        self._check_size(body, truth)
+        actual = in_clear() if details["round"] is None else read_round(details["round"])
+        seen.declared, seen.is_of_several = actual, quoted.is_of_several
+        self._check_size(body, actual)
         released = ReleaseTimes.from_mapping(details["released"])
         if any(moment and moment > body.recorded_at for moment in (released.after, released.before)):
             self.wrong.append("it tells a release that was yet to come")
         again = {
             "request": request,
-            "round": None if details["round"] is None else truth.to_mapping(),
+            "round": None if details["round"] is None else actual.to_mapping(),
             "released": released.to_mapping(),
             **stated(body, "registration", "registered_at", "registered_by", "reason"),
         }
-        return seen, truth, again
+        return seen, actual, again
 
     def _is_early(self, body: EntryBody) -> bool:
         """Return whether an incident may have come before the opening that chose the rules."""
@@ -463,13 +463,13 @@ class Fold:
 
     # Numbers that entries of several kinds state.
 
-    def _stated_cost(self, body: EntryBody, truth: ShuffledRound) -> Cost:
+    def _stated_cost(self, body: EntryBody, actual: ShuffledRound) -> Cost:
         """Return the cost that an entry states, with what of it follows from the round."""
         policy, _ = self.budget
         if "cost" not in body.details:
             raise Damaged("it does not say what its round costs")
         cost = read(Cost, body.details["cost"])
-        fits, local = policy.fitting(truth), policy.local(truth)
+        fits, local = policy.fitting(actual), policy.local(actual)
         return cost if (cost.fits, cost.local) == (fits, local) else replace(cost, fits=fits, local=local)
 
     def _spent(self, body: EntryBody) -> Spending:

@@ -47,7 +47,7 @@ def _used_share(body: EntryBody) -> float | None:
 
 
 def _compare_rounds(replay: Replay, store: Store) -> None:
-    seen, told = set(), replay.fold.rounds
+    seen, folded = set(), replay.fold.rounds
     for stored in store.rounds_of(replay.cohort):
         seen.add(stored.round_id)
         _compare_round(replay, store, stored)
@@ -55,7 +55,7 @@ def _compare_rounds(replay: Replay, store: Store) -> None:
     for round_id in missing.unlisted:
         replay.blame(None, f"round {round_id!r}: it is not in the list of registrations, or differs there")
     for round_id in missing.rows:
-        if round_id not in told:
+        if round_id not in folded:
             replay.blame(None, f"round {round_id!r}: it was registered, pending, and its row is missing")
     for round_id in sorted(set(replay.fold.rounds) - seen):
         replay.blame(
@@ -118,20 +118,20 @@ def _compare_round(replay: Replay, store: Store, stored: StoredRound) -> None:
     if request_digest(stored.content) != stored.content_digest:
         replay.blame(stored.outcome_sequence, f"{name}: its registered content was changed")
     quoted = request_and_actor(stored.content, stored.registered_by)
-    told = replay.fold.rounds.get(stored.round_id)
-    is_quoted = told is not None and told.quoted == quoted
+    folded = replay.fold.rounds.get(stored.round_id)
+    is_quoted = folded is not None and folded.quoted == quoted
     _compare_shared(replay, store, stored, name, is_quoted=is_quoted)
     linked: tuple[int | None, int | None] = (stored.outcome_sequence, stored.closing_sequence)
-    expected = (None, None) if told is None else (told.sequence, told.closed_by)
+    expected = (None, None) if folded is None else (folded.sequence, folded.closed_by)
     if linked != expected:
         linked = _without_newer(linked, store, replay, stored.round_id)
     if linked != expected:
         replay.blame(None, f"{name}: its row refers to entries {linked}, the chain has {expected}")
-    if told is None or linked != expected:
+    if folded is None or linked != expected:
         return
     if not is_quoted:
         replay.blame(stored.outcome_sequence, f"{name}: its entry quotes another request than was registered")
-    if told.registered != (stored.registration, canonical.spelled_moment(stored.registered_at)):
+    if folded.registered != (stored.registration, canonical.spelled_moment(stored.registered_at)):
         replay.blame(stored.outcome_sequence, f"{name}: its row says otherwise when it was registered")
 
 

@@ -16,15 +16,10 @@ import shuffle_ledger as sl
 
 ROOT = Path(__file__).parents[2]
 # Vague names that stay, by the beginnings of paths: a field of statements and a code, whose names in JSON are
-# promised, and what is still to be renamed.
+# promised.
 VAGUE = {
-    "told": (
-        *("ledger/evidence/statement", "cli/rendering/statements/"),
-        *("ledger/decisions/restatements.py", "ledger/verification/"),
-    ),
+    "told": ("ledger/evidence/statement", "cli/rendering/statements/"),
     "REFUSED_ELSEWHERE": ("ledger/", "cli/backends/"),
-    "is_elsewhere": ("ledger/verification/",),
-    "truth": ("ledger/decisions/restatements.py", "ledger/policies/", "ledger/verification/"),
 }
 
 
