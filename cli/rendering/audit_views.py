@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -11,8 +12,9 @@ from rich.table import Table
 from shuffle_ledger.cli.rendering.present import Listing, facts, shown
 from shuffle_ledger.ledger.recovery import Reconciled
 from shuffle_ledger.ledger.values import Checkpoint, Signature
-from shuffle_ledger.ledger.verification import Comparison, VerificationReport
+from shuffle_ledger.ledger.verification import CohortVerification, Comparison, VerificationReport
 
+PARTS_LISTED = 3  # of one cohort, each in a row; more of them share one
 _SIGNED = {
     "trusted": "signed by the given key",
     "valid": "signed by a key that was not compared with a trusted one: pin it with --public-key",
@@ -33,13 +35,37 @@ def report_view(report: VerificationReport) -> RenderableType:
     for name in ("entries", "numbers checked"):
         table.add_column(name, justify="right")
     table.add_column("found", overflow="fold")
-    for found in report.cohorts:
+    for name, chains in _rows(report.cohorts):
         problems = "\n".join(
             f"entry {problem.sequence}: {problem.what}" if problem.sequence else problem.what
+            for found in chains
             for problem in found.problems
         )
-        table.add_row(found.cohort, shown(found.entries), shown(found.numbers_checked), problems or "ok")
+        entries = sum(found.entries for found in chains)
+        numbers = sum(found.numbers_checked for found in chains)
+        table.add_row(name, shown(entries), shown(numbers), problems or "ok")
     return Group(*said, table)
+
+
+def _rows(cohorts: Sequence[CohortVerification]) -> Iterator[tuple[str, list[CohortVerification]]]:
+    """Yields a name and the chains of each row: one, or all parts of a cohort in which nothing was found, if
+    they are many."""
+    parts: dict[str, list[CohortVerification]] = defaultdict(list)
+    for found in cohorts:
+        if not found.problems:
+            parts[_owner(found)].append(found)
+    for found in cohorts:
+        owner = _owner(found)
+        together = parts[owner] if owner and not found.problems else [found]
+        if len(together) <= PARTS_LISTED:
+            yield found.cohort, [found]
+        elif found is together[0]:
+            yield f"{owner}: {len(together):,} periods or quotas", together
+
+
+def _owner(found: CohortVerification) -> str:
+    """Returns the cohort of a period or quota; empty: it is a cohort itself."""
+    return found.cohort.rpartition("@")[0]
 
 
 def verdict(ok: bool, *, alarming: bool) -> str:
