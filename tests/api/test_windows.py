@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -14,6 +15,7 @@ from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
 from shuffle_ledger.ledger.values.windows import Window
 from tests.api.conftest import Server
+from tests.api.test_pages import _login
 
 WEEK = Window(unit="week", epsilon=0.06, delta=1e-7)
 KRR = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=2)"), reports=50_000)
@@ -101,3 +103,19 @@ def test_a_budget_over_http_shows_what_a_window_alone_was_charged(
     assert after.head == before.head, "the cohort's own chain knows nothing of it"
     assert after.windows[0].epsilon_spent_upper > before.windows[0].epsilon_spent_upper
     assert after.windows == budget(server.store, Accountant(), "tablets").windows
+
+
+@pytest.mark.parametrize("life", [{"epsilon": None, "delta": None}, {"epsilon": 4.0, "delta": 1e-6}])
+def test_a_page_draws_the_spending_of_the_budget_with_the_least_left(
+    server: Server, client: LedgerClient, life: dict[str, Any]
+) -> None:
+    client.open_cohort(name="tablets", population=100_000, policy="adaptive", windows=[WEEK], **life)
+    person = _login(server)
+    drawn = "of the budget with the least left"
+    assert drawn not in person.get("/cohorts/tablets").text
+    assert isinstance(client.register(request("one")), Admitted)
+    period = f"{datetime.now(UTC).date():%G-W%V}"
+    page = person.get("/cohorts/tablets").text
+    assert f'{drawn}: <a href="/cohorts/tablets%40{period}">{period}</a>' in page
+    assert f"of {WEEK.epsilon}" in re.search('Epsilon spent over days of collection[^<"]*', page)[0]  # type: ignore[index]  # there is one
+    assert drawn not in person.get(f"/cohorts/tablets@{period}").text

@@ -445,7 +445,8 @@ async def _cohort(
     profile = await _profile(service, view) if has_life else ()
     verified = await in_thread(_verified, service.store, name, bearer_of(request))
     continuation, is_computed = await _continuation(service, view, drawn_until(points, today), today)
-    limit: dict[str, Any] = {"budget": view.cohort.epsilon_budget, "budget_word": "budget"}
+    leading, drawn = await in_thread(_leading, service.store, view, statement.budget, bodies)
+    limit: dict[str, Any] = {"budget": leading.cohort.epsilon_budget, "budget_word": "budget"}
     found = page(
         "cohort.html.jinja",
         request,
@@ -455,14 +456,15 @@ async def _cohort(
         verified=verified,
         statement_files=sorted(service.dispatch.statement_files),
         spending=spending_picture(
-            points,
-            await in_thread(spent_by_day, service.store, view, bodies),
-            continuation=continuation,
+            [history_point(body) for body in drawn],
+            await in_thread(spent_by_day, service.store, leading, drawn),
+            continuation=continuation if leading is view else None,
             today=today,
             **limit,
         )
-        if has_life
+        if leading.cohort.has_life
         else None,
+        drawn_of=None if leading is view else statement.least,
         assumes=ASSUMES.get(statement.policy, ()),
         first=row_of(
             statement,
@@ -489,6 +491,18 @@ async def _cohort(
     if ((has_life and not profile and view.held) or not is_computed) and request.method == "GET":
         found.headers["Refresh"] = str(PROFILE_SECONDS_NEXT)  # browsers ask again by themselves
     return found
+
+
+def _leading(
+    store: Store, view: CohortView, budget: str, bodies: list[EntryBody]
+) -> tuple[CohortView, list[EntryBody]]:
+    """Return the chain whose spending is drawn, and its last entries: of the promise with the least left, or
+    of the cohort if that has no entries yet."""
+    if budget == view.cohort.name or not store.cohorts(only=[budget]):
+        return view, bodies
+    return store.view(budget), [
+        entry.content() for entry in latest_entries(store, budget, limit=ENTRIES_DRAWN)
+    ]
 
 
 def _verified(store: Store, name: str, token: AccessToken) -> StoredVerification | None:
