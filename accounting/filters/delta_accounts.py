@@ -22,6 +22,7 @@ from shuffle_ledger.accounting.numeric.rounding import float_above
 _LARGEST_PRICED_EPSILON = 700.0
 _PRICE_ROUND_OFF = 2.0**-48  # relative round-off of an exponential and a sum
 _PRICED_DENOMINATOR = 10**9  # of the fraction that names the epsilon of a price
+_PRICED_MARGIN = 2.0**-30  # relative: covers the round-off of a price and its logarithm
 _LIMIT_ROUND_OFF = Fraction(1, 2**32)  # relative distance of limits of one epsilon, on any computers
 
 
@@ -66,6 +67,20 @@ class DeltaAccounts:
         """Returns the largest `T` and `U` for a promise of `epsilon`, rounded down."""
         price = _price(epsilon)
         return Fraction(self.certain_loss), Fraction(0) if price is None else Fraction(self.slack) / price
+
+    def epsilon_covering(self, slack: Fraction) -> float | None:
+        """Returns nearly the largest epsilon at whose price a total `U`, above 0, is within its share.
+
+        Guarantee: `U` is at most the limit of this epsilon, and of every smaller one.
+
+        Returns:
+            None if there is none above 0.
+        """
+        price = Fraction(self.slack) / slack
+        if price <= 2:
+            return None
+        epsilon = math.log(min(price - 1, Fraction(math.exp(_LARGEST_PRICED_EPSILON)))) * (1 - _PRICED_MARGIN)
+        return epsilon if slack <= self.limits(epsilon)[1] else None
 
     def reading(
         self, certain: Fraction, slack: Fraction, *, slack_limit: Fraction, epsilon: float

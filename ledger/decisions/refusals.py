@@ -132,8 +132,8 @@ def refusal_of(
     if reason is RefusalReason.LOCAL_BUDGET_EXCEEDED:
         return _beyond_local_budget(view, accounted, policy.state(view).total.local, step.posting)
     if reason is RefusalReason.DELTA_ACCOUNT_EXHAUSTED:
-        clause = _lacks_delta(policy.accounts_with(view, step.posting))
-    elif reason is RefusalReason.UNBOUNDED_LOSS:
+        return _lacks_delta(policy, view, step.posting)
+    if reason is RefusalReason.UNBOUNDED_LOSS:
         delta = exact_text(view.cohort.delta_budget)
         clause = f"no finite epsilon would hold at delta {delta} ({_used_of(view)})"
     elif policy.filters is None:
@@ -161,14 +161,36 @@ def _plan_beyond_budget(policy: BudgetPolicy, view: CohortView) -> str:
     return f"its plan promises {promised} of {budget} for all of its rounds, so it admits none ({used} used)"
 
 
-def _lacks_delta(account: AccountsReading) -> str:
+def _lacks_delta(policy: BudgetPolicy, view: CohortView, posting: Posting) -> Refusal:
+    account = policy.accounts_with(view, posting)
     certain, slack = upper_text(account.certain_loss_used_upper), upper_text(account.slack_used_upper)
     certain_share, slack_share = lower_text(account.certain_loss_share), lower_text(account.slack_share)
-    return (
+    clause = (
         "approximate rounds might use more of its delta than is set aside for them:"
         f" {certain} of {certain_share} for losses that are certain, {slack} of {slack_share} for local"
         f" deltas at epsilon {exact_text(account.epsilon)} (rounds without a delta of their own add nothing"
         " to that)"
+    )
+    epsilon = policy.epsilon_of_slack(view, posting)
+    return Refusal(
+        reason=RefusalReason.DELTA_ACCOUNT_EXHAUSTED,
+        clause=clause,
+        remedy=_smaller_budget(account, epsilon, view.spent.epsilon_upper),
+    )
+
+
+def _smaller_budget(account: AccountsReading, epsilon: float | None, spent: float) -> str:
+    """Returns a sentence about the epsilon at which slack would fit, where only slack does not; else nothing.
+
+    An epsilon below what is spent is no help: the filters of such a budget would not hold these rounds.
+    """
+    is_slack = account.certain_loss_used_upper <= account.certain_loss_share
+    if epsilon is None or not is_slack or not spent < epsilon < account.epsilon:
+        return ""
+    return (
+        "Local deltas cost less in a smaller budget: one that is opened alike, but with epsilon"
+        f" {lower_text(epsilon)} or less and no higher ceiling, sets aside enough for these, and may admit"
+        " more such rounds."
     )
 
 

@@ -391,6 +391,13 @@ class BudgetPolicy:
         limit = state.limits.slack * DELTA_UNIT
         return self.filters.accounts.reading(certain, slack, slack_limit=limit, epsilon=promised)
 
+    def epsilon_of_slack(self, view: CohortView, posting: Posting) -> float | None:
+        """Returns an epsilon at whose price slack, with a round that was refused, is within its share; None
+        if there is none, or no slack."""
+        state = _with_round(self.state(view), posting)
+        slack = state.total.slack * machine.rounds_of_one_user(state.rules, state.total) * DELTA_UNIT
+        return None if self.filters is None or not slack else self.filters.accounts.epsilon_covering(slack)
+
     def promised(self, view: CohortView) -> float:
         """Returns the epsilon that must stay within the budget: of slots alone, that of all of them."""
         if self.filters is not None:

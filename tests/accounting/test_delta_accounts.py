@@ -266,3 +266,17 @@ def test_what_is_certain_comes_off_the_pair_exactly() -> None:
     ]
     assert float(charges[0].gaussian[0]) == pytest.approx(float(charges[1].gaussian[0]), rel=1e-3)
     assert pair.unless_revealed(0.0) is pair
+
+
+@given(
+    share=st.floats(-300, 0).map(lambda one: 10.0**one), ratio=st.floats(-3, 308).map(lambda one: 10.0**one)
+)
+def test_the_epsilon_that_covers_slack_does_and_a_larger_one_does_not(share: float, ratio: float) -> None:
+    accounts, slack = DeltaAccounts(certain_loss=0.0, slack=share), Fraction(share) / Fraction(ratio)
+    epsilon = accounts.epsilon_covering(slack)
+    if epsilon is None:
+        assert slack > accounts.limits(1e-7)[1]
+        return
+    assert epsilon > 0
+    assert slack <= accounts.limits(epsilon)[1]
+    assert slack > accounts.limits(epsilon * (1 + 1e-6) + 1e-7)[1]

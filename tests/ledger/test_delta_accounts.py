@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -209,3 +210,32 @@ def test_forged_accounts_are_found_from_the_bundle_alone(
 
 def audited(store: Store) -> tuple[Any, ...]:
     return verify_bundle(make_bundle(store, ["watches"]).data, AUDITOR, numbers="all").findings
+
+
+def test_a_refusal_for_slack_names_a_smaller_epsilon_that_admits_the_rounds(
+    store: Store, accountant: Accountant
+) -> None:
+    def admitted(cohort: str, epsilon: float) -> tuple[int, str]:
+        opened: dict[str, Any] = {
+            "population": 10**5,
+            "epsilon": epsilon,
+            "delta": 1e-6,
+            "policy": "adaptive",
+        }
+        open_cohort(store, name=cohort, actor="tester", policy="adaptive", **opened)
+        for count in range(6):
+            wanted = dataclasses.replace(
+                request(f"{cohort} {count}", randomizer="generic(epsilon0=1)", reports=50_000, delta0=1e-14),
+                cohort=cohort,
+            )
+            outcome = decided(store, accountant, wanted)
+            if isinstance(outcome, Refused):
+                return count, outcome.message
+        return count + 1, ""
+
+    few, message = admitted("large", 8.0)
+    found = re.search(r"but with epsilon ([0-9.]+) or less", message)
+    assert found is not None, message
+    assert 0 < float(found[1]) < 8
+    more, _ = admitted("smaller", float(found[1]))
+    assert more > few
