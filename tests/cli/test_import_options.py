@@ -42,6 +42,20 @@ def test_a_dry_run_says_what_the_import_then_does_and_writes_nothing(phones: Run
     )
 
 
+@pytest.mark.slow
+def test_a_dry_run_opens_cohorts_with_periods_as_the_import_does(phones: Run, directory: Path) -> None:
+    (directory / "rounds.csv").write_text(HEADER + rounds(5, cohort="tablets"))
+    (directory / "cohorts.csv").write_text(
+        "cohort,population,epsilon,delta,per\ntablets,1000,0.7,1e-6,year\n"
+    )
+    order = ("round", "import", "rounds.csv", "--cohorts", "cohorts.csv", "--json")
+    rehearsed = phones(*order, "--dry-run")
+    assert rehearsed.code == 0
+    done = phones(*order)
+    assert decisions(done.json) == decisions(rehearsed.json)
+    assert done.json["rounds_refused"] > 0
+
+
 def test_every_refused_round_is_listed_and_written(phones: Run, directory: Path) -> None:
     (directory / "rounds.csv").write_text(HEADER + rounds(30))
     answer = phones("round", "import", "rounds.csv", "--refused-out", "refused.csv")
