@@ -60,7 +60,7 @@ def periods(unit: str, run: int, first: date, last: date) -> tuple[PeriodDays, .
             raise InvalidStep(
                 f"a collection from {first} until {last}", f"days in at most {units_met_max(run)} {unit}s"
             )
-    starts = [*_before(unit, run - 1, starts[0]), *starts]
+    starts = [*starts_before(unit, run - 1, starts[0]), *starts]
     suffix = "" if run == 1 else f"+{run}{unit[0]}"
     return tuple(
         PeriodDays(label=f"{_label(unit, start)}{suffix}", first=start, last=_end(unit, run, start) - _DAY)
@@ -68,7 +68,7 @@ def periods(unit: str, run: int, first: date, last: date) -> tuple[PeriodDays, .
     )
 
 
-def _before(unit: str, count: int, start: date) -> list[date]:
+def starts_before(unit: str, count: int, start: date) -> list[date]:
     """Returns the starts of the `count` units before a unit: a run from one of them meets its days."""
     starts = [start]
     for _ in range(count):

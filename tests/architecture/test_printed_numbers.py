@@ -27,7 +27,7 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("accounting/randomizers/support_oracles.py", "round(…)"): (2, _WHOLE),
     ("accounting/filters/gaussian_and_renyi.py", ".4g"): (1, "the name of a filter, by its order"),
     ("accounting/planning/plans.py", ".3g"): (1, "a number to compute with, certified afterwards"),
-    ("ledger/decisions/quoting.py", ".{}g"): (1, "a number to compute with, rounded down before"),
+    ("ledger/policies/largest_epsilon0.py", ".{}g"): (1, "a number to compute with, rounded down before"),
     ("ledger/client/client.py", "round(…)"): (1, _SECONDS),
     ("ledger/operations.py", "'%2E'"): (1, "a dot in an address"),
     ("ledger/storage/engine.py", "'%Y-%m-%d %H:%M:%f'"): (1, "a moment, in SQL"),

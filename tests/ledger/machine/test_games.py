@@ -667,7 +667,9 @@ def test_every_period_that_a_round_meets_is_charged(monkeypatch: Patch) -> None:
         return reached(opening, kinds, rounds=4, states=everywhere, mine=mine)
 
     assert 0.3 < game() <= 1
-    monkeypatch.setattr(window_rules, "_before", lambda unit, count, start: [])  # one period of each round
+    monkeypatch.setattr(
+        window_rules, "starts_before", lambda unit, count, start: []
+    )  # one period of each round
     assert game() > 1
 
 
