@@ -152,6 +152,28 @@ def test_no_bound_depends_on_the_numerical_settings(
     assert np.all(found.lower <= truth.upper)
 
 
+@pytest.mark.parametrize("epsilon0", [4.0, 5.0])
+def test_finer_steps_are_closer_and_enclose_the_largest(
+    monkeypatch: pytest.MonkeyPatch, epsilon0: float
+) -> None:
+    """With three datasets next to the end, the bound on all others decides: finer steps lower it, and do not
+    lower it below the largest."""
+    law = BitLaw.of_response(epsilon0)
+    others = int(15 / (law.a * law.not_a))
+    excess = orders_of(law, others, seed=5, count=15)
+    truth = EveryDataset(law, others).bounds(excess)
+    monkeypatch.setattr(tilted, "MOST_DATASETS", 3)
+    uppers = []
+    for steps in (32, 256, 1024):
+        monkeypatch.setattr(tilted, "FINEST_STEPS", steps)
+        found = tilted.tilted_bounds(law, others, excess)
+        assert np.all(found.upper >= truth.lower)
+        assert np.all(found.lower <= truth.upper)
+        uppers.append(found.upper)
+    assert np.all(uppers[1] <= uppers[0] * (1 + 1e-9))
+    assert np.any(uppers[1] < 0.95 * uppers[0])
+
+
 @pytest.mark.parametrize("others", [5_000, 1_000_000])
 @pytest.mark.parametrize("law", LAWS[:4], ids=lambda law: f"{law.a:.3g}-{law.b:.3g}")
 def test_both_ends_of_many_users_are_enclosed(law: BitLaw, others: int) -> None:
@@ -216,6 +238,34 @@ def test_bounds_of_one_round_are_close(text: str, reports: int, delta: float) ->
     assert found.epsilon_upper <= 1.001 * found.epsilon_lower + 1e-9
     blanket = ShuffledRound(randomizer=parse_randomizer(text), reports=reports, analysis="blanket")
     assert found.epsilon_upper <= Accountant().certify({blanket: 1}, delta=delta).epsilon_upper * (1 + 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("epsilon0", "reports", "delta"),
+    [
+        (4, 10_000, 1e-6),
+        (8, 100_000, 1e-6),
+        (9.5, 654_321, 1e-13),
+        (11, 654_321, 1e-6),
+        (11, 654_321, 1e-13),
+    ],
+)
+def test_bounds_of_rare_flips_are_close(epsilon0: float, reports: int, delta: float) -> None:
+    """Few others send the other bit, so the laws of the datasets differ most."""
+    found = Accountant().certify({made(f"krr(k=2, epsilon0={epsilon0})", reports): 1}, delta=delta)
+    assert found.epsilon_upper <= 1.001 * found.epsilon_lower
+
+
+@pytest.mark.parametrize("epsilon0", [2.5, 3.5])
+def test_lists_and_nodes_of_rare_flips_enclose_one_another(epsilon0: float) -> None:
+    """Two methods, where one takes over from the other: neither lower bound is above the other's upper."""
+    law = BitLaw.of_response(epsilon0)
+    others = int(100 / (law.a * law.not_a))
+    excess = orders_of(law, others, seed=1, count=12)
+    truth, found = EveryDataset(law, others).bounds(excess), tilted.tilted_bounds(law, others, excess)
+    assert np.all(found.upper >= truth.lower)
+    assert np.all(found.lower <= truth.upper)
 
 
 @pytest.mark.slow

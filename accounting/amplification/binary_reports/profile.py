@@ -16,7 +16,7 @@ from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 #: Every dataset is listed if they have at most this many lines: the first number, or the second one if
 #: the variance of the others' sum is at most the third one, where nodes would be many. More: memory and
 #: time. The bounds hold for all values.
-FEW_LINES, FEW_LINES_OF_RARE, RARE = 7e5, 3e6, 60.0
+FEW_LINES, FEW_LINES_OF_RARE, RARE = 7e5, 3e6, 200.0
 # Lines of this many laws and numbers of users are kept.
 _TABLES_KEPT = 16
 # Where the upper bound is more than this many times the lower one, the blanket may be closer.

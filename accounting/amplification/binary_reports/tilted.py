@@ -45,6 +45,12 @@ _LARGEST_RATE = 4.0
 # the certificate fails; and steps for each unit of the variances' logarithms. Larger: closer bounds, more
 # time.
 _PLACES, _STEPS, _STEPS_PER_UNIT = (2, 64), (4, 32), 16
+#: Largest number of steps of that number of users at orders whose bounds no further dataset next to the end
+#: makes close. Larger: closer bounds for a large epsilon0, more time. The bounds hold for every value; the
+#: tests change it.
+FINEST_STEPS = 256
+# Calls of more orders than this keep the steps above. Larger: closer bounds of compositions, more time.
+_MOST_REFINED = 256
 # The share by which the bound on all further datasets may exceed the largest of those at the end, at an order
 # of which the divergence is large; it grows with the logarithm of the divergence.
 _LITTLE = 2e-4
@@ -95,26 +101,25 @@ def tilted_bounds(law: BitLaw, others: int, excess: FloatArray) -> ProfileBounds
     if np.any(many):
         lower[rows[many]] = _of_the_end(_Tilts.of(law, others, excess[rows[many]], end_only=True))
         rows, tilts = rows[~many], tilts.at(np.flatnonzero(~many))
-    for _ in range(_MOST_PASSES):
-        needed = np.zeros(rows.size)
+    finest = FINEST_STEPS if excess.size <= _MOST_REFINED else _STEPS[1]
+    for passes_left in reversed(range(_MOST_PASSES)):
+        datasets = np.zeros(rows.size)
+        limit = _most_datasets(tilts) if passes_left else 0.0
         for some in _together(tilts):
-            found = _bounds(tilts.at(some))
+            found = _bounds(tilts.at(some), limit, finest)
             upper[rows[some]] = np.minimum(upper[rows[some]], found.upper)
-            lower[rows[some]], needed[some] = found.lower, found.datasets
-        limit = _most_datasets(tilts)
-        helps = (needed <= limit) | (tilts.fall * limit > _LEAST_HELP)
-        needed = np.minimum(needed, limit)
-        again = np.flatnonzero((needed > tilts.datasets) & helps)
+            lower[rows[some]], datasets[some] = found.lower, found.datasets
+        again = np.flatnonzero(datasets)
         if not again.size:
             break
-        rows, tilts = rows[again], tilts._replace(datasets=needed).at(again)
+        rows, tilts = rows[again], tilts._replace(datasets=datasets).at(again)
     return ProfileBounds(np.minimum.accumulate(upper), lower)
 
 
-def _most_datasets(tilts: _Tilts) -> FloatArray:
+def _most_datasets(tilts: _Tilts) -> float:
     """Returns the largest number of datasets next to the end that fits in the work of one call."""
-    share = _MOST_ELEMENTS / max(tilts.last.sum(), 1.0)
-    return np.asarray(np.floor(np.clip(share, _MANY_DATASETS, MOST_DATASETS)))
+    share = _MOST_ELEMENTS / max(float(tilts.last.sum()), 1.0)
+    return math.floor(min(max(share, _MANY_DATASETS), MOST_DATASETS))
 
 
 def crude_log(law: BitLaw, others: int, excess: FloatArray) -> FloatArray:
@@ -184,10 +189,10 @@ class _Tilts(NamedTuple):
         most = np.clip(np.floor(_MOST_PRODUCTS / self.last), 8, _PLACES[1])
         return np.asarray(np.clip(np.ceil(steps), _PLACES[0], most))
 
-    def steps(self, rows: IndexArray) -> int:
-        """Returns the same of the number of users away from the end, for some orders together."""
-        spread = float(np.log(self.wide[rows] / self.narrow[rows]).max())
-        return int(np.clip(math.ceil(_STEPS_PER_UNIT * spread), *_STEPS))
+    @property
+    def steps(self) -> FloatArray:
+        """Returns the same of the number of users away from the end, without its largest value."""
+        return np.asarray(np.maximum(np.ceil(_STEPS_PER_UNIT * np.log(self.wide / self.narrow)), _STEPS[0]))
 
     @classmethod
     def of(cls, law: BitLaw, others: int, excess: FloatArray, *, end_only: bool = False) -> _Tilts:
@@ -250,6 +255,17 @@ class _Nodes(NamedTuple):
     log_step: ComplexArray
     most: FloatArray
     error: FloatArray
+
+    def at(self, rows: slice) -> _Nodes:
+        """Returns the nodes of some orders."""
+        return _Nodes(
+            self.factor[rows],
+            self.rate[rows],
+            self.log_end[rows],
+            self.log_step[rows],
+            self.most[rows],
+            self.error[rows],
+        )
 
     @classmethod
     def of(cls, tilts: _Tilts, *, end_only: bool = False) -> _Nodes:
@@ -339,21 +355,22 @@ def _of_the_end(tilts: _Tilts) -> FloatArray:
 
 class _Found(NamedTuple):
     """Bounds on the largest divergence, and the number of datasets next to the end that would make them
-    close; arrays of shape (orders,)."""
+    closer, or 0; arrays of shape (orders,)."""
 
     upper: FloatArray
     lower: FloatArray
     datasets: FloatArray
 
 
-def _bounds(tilts: _Tilts) -> _Found:
-    """Returns bounds on the largest divergence over all datasets."""
+def _bounds(tilts: _Tilts, limit: float, finest: int) -> _Found:
+    """Returns bounds on the largest divergence over all datasets. At most `limit` datasets next to the end
+    can be asked for; where more are of no use, the others get up to `finest` steps."""
     nodes = _Nodes.of(tilts)
     found, datasets = _next_to_the_end(tilts, nodes)
     lowest, highest = np.maximum(found - nodes.error, 0.0), found + nodes.error
     needed = np.zeros_like(found)
     if datasets <= tilts.others:
-        further = _further(tilts, nodes, datasets)
+        further = _further(tilts, nodes, datasets, _STEPS[1])
         wide = np.log(np.maximum(further, TINY) / ((1 + tilts.little) * np.maximum(highest, TINY)))
         needed = datasets + np.ceil(np.maximum(wide, 0.0) / np.maximum(tilts.fall, TINY))
         needed = np.where(needed > datasets, np.maximum(1.1 * needed, 2 * tilts.datasets), 0.0)
@@ -361,12 +378,21 @@ def _bounds(tilts: _Tilts) -> _Found:
             # All of them cost little more.
             some = np.where(datasets > _MANY_DATASETS, np.inf, needed)
             needed = np.where(needed > 0, np.minimum(some, tilts.others + 1), 0.0)
+        helps = (needed <= limit) | (tilts.fall * limit > _LEAST_HELP)
+        asked = np.where(helps, np.floor(np.minimum(needed, limit)), 0.0)
+        asked = np.where(asked > tilts.datasets, asked, 0.0)
+        stuck = (needed > 0) & (asked == 0) & (np.minimum(tilts.steps, finest) > _STEPS[1])
+        for row in np.flatnonzero(stuck):
+            one = slice(row, row + 1)
+            finer = _further(tilts.at(one), nodes.at(one), datasets, finest)
+            further[one] = np.minimum(further[one], finer)
+        needed = asked
         highest = np.maximum(highest, further)
     most, least = (tilts.log_factor + side * tilts.doubt for side in (1, -1))
     upper = np.exp(np.minimum(most, LARGEST_EXPONENT)) * highest
     known = np.isfinite(upper)
     upper, lower = np.where(known, np.minimum(upper, 1.0) + TINY, 1.0), np.exp(least) * lowest
-    return _Found(upper, np.where(known, lower, 0.0), np.where(known, np.floor(needed), 0.0))
+    return _Found(upper, np.where(known, lower, 0.0), np.where(known, needed, 0.0))
 
 
 def _next_to_the_end(tilts: _Tilts, nodes: _Nodes) -> tuple[FloatArray, int]:
@@ -410,8 +436,9 @@ def _on_grid(value: FloatArray) -> FloatArray:
     return np.asarray(np.round(value / _GRID) * _GRID)
 
 
-def _further(tilts: _Tilts, nodes: _Nodes, first: int) -> FloatArray:
-    """Returns upper bounds on `exp(-fall j) R_j(x)` for all real j from `first` to N, and x in [0, 2]."""
+def _further(tilts: _Tilts, nodes: _Nodes, first: int, most_steps: int) -> FloatArray:
+    """Returns upper bounds on `exp(-fall j) R_j(x)` for all real j from `first` to N, and x in [0, 2], with
+    at most `most_steps` steps of j."""
     places = int(tilts.places.max())
     waves = np.empty((*nodes.rate.shape, places + 1), dtype=np.complex128)
     waves[..., 0], waves[..., 1:] = nodes.factor, np.exp(nodes.rate * (-2 / places))[..., None]
@@ -427,7 +454,8 @@ def _further(tilts: _Tilts, nodes: _Nodes, first: int) -> FloatArray:
     if rows.size:
         # Lines between the values at both ends of a step, and at neighbouring places, are too low by at most
         # an eighth of the second derivatives' bounds.
-        away = first + (tilts.others - first) * np.linspace(0, 1, tilts.steps(rows) + 1) ** 2
+        steps = int(min(tilts.steps[rows].max(), most_steps))
+        away = first + (tilts.others - first) * np.linspace(0, 1, steps + 1) ** 2
         change = (nodes.log_step[rows] - tilts.fall[rows, None])[:, None, :]
         terms = nodes.log_end[rows, None, :] + away[:, None] * change
         values = _real_products(np.exp(terms), waves[rows]).max(axis=2)
