@@ -167,6 +167,17 @@ def test_attacks_of_the_worst_dataset_are_next_to_the_bound(
         assert above <= 1.02 * found
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("epsilon0", "ratio"), [(2.2, 1.032), (3, 1.092), (4.5, 3.19)])
+def test_few_reports_of_hadamard_response_are_far_from_the_limit(epsilon0: float, ratio: float) -> None:
+    """The theory's table of 1,000 reports, rounded up."""
+    described = _round(f"hadamard(epsilon0={epsilon0})", 1000)
+    above = Accountant().certify({described: 1}, delta=1e-6).epsilon_upper
+    found = attack_epsilon(described, delta=1e-6)
+    assert found is not None
+    assert ratio - 0.001 <= above / found <= ratio
+
+
 def test_the_middle_is_attacked_as_exactly_as_the_ends_are_bounded() -> None:
     found = attack_epsilon(_round("piecewise(epsilon0=2)", 100_000), delta=1e-8)
     assert found == pytest.approx(0.03961, abs=1e-5)
