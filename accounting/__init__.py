@@ -100,7 +100,6 @@ if TYPE_CHECKING:
         calibrate,
         calibrate_by,
     )
-    from shuffle_ledger.accounting.planning.dummies import Dummies, least_dummies
     from shuffle_ledger.accounting.planning.local_gaussian import LocalGaussianRound, best_local_gaussian
     from shuffle_ledger.accounting.planning.plans import largest_common_epsilon0, place
     from shuffle_ledger.accounting.planning.questions import Curve, certify, curve
@@ -138,7 +137,6 @@ __all__ = [
     "DiscreteGaussian",
     "DistinctElements",
     "Duchi",
-    "Dummies",
     "ErrorBudget",
     "Estimate",
     "FilterCharge",
@@ -194,7 +192,6 @@ __all__ = [
     "interval_text",
     "is_known_policy",
     "largest_common_epsilon0",
-    "least_dummies",
     "lower_column",
     "lower_text",
     "mechanism_of",
@@ -220,7 +217,6 @@ _LATER = {
         "comparison.conversions": "from_dp_accounting rounds_of_dp_event to_dp_accounting",
         "mechanisms": "Estimate Mechanism mechanism_of",
         "planning.calibration": "CALIBRATION_POLICIES Calibration alike_rounds calibrate calibrate_by",
-        "planning.dummies": "Dummies least_dummies",
         "planning.local_gaussian": "LocalGaussianRound best_local_gaussian",
         "planning.plans": "largest_common_epsilon0 place",
         "planning.questions": "Curve certify curve",

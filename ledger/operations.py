@@ -426,8 +426,8 @@ COMPOSE = Operation(
 CALIBRATE = Operation(
     "calculators_calibrate", "POST /v1/calibrate", READ,
     calculators.CalibrateRounds.asking, CalibratedRounds, (InvalidValue,),
-    """Find the largest epsilon0, or the least common noise, with which rounds meet a target, as the command
-`calibrate --json` does without a cohort.""",
+    """Find the largest epsilon0, the least common noise, or the least number of dummies, with which rounds
+meet a target, as the command `calibrate --json` does without a cohort.""",
 )
 LIST_ENTRIES = Operation(
     "auditing_entries", "GET /v1/cohorts/{cohort}/entries", ENTRIES,

@@ -1,4 +1,5 @@
-"""Calibration: the largest local epsilon0, or the least common noise, with which rounds meet a target.
+"""Calibration: the largest local epsilon0, the least common noise, or the least number of dummies, with which
+rounds meet a target.
 
 Rounds are charged as a ledger charges them: as their slots, by their composition or by the rule of a
 cohort's policy.
@@ -18,9 +19,11 @@ from shuffle_ledger.accounting.certificate import Certificate
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.numeric.bracketing import least_true
 from shuffle_ledger.accounting.numeric.later import scipy
+from shuffle_ledger.accounting.planning.dummies import least_dummies
 from shuffle_ledger.accounting.planning.questions import counted, form_of
 from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers import RANDOMIZERS
+from shuffle_ledger.accounting.randomizers.mixed import MixedFleet
 from shuffle_ledger.accounting.randomizers.notation import (
     complete_randomizer,
     open_noise,
@@ -59,11 +62,13 @@ class Calibration:
     """The parameter with the least noise that certainly meets a target, up to the precision.
 
     Attributes:
-        parameter: its name: `epsilon0`; of a protocol with common noise `p`, `bits` or `noise`.
+        parameter: its name: `epsilon0`; of a protocol with common noise `p`, `bits` or `noise`; of a mixed
+            fleet `epsilon0` or `dummies`.
         value: the parameter; it certainly meets the target.
         value_beyond: the nearest value with less noise that was tried and is not certain to meet the target.
-            It differs by one in `bits`, otherwise relatively by at most the precision. None if the value with
-            the least noise that is accepted meets the target.
+            It differs by one in `bits`; by one or one percent in `dummies`, or by more if certificates are
+            slow; otherwise relatively by at most the precision. None if the value with the least noise that
+            is accepted meets the target.
         epsilon0: local privacy of the randomizer found; infinite if a single report hides nothing.
         epsilon0_beyond: `value_beyond` if the parameter is epsilon0, otherwise None.
         round: the round with `value`.
@@ -96,19 +101,21 @@ def calibrate(
     precision: float = DEFAULT_PRECISION,
     **fields: object,
 ) -> Calibration:
-    """Returns the largest epsilon0, or the least common noise, with which `rounds` rounds meet a target: with
-    a policy, so that a new cohort with this budget admits them.
+    """Returns the largest epsilon0, the least common noise, or the least number of dummies, with which
+    `rounds` rounds meet a target: with a policy, so that a new cohort with this budget admits them.
 
     Args:
         described: a round's JSON form, or its randomizer, without epsilon0, such as `krr(k=10)`; several
             parts without one all get the same. A protocol with common noise leaves out one parameter of it:
             `p` or `bits` of `binomial_sum` and `binomial_histogram`, `noise` of `uniformity_tester`, `p` of
-            `distinct_elements`. Or a list of such rounds that are all alike, or a mapping from one to its
-            number; `rounds` multiplies it.
+            `distinct_elements`. A mixed fleet that has every epsilon0 leaves out the dummies of each round:
+            `mixed((500, krr(k=10, epsilon0=2)))`. Or a list of such rounds that are all alike, or a mapping
+            from one to its number; `rounds` multiplies it.
         epsilon, delta: the target, epsilon at least 1e-100.
         rounds: number of such rounds.
         policy: what decides. `composition`: the composition of the rounds' slots, with parameters fixed in
-            advance, without a ledger. `plan`: the same, composed before the first round.
+            advance, without a ledger. `plan`: the same, composed before the first round. No cohort takes a
+            mixed fleet, so it needs `composition`.
         precision: wanted relative width of the answer, and of privacy losses.
         **fields: fields of the round, such as `reports`, that `described` does not name.
 
@@ -116,8 +123,8 @@ def calibrate(
         other, if it computes with this precision. The rounds' slots together are `(epsilon, delta)`-private.
 
     Raises:
-        InvalidParameter: a value is out of range, no parameter or several are left out, or no value meets the
-            target.
+        InvalidParameter: a value is out of range, no parameter or several are left out, no value meets the
+            target, or a policy is of cohorts, which do not take the rounds.
     """
     epsilon, delta = _target(epsilon), validation.probability("delta", delta)
     if policy not in _COMPOSED:
@@ -171,8 +178,8 @@ def calibrate_by(
     width: float = DEFAULT_PRECISION,
     spent: float = 0.0,
 ) -> Calibration:
-    """Returns the largest epsilon0, or the least common noise, with which a policy admits rounds, given the
-    policy's decision as a function.
+    """Returns the largest epsilon0, the least common noise, or the least number of dummies, with which a
+    policy admits rounds, given the policy's decision as a function.
 
     Args:
         decides: returns the epsilon that is compared with `epsilon`, for a round with some value of the
@@ -194,7 +201,7 @@ def calibrate_by(
         raise InvalidParameter("round", described, "a mapping with a round's fields")
     rounds, epsilon = _number_of(rounds, policy), _target(epsilon)
     name = open_noise(described.get("randomizer"))
-    completed = functools.partial(_completed, described, name)
+    completed = functools.partial(_completed, described, name, policy)
 
     @functools.cache
     def decided(value: float) -> float:
@@ -206,6 +213,9 @@ def calibrate_by(
         value, beyond = _largest_epsilon0(
             lambda value: decided(value) <= epsilon, completed, spent=spent, **target
         )
+    elif name == "dummies":
+        completed(1)  # refuses randomizers whose dummies have no law
+        value, beyond = least_dummies(decided, reports=completed(0).reports, epsilon=epsilon)
     else:
         value, beyond = _least_noise(decided, completed, name, **target)
     shuffled = completed(value)
@@ -354,13 +364,17 @@ def decided_by_composition(
     return cost
 
 
-def _completed(described: Mapping[str, object], name: str | None, value: float) -> ShuffledRound:
-    """Returns the round with a value of its noise's parameter called `name`, or of epsilon0."""
+def _completed(described: Mapping[str, object], name: str | None, policy: str, value: float) -> ShuffledRound:
+    """Returns the round with a value of its noise's parameter called `name`, or of epsilon0; raises
+    InvalidParameter if the policy is of cohorts, which do not take it."""
     written = described.get("randomizer")
     if name is None:
         randomizer = complete_randomizer(written, epsilon0=value)
     else:
         randomizer = randomizer_with(written, name, round(value) if name == "bits" else value)
+    if isinstance(randomizer, MixedFleet) and policy != CALIBRATION_POLICIES[0]:
+        expected = f"one randomizer for the whole round: cohorts, of policy {policy}, take no mixed fleet"
+        raise InvalidParameter("randomizer", written, expected)
     return ShuffledRound.from_mapping({**described, "randomizer": randomizer})
 
 

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from shuffle_ledger.accounting import validation
-from shuffle_ledger.accounting.accountant import DEFAULT_PRECISION, Accountant
-from shuffle_ledger.accounting.certificate import Certificate
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.numeric.effort import MOST_EFFORT, counted
 from shuffle_ledger.accounting.printed_numbers import exact_text
-from shuffle_ledger.accounting.randomizers.mixed import MAXIMUM_DUMMIES, MixedFleet
-from shuffle_ledger.accounting.randomizers.notation import parse_randomizer
-from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
+from shuffle_ledger.accounting.randomizers.mixed import MAXIMUM_DUMMIES
 
 # Wanted relative distance of the number from one that is too small. Smaller: more certificates.
 _WIDTH = 0.01
@@ -30,69 +24,27 @@ _MOST_GROWTH = 1024.0
 _SEARCH_EFFORT = 1.25 * MOST_EFFORT
 
 
-@dataclass(frozen=True, kw_only=True)
-class Dummies:
-    """The number of dummies with which rounds certainly meet a target.
-
-    Attributes:
-        dummies: the number for each round.
-        dummies_beyond: a smaller number that was tried and is not certain to meet the target; None if
-            `dummies` is 0. The two are at most one percent apart, or neighbours, except where certificates
-            are slow: the search then ends after some seconds, and the two say how wide the answer is.
-        round: the round with its dummies.
-        certificate: epsilon of the rounds together.
-    """
-
-    dummies: int
-    dummies_beyond: int | None
-    round: ShuffledRound
-    certificate: Certificate
-
-
-def least_dummies(
-    randomizer: object,
-    *,
-    reports: int,
-    epsilon: float,
-    delta: float,
-    rounds: int = 1,
-    precision: float = DEFAULT_PRECISION,
-) -> Dummies:
-    """Returns about the least number of dummies with which `rounds` rounds are (epsilon, delta)-private.
+def least_dummies(cost_of: Callable[[int], float], *, reports: int, epsilon: float) -> tuple[int, int | None]:
+    """Returns about the least number of dummies with which rounds meet a target, and a smaller number that
+    was tried and does not; None if no dummies are needed.
 
     Args:
-        randomizer: that of the devices, a text, a JSON form or a value; one of which dummies have a law (see
-            `MixedFleet`), or a mixed fleet, whose own number of dummies is replaced.
+        cost_of: returns the epsilon of the rounds, with a number of dummies in each.
         reports: number of the devices' reports of one round.
-        epsilon, delta: the target.
-        rounds: number of rounds, each with as many dummies.
-        precision: wanted relative width of the certificate.
+        epsilon: the target.
 
-    Guarantee: the certificate's epsilon is at most the target.
+    Guarantee: `cost_of` is at most the target at the first number, and above it at the second. The two are
+        neighbours or at most one percent apart, except where certificates are slow: the search then ends
+        after some seconds, and the two say how wide the answer is.
 
     Raises:
-        InvalidParameter: a value is out of range, dummies of the randomizer have no law, or the largest
-            number does not meet the target.
+        InvalidParameter: the largest number does not meet the target.
     """
-    target = validation.real("epsilon", epsilon, "a number from 0 on")
-    rounds = validation.whole("rounds", rounds, 1, validation.MAXIMUM_ROUNDS)
-    fleet = _fleet(parse_randomizer(randomizer), reports)
-    accountant = Accountant(precision=precision)
-
-    def with_dummies(number: int) -> ShuffledRound:
-        return ShuffledRound(randomizer=MixedFleet(groups=fleet.groups, dummies=number), reports=reports)
-
-    def excess_of(number: int) -> float:
-        found = accountant.certify({with_dummies(number): rounds}, delta=delta).epsilon_upper
-        return _log_ratio(found, target)
-
-    with_dummies(1)  # refuses randomizers whose dummies have no law
-    enough, beyond = _searched(excess_of, reports)
+    enough, beyond = _searched(lambda number: _log_ratio(cost_of(number), epsilon), reports)
     if enough is None:
         expected = f"a target that {MAXIMUM_DUMMIES} dummies meet"
-        raise InvalidParameter("epsilon", exact_text(target), expected)
-    certificate = accountant.certify({with_dummies(enough): rounds}, delta=delta)
-    return Dummies(dummies=enough, dummies_beyond=beyond, round=with_dummies(enough), certificate=certificate)
+        raise InvalidParameter("epsilon", exact_text(epsilon), expected)
+    return enough, beyond
 
 
 class _Tried(NamedTuple):
@@ -158,9 +110,3 @@ def _between(low: _Tried, high: _Tried, tried: list[_Tried], reports: int) -> in
     side = 1 if tried[-1].excess > 0 else -1
     number = (math.exp(middle) - reports) * (1 + side * _BEYOND_SHARE * _WIDTH)
     return min(max(round(number), low.number + 1), high.number - 1)
-
-
-def _fleet(randomizer: object, reports: int) -> MixedFleet:
-    if isinstance(randomizer, MixedFleet):
-        return randomizer
-    return MixedFleet(groups=((reports, randomizer),))  # type: ignore[arg-type]  # the constructor checks it

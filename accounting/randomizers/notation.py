@@ -16,6 +16,7 @@ _MAXIMUM_LENGTH = 1_000_000  # characters of a call
 _KINDS: Mapping[str, type[LocalRandomizer]] = {**RANDOMIZERS, MixedFleet.kind: MixedFleet}
 _MAXIMUM_DEPTH = 8  # randomizers inside one another
 _FIELD = "randomizer"  # as errors name it
+_DUMMIES = "dummies"  # the parameter of a mixed fleet
 _CALL = "a call such as krr(k=10, epsilon0=1.15)"  # what errors expect
 # Other names that people give epsilon0; a message asks whether it was meant.
 _EPSILON0_OTHERWISE = frozenset({"eps", "eps0", "epsilon", "epsilon_0", "e0"})
@@ -49,7 +50,7 @@ def complete_randomizer(written: object, *, epsilon0: float) -> LocalRandomizer:
     """
     mapping = _read(written) if isinstance(written, str) else written
     completed = _completed(mapping, epsilon0, _MAXIMUM_DEPTH)
-    if completed == mapping:
+    if not _lacks_epsilon0(mapping):
         _parsed(mapping, _MAXIMUM_DEPTH)  # other errors have precedence
         expected = "a randomizer that has an epsilon0, which is left out, such as krr(k=10)"
         raise InvalidParameter(_FIELD, written, expected)
@@ -58,14 +59,19 @@ def complete_randomizer(written: object, *, epsilon0: float) -> LocalRandomizer:
 
 def open_noise(written: object) -> str | None:
     """Returns the parameter of common noise that a call or a mapping leaves out, such as "bits" of
-    `binomial_sum(p=0.5)`; None if the randomizer has no common noise.
+    `binomial_sum(p=0.5)`; "dummies" of a mixed fleet that leaves out these and no epsilon0; None if an
+    epsilon0 must be what is left out.
 
     Raises:
         InvalidParameter: none or several are left out, or the text is not a call.
     """
     mapping = _read(written) if isinstance(written, str) else written
-    kind = RANDOMIZERS.get(str(mapping.get("kind"))) if isinstance(mapping, Mapping) else None
-    if kind is None or not kind.noise_ranges or not isinstance(mapping, Mapping):
+    kind = _KINDS.get(str(mapping.get("kind"))) if isinstance(mapping, Mapping) else None
+    if kind is None or not isinstance(mapping, Mapping):
+        return None
+    if kind is MixedFleet:
+        return None if _DUMMIES in mapping or _lacks_epsilon0(mapping) else _DUMMIES
+    if not kind.noise_ranges:
         return None
     missing = [name for name in kind.noise_ranges if name not in mapping]
     if len(missing) == 1:
@@ -85,6 +91,12 @@ def randomizer_with(written: object, name: str, value: float) -> LocalRandomizer
     if not isinstance(mapping, Mapping):
         raise InvalidParameter(_FIELD, written, _CALL)
     return _parsed({**mapping, name: value}, _MAXIMUM_DEPTH)
+
+
+def _lacks_epsilon0(written: object) -> bool:
+    """Returns whether an epsilon0 is missing in a mapping."""
+    one, other = (_completed(written, epsilon0, _MAXIMUM_DEPTH) for epsilon0 in (1.0, 2.0))
+    return one != other
 
 
 def _completed(written: object, epsilon0: float, depth: int) -> object:

@@ -1,4 +1,4 @@
-"""`calibrate`: how much local privacy a target needs, and what accuracy that leaves."""
+"""`calibrate`: how much local privacy or cover a target needs, and what accuracy that leaves."""
 
 from __future__ import annotations
 
@@ -40,6 +40,11 @@ _DATABASE = "--cohort works on a database only, for its filters and slots; witho
     "--rounds", type=WHOLE, metavar="T", default=1, help="Rounds that meet it together (default: 1)."
 )
 @click.option(
+    "--dummies",
+    is_flag=True,
+    help="Find how many dummies each round needs (see amplify --dummies); the randomizer has its epsilon0.",
+)
+@click.option(
     "--policy",
     type=click.Choice(CALIBRATION_POLICIES),
     help="What decides: a cohort's policy, or the composition of rounds fixed in advance; without --cohort"
@@ -59,16 +64,21 @@ def calibrate_(
     epsilon: float | None,
     delta: float | None,
     rounds: int,
+    dummies: bool,
     policy: str | None,
     cohort: str | None,
     precision: float,
     as_json: bool,
     **where: Any,
 ) -> None:
-    """Find the largest epsilon0, or the least common noise, with which a cohort admits T rounds.
+    """Find the largest epsilon0, the least common noise, or the fewest dummies, with which T rounds fit.
 
     Leave it out of the randomizer: krr(k=10); of a protocol with common noise one parameter of it:
-    binomial_sum(bits=1) or binomial_sum(p=0.5), uniformity_tester(), distinct_elements().
+    binomial_sum(bits=1) or binomial_sum(p=0.5), uniformity_tester(), distinct_elements(); of a mixed fleet
+    its dummies: mixed((500, krr(k=10, epsilon0=2))). --dummies makes this fleet of one randomizer. The number
+    of dummies is at most one percent, or one, above one that is too small; where certificates are slow
+    the search ends after some seconds, and the answer says which smaller number was not certified.
+
     Rounds are charged as the ledger charges them: as their slots, and by the rule of the cohort's policy.
     With --cohort the answer holds if nothing else is registered, settled, voided or changed before, and no
     other cohort or quota refuses.
@@ -77,6 +87,9 @@ def calibrate_(
     reports.
     """
     has_windows = False
+    if dummies:
+        group = [described["reports"], described["randomizer"]]
+        described = described | {"randomizer": {"kind": "mixed", "groups": [group]}}
     if cohort is None:
         if epsilon is None or delta is None:
             raise click.UsageError("--epsilon and --delta are needed, or --cohort, which has both")
@@ -136,6 +149,8 @@ def _rows(found: Calibration, error: FrequencyError | None, cohort: str | None) 
         admitted = (
             "by no ledger: this is for rounds fixed in advance; --policy adaptive or plan asks for a cohort's"
         )
+    if found.round.randomizer.kind == "mixed":
+        admitted = "by no ledger: it takes one randomizer for the whole round, and no dummies"
     rows: dict[str, object] = {
         **_parameter_rows(found),
         "randomizer": found.round.randomizer.describe(),

@@ -22,7 +22,7 @@ from shuffle_ledger.accounting import (
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.values.field_marks import FINITE, LEFT_OUT
 
-Parameter: TypeAlias = Literal["epsilon0", "p", "bits", "noise"]
+Parameter: TypeAlias = Literal["epsilon0", "p", "bits", "noise", "dummies"]
 
 
 @dataclass(frozen=True, kw_only=True)

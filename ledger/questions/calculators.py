@@ -83,8 +83,9 @@ class CalibrateRounds(RoundParameters):
         str | dict[str, Any],
         BeforeValidator(_written),
         Field(
-            description="A randomizer without epsilon0, as `krr(k=10)`, or a protocol without one parameter"
-            " of its noise, as `binomial_sum(bits=1)`; a call or its JSON form."
+            description="A randomizer without epsilon0, as `krr(k=10)`, a protocol without one parameter"
+            " of its noise, as `binomial_sum(bits=1)`, or a mixed fleet without its dummies, as"
+            " `mixed((500, krr(k=10, epsilon0=2)))`; a call or its JSON form."
         ),
     ]
     epsilon: Epsilon

@@ -41,8 +41,8 @@ def calibrate(
     precision: float = DEFAULT_PRECISION,
     **fields: object,
 ) -> Calibration:
-    """Returns the largest epsilon0, or the least common noise, with which `rounds` rounds meet a target: with
-    a policy, so that a new cohort with this budget admits them.
+    """Returns the largest epsilon0, the least common noise, or the least number of dummies, with which
+    `rounds` rounds meet a target: with a policy, so that a new cohort with this budget admits them.
 
     Args:
         described, epsilon, delta, rounds, precision, fields: as of `accounting.calibrate`.

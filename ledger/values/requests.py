@@ -307,7 +307,7 @@ def one_randomizer(described: ShuffledRound) -> ShuffledRound:
     """Return a round; raises InvalidValue if its devices run several randomizers: how many reports each group
     has would be part of what is settled."""
     if described.randomizer.kind == "mixed":
-        expected = "one randomizer for the whole round: mixed fleets are for amplify and compose"
+        expected = "one randomizer for the whole round: mixed fleets are for calculators, such as amplify"
         raise InvalidValue(field="randomizer", value=described.randomizer.describe(), expected=expected)
     return described
 

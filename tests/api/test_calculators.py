@@ -83,6 +83,12 @@ def test_compose_answers_what_the_command_line_prints(server: Server, tmp_path: 
             "policy": "plan",
         },
         {"randomizer": "binomial_sum(p=0.5)", "reports": 50, "epsilon": 1, "delta": 1e-6},
+        {
+            "randomizer": "mixed((30, krr(k=3, epsilon0=2)))",
+            "reports": 30,
+            "epsilon": 0.8,
+            "delta": 1e-3,
+        },
     ],
 )
 def test_calibrate_answers_what_the_command_line_prints(server: Server, question: dict[str, Any]) -> None:

@@ -31,3 +31,38 @@ def test_dummies_without_a_proof_are_refused(run: Run, more: tuple[str, ...], na
     answer = run(*ASKED, "--dummies", "20", *more)
     assert answer.code == 2
     assert named in answer.json["error"]["message"]
+
+
+TARGET = ("--reports", "30", "--epsilon", "0.8", "--delta", "1e-3", "--json")
+
+
+@pytest.mark.slow
+def test_calibrate_finds_the_dummies_of_one_randomizer_as_those_of_its_fleet(run: Run) -> None:
+    given = run("calibrate", "--randomizer", "krr(k=3, epsilon0=2)", "--dummies", *TARGET)
+    fleet = run("calibrate", "--randomizer", "mixed((30, krr(k=3, epsilon0=2)))", *TARGET)
+    assert given.code == fleet.code == 0
+    assert given.json == fleet.json
+    assert given.json["parameter"] == "dummies"
+    needed = given.json["value"]
+    assert given.json["value_beyond"] == needed - 1
+    for dummies, is_enough in ((needed, True), (needed - 1, False)):
+        asked = ("--randomizer", "krr(k=3, epsilon0=2)", "--dummies", str(dummies))
+        assert (run(*ASKED, *asked).json["epsilon_upper"] <= 0.8) is is_enough
+    said = run("calibrate", "--randomizer", "krr(k=3, epsilon0=2)", "--dummies", *TARGET[:-1]).stdout
+    assert f"dummies, at least                         {needed}\n" in said
+    assert "by no ledger: it takes one randomizer" in said
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        (("--randomizer", "krr(k=3)"), "epsilon0"),
+        (("--randomizer", "laplace(epsilon0=1)"), "dummies"),
+        (("--randomizer", "krr(k=3, epsilon0=1)", "--policy", "adaptive"), "one randomizer"),
+        (("--randomizer", "krr(k=3, epsilon0=1)", "--sampled-from", "90"), "sampled_from"),
+    ],
+)
+def test_calibrate_refuses_dummies_without_a_proof(run: Run, more: tuple[str, ...], named: str) -> None:
+    answer = run("calibrate", "--dummies", *TARGET, *more)
+    assert answer.code == 2
+    assert named in answer.json["error"]["message"]
