@@ -45,7 +45,8 @@ def check(directory: Path) -> None:
         print(f"{file}: metadata {found.metadata_version} is valid")
     if "urls" not in project:
         print("pyproject.toml has no [project.urls]: give it the public addresses before you publish")
-    assert "## [Unreleased]" in changes, "CHANGELOG.md has no section Unreleased"
+    version = project["version"]
+    assert f"## [{version}] - " in changes, f"CHANGELOG.md has no section {version}"
 
 
 if __name__ == "__main__":
