@@ -95,6 +95,7 @@ def _identifiers(tree: ast.AST) -> Iterator[str]:
                 yield other or name.rpartition(".")[2]
 
 
+@pytest.mark.slow
 def test_names_say_what_they_name() -> None:
     """These words say nothing to a reader who does not know the code. `late` is a term of
     docs/adaptivity.md, section 3: the variance that restatements added."""

@@ -171,7 +171,7 @@ def test_budgets_are_given_in_groups_of_options(
     [
         ("--per year --epsilon 1", "--delta is missing behind --per year"),
         ("--per year --delta 1e-9 --epsilon 1 --epsilon 2", "--epsilon stands twice for --per year"),
-        ("--per fortnight --epsilon 1 --delta 1e-9", "per (day, week, month, quarter or year"),
+        ("--per fortnight --epsilon 1 --delta 1e-9", "expected day, week, month, quarter or year"),
         ("--rolling 7 --epsilon 1 --delta 1e-9", "7d, 13w, 12m"),
         ("--life --per day --epsilon 1 --delta 1e-9", "--epsilon is missing behind --life"),
         ("--epsilon 1", "--delta is missing"),

@@ -222,7 +222,7 @@ def test_a_refusal_for_slack_names_a_smaller_epsilon_that_admits_the_rounds(
             "delta": 1e-6,
             "policy": "adaptive",
         }
-        open_cohort(store, name=cohort, actor="tester", policy="adaptive", **opened)
+        open_cohort(store, name=cohort, actor="tester", **opened)
         for count in range(6):
             wanted = dataclasses.replace(
                 request(f"{cohort} {count}", randomizer="generic(epsilon0=1)", reports=50_000, delta0=1e-14),

@@ -155,6 +155,7 @@ def test_accounts_of_delta_of_the_life_refuse_nothing(desk: Desk) -> None:
     desk.check()
 
 
+@pytest.mark.slow
 def test_the_statement_promises_each_week_and_nothing_of_the_life(desk: Desk) -> None:
     monday = a_monday()
     desk.ask(monday, cohort="watches")
