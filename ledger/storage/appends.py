@@ -248,6 +248,8 @@ def write(connection: Connection, steps: Sequence[Step]) -> None:
             written, and on SQLite the transaction must not be committed.
     """
     rows = _rows(steps)
+    if engines.is_in_turn(connection) and any(draft.opens is not None for _, draft, _, _ in steps):
+        raise AssertionError("a turn is committed with its entries, before the row of a cohort is written")
     try:
         if connection.dialect.name == "postgresql":
             once = max(map(len, rows.values())) == 1

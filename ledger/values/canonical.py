@@ -36,7 +36,7 @@ class Written:
     __slots__ = ("text",)
 
     def __init__(self, value: Mapping[str, object]) -> None:
-        """Write the text; raises as `encode`."""
+        """Write the text; raises as `encode`, which alone finds text that is not Unicode."""
         self.text = _mapping_text(value)
 
 
