@@ -132,13 +132,21 @@ def _slopes(
     return left, right
 
 
-def corners(x: FloatArray, y: FloatArray) -> IndexArray:
+def corners(x: FloatArray, y: FloatArray, *, straight: float = 0.0) -> IndexArray:
     """Returns the positions of the corners of the greatest convex minorant of points, ascending in x,
-    including the first and the last point."""
+    including the first and the last point.
+
+    Args:
+        x, y: the points, shape (points,).
+        straight: a point where the slope changes by at most this share of itself is no corner. Then the
+            function through the corners is above the minorant by about this share of its fall; where points
+            lie on a line but for round-off, the corners do not depend on the round-off.
+    """
     kept = np.arange(x.size)
     for _ in range(_FIRST_ROUNDS):
         run, rise = np.diff(x[kept]), np.diff(y[kept])
-        above = rise[:-1] * run[1:] >= rise[1:] * run[:-1]
+        before, after = rise[:-1] * run[1:], rise[1:] * run[:-1]
+        above = before + straight * np.abs(before) >= after
         if not np.any(above):
             return kept
         # Of neighbours that are all above the chord of the points beside them, every other one goes.
@@ -150,7 +158,8 @@ def corners(x: FloatArray, y: FloatArray) -> IndexArray:
     for k in range(len(xs)):
         while len(found) >= 2:
             i, j = found[-2], found[-1]
-            if (ys[j] - ys[i]) * (xs[k] - xs[j]) >= (ys[k] - ys[j]) * (xs[j] - xs[i]):
+            before, after = (ys[j] - ys[i]) * (xs[k] - xs[j]), (ys[k] - ys[j]) * (xs[j] - xs[i])
+            if before + straight * abs(before) >= after:
                 found.pop()
             else:
                 break

@@ -30,6 +30,9 @@ _FIRST_SPACING = (0.42, 1)
 _CHEAP_SPACING = (0.12, 3)
 # Relative room for the round-off of turning a profile into masses and back.
 _PROFILE_ROUND_OFF = 64 * UNIT_ROUND_OFF
+# Upper bounds of a discrete law lie on lines but for round-off, which differs between processors. A corner is
+# where the slope changes by more than this share.
+_STRAIGHT = 1e-9
 # Least step of the excess for a profile of height 1: slopes then have a tenth of the error allowed for
 # masses.
 _LEAST_STEP = 1e11 * UNIT_ROUND_OFF
@@ -93,7 +96,7 @@ class _Pairing(NamedTuple):
     def __call__(self, lattice: Lattice, bounds: ProfileBounds) -> _Made:
         """Makes the pairs on a lattice from bounds on the profile at its orders."""
         values = _values(lattice, bounds, support=self.largest_loss, bounded=self.bounded)
-        upper = Polygon.of(lattice.positions, lattice.excess, values.upper)
+        upper = Polygon.of(lattice.positions, lattice.excess, values.upper, straight=_STRAIGHT)
         above = _pair(upper, lattice.unit, support=self.largest_loss, side="upper")
         lines = _Below.of(lattice, values, self.infinity)
 

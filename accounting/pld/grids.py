@@ -158,9 +158,11 @@ class Polygon(NamedTuple):
     corners: IndexArray
 
     @classmethod
-    def of(cls, positions: IndexArray, excess: FloatArray, values: FloatArray) -> Polygon:
-        """Makes the polygon with these values."""
-        return cls(positions, excess, values, corners(excess, values))
+    def of(
+        cls, positions: IndexArray, excess: FloatArray, values: FloatArray, *, straight: float = 0.0
+    ) -> Polygon:
+        """Makes the polygon with these values; `straight` as in `corners`, where values are upper bounds."""
+        return cls(positions, excess, values, corners(excess, values, straight=straight))
 
     def at(self, excess: FloatArray) -> FloatArray:
         """Returns values at some orders, up to round-off."""

@@ -81,6 +81,24 @@ def test_a_lower_pair_without_mass_at_loss_0_keeps_what_it_has() -> None:
     assert np.all(found >= 0.977 * exact)
 
 
+def test_the_pair_above_a_discrete_law_does_not_depend_on_last_digits() -> None:
+    """Between its losses the profile is linear, and processors differ in its last digit."""
+    losses = np.linspace(0.05, 1.0, 20)
+    more, less = 0.02 / (1 + np.exp(-losses)), 0.02 / (1 + np.exp(losses))
+    draw = np.random.default_rng(1)
+
+    def profile(excess: np.ndarray) -> ProfileBounds:
+        exact = np.maximum(more - np.multiply.outer(1 + excess, less), 0.0).sum(axis=1)
+        again = exact * (1 + draw.integers(-1, 2, exact.shape) * 2.0**-52)
+        return ProfileBounds(again * (1 + 1e-14), again * (1 - 1e-14))
+
+    one, other = (pairs_around(profile, largest_loss=1.0, end=1.0, precision=1e-3)[0] for _ in range(2))
+    assert np.array_equal(one.index, other.index)
+    orders = np.linspace(0.0, 0.95, 50)
+    exact = np.maximum(more - np.multiply.outer(np.exp(orders), less), 0.0).sum(axis=1)
+    assert np.all([one.divergence_bound(float(order)) for order in orders] >= exact)
+
+
 @pytest.mark.parametrize("precision", [1e-2, 1e-3])
 def test_the_largest_loss_is_met_from_below(precision: float) -> None:
     """The smallest deltas depend on the largest loss."""
