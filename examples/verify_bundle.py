@@ -26,12 +26,14 @@ SHARED = {
     "incident": ("request", "registered_by", "round", "released", "reason"),
 }
 # SHA-256 of FORMAT.md, whose bytes are the same in every bundle.
-NOTE = "f34e2e5ee120dd2e9152adb5826ac21a461c323c80cbba96fde161a0d3c39b1c"
+NOTE = "9b7b1bdac20358d58decd37d9f3d426ea2306d7c9b781f6de2637a108deb7dee"
 LINE = re.compile(rb"([1-9][0-9]*) ([0-9a-f]{64}) ([0-9a-f]{64}) (.+)")
 TEXTS = ("certain", "slack", "local", "sliding", "late", "returned")  # numbers of units, beside the lists
 PROMISING = ("life", "period")  # kinds of budgets; quotas limit, and a record without a budget only lists
 OF_CLOSED = ("cohort_frozen", "cohort_overspent", "cohort_closed")  # no cost is stated, nor of these others:
 UNSEEN = (*OF_CLOSED, "collection_over", "refused_elsewhere")
+INFINITE = {"$float": "inf"}  # JSON has no infinity
+LARGEST = 2**320 - 1  # the largest limit, in units
 CAUSES = ("discretization", "truncation", "round_off")  # of the width of what is spent
 BY_SLOTS = ("no_free_slot",)  # nor then, where there are no filters
 HOLDS = """Digests, chains and heads hold, and every charge, total, outcome and status follows.
@@ -45,19 +47,20 @@ def digest_of(*parts):
 
 def canonical(value):
     """Returns the one text of a JSON value."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def units(value, unit, rounded):
-    """Returns a floating-point number, as the shortest decimal number that is read as it, in units."""
-    if value == {"$float": "inf"}:
-        return 2**320 - 1  # the largest limit
-    return rounded(Fraction(repr(float.fromhex(value["$float"]))) * unit)
+    spelling = {"separators": (",", ":"), "ensure_ascii": False, "allow_nan": False}
+    return json.dumps(value, sort_keys=True, **spelling).encode()
 
 
 def real(value):
     """Returns a floating-point number."""
-    return float.fromhex(value["$float"])
+    require(value == INFINITE or type(value) is float, f"{value!r} is no floating-point number")
+    return math.inf if value == INFINITE else value
+
+
+def units(value, unit, rounded):
+    """Returns a floating-point number, as it is written, in units."""
+    number = real(value)
+    return LARGEST if number == math.inf else rounded(Fraction(repr(number)) * unit)
 
 
 def require(holds, what):
@@ -87,8 +90,8 @@ class Budget:
         self.details, self.epsilon, self.opened_at = opening["details"], opening["epsilon_budget"], opened_at
         self.rules, self.limits = self.details["rules"], read(self.details["limits"])
         self.first_limits, filters, slots = self.limits, self.rules.get("filters"), self.rules.get("slots")
-        reserves = [each["$float"] for each in filters["gaussian"]["reserves"]] if filters else []
-        self.reserves = [math.ceil(Fraction(float.fromhex(each)) * 10**30) for each in reserves]
+        reserves = filters["gaussian"]["reserves"] if filters else []
+        self.reserves = [math.ceil(Fraction(real(each)) * 10**30) for each in reserves]
         self.bounds = len(reserves) + (len(filters["renyi"]) if filters else 0)  # variances and divergences
         self.counts = [each["count"] for each in slots["kinds"]] if slots else []
         self.slots_epsilon = units(slots["epsilon_upper"], 10**30, math.ceil) if slots else None
@@ -103,7 +106,7 @@ class Budget:
         self.begins, self.is_closed = opening["recorded_at"], False
         require(not before or (not parts and before.begins < self.begins), "it opens a part, or not later")
         require(not parts or not opened_at or opened_at <= self.begins, "it is of a replaced opening")
-        kind = (parts or ["record" if self.epsilon == {"$float": "inf"} else "life"])[0]
+        kind = (parts or ["record" if self.epsilon == INFINITE else "life"])[0]
         same = (kind, self.details.get("rounds_per_user"), opening["delta_budget"])
         require(same == (self.rules["kind"], self.per_user, self.rules["delta"]), "its rules are of another")
         policy = "plan" if self.counts and not filters else "adaptive"
@@ -285,7 +288,7 @@ class Budget:
             outcomes = ["admitted"] if has_local else ["local_budget_exceeded"]
         elif self.reserves and self.a_filter_holds(total, "refuse"):
             outcomes = ["delta_account_exhausted"]
-        elif self.reserves and details["requested"]["epsilon_upper"] == {"$float": "inf"}:
+        elif self.reserves and details["requested"]["epsilon_upper"] == INFINITE:
             outcomes = ["unbounded_loss"]
         require(reason in outcomes, f"it is {reason}, and {' or '.join(outcomes)} follows")
         if reason == "admitted":
@@ -384,7 +387,7 @@ def read_chain(cohort, data):
         if digest_of(*parts).digest() != digest:
             found.append(f"entry {number}: its digest is not that of its content")
         try:
-            bodies.append(json.loads(text))
+            bodies.append(json.loads(text, parse_float=lambda text: float(text) + 0.0))  # no -0.0
             own = [bodies[-1][name] for name in ("cohort", "sequence", "version")]
             if canonical(own) != canonical([cohort, stated, 1]) or canonical(bodies[-1]) != text:
                 found.append(f"entry {number}: it says that it belongs elsewhere, or is not canonical")
@@ -444,8 +447,8 @@ def spent_again(bodies):
             if carried:
                 require(spent == before, "it changes what is spent")
             elif kind == "frozen":
-                left = {**before, **{name: {"$float": "0x0.0p+0"} for name in CAUSES}}
-                left |= {"epsilon_upper": {"$float": "inf"}, "method": spent["method"]}
+                left = {**before, **dict.fromkeys(CAUSES, 0.0)}
+                left |= {"epsilon_upper": INFINITE, "method": spent["method"]}
                 require(spent == left, "it says otherwise what a freeze leaves of what is spent")
             else:
                 check_bounds(spent, len(held), rules)

@@ -55,8 +55,8 @@ as 8 bytes, most significant first:
     the previous digest, 32 bytes
     the body, byte for byte
 
-The first entry has sequence 1 and a previous digest of zeros. Floating-point numbers in a body are written
-{"$float": "0x1.8p+0"}: C99's hexadecimal form, exact.
+The first entry has sequence 1 and a previous digest of zeros. A floating-point number in a body is the
+shortest decimal number that reads as the same double; infinity is written {"$float": "inf"}.
 """
 
 

@@ -1,54 +1,48 @@
 """Canonical bytes and digests: one value, one spelling, for ever.
 
-The encoding is JSON with sorted keys, no whitespace and UTF-8, in which a float is written as
-`{"$float": float.hex()}`: exact, independent of any printing algorithm, and never confused with a
-string. Decoding accepts nothing but what encoding produces, so equal bytes and equal values coincide.
+The encoding is JSON with sorted keys, no whitespace and UTF-8. A float is the shortest decimal number that
+reads as the same double, with a point or an exponent as `repr` writes it (`1.0`, `1e-09`), so it is never
+confused with a whole number; JSON has no infinity, which is written as `{"$float": "inf"}`. Decoding accepts
+nothing but what encoding produces, so equal bytes and equal values coincide.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import itertools
 import json
 import marshal
 import math
-import operator
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from json.encoder import encode_basestring
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from shuffle_ledger.ledger.errors import Damaged
 
 _FLOAT = "$float"
+_MARK = b'"$'
 DIGEST_BYTES = 32
 _LENGTH = struct.Struct(">Q")
-_KEYS_REMEMBERED_MAX = 4096  # of mappings: entries have the same sixty
+_INFINITIES = {"inf": math.inf, "-inf": -math.inf}
 # From the third version of its format on, marshal writes equal values differently, by how often each occurs.
 _WITHOUT_REFERENCES = 2
 
 
-class Written:
-    """A mapping that is encoded more than once: its canonical text, which `encode` copies."""
-
-    __slots__ = ("text",)
-
-    def __init__(self, value: Mapping[str, object]) -> None:
-        """Write the text; raises as `encode`, which alone finds text that is not Unicode."""
-        self.text = _mapping_text(value)
-
-
 def encode(value: object) -> bytes:
-    """Return the canonical bytes of None, bools, ints, floats, strings, lists and mappings of these, some of
-    which may be `Written`.
+    """Return the canonical bytes of None, bools, ints, floats, strings, and lists and mappings of these.
 
     Raises:
-        ValueError: NaN, a key that is not a string or starts with "$", text that is not Unicode.
+        ValueError: NaN, a key that starts with "$", text that is not Unicode.
         TypeError: any other kind of value.
     """
-    (text,) = _texts([value])
+    try:
+        text = _ENCODER.encode(value)
+    except ValueError:  # a number that JSON has not
+        text = _ENCODER.encode(_spelled(value))
+    else:
+        if '"$' in text or "-0.0" in text:
+            text = _ENCODER.encode(_spelled(value))
     return text.encode("utf-8")
 
 
@@ -83,8 +77,8 @@ def skim(data: bytes) -> Any:
         Damaged: `data` is not JSON.
     """
     try:
-        return _DECODER.decode(data.decode("utf-8"))
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        return (_DECODER_OF_INFINITIES if _MARK in data else _DECODER).decode(data.decode("utf-8"))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise Damaged(f"bytes that are not canonical: {error}") from error
 
 
@@ -113,60 +107,35 @@ def framed_digest(domain: str, *parts: bytes) -> bytes:
     return hashlib.sha256(b"".join(itertools.chain.from_iterable(zip(lengths, framed, strict=True)))).digest()
 
 
-def _texts(values: Iterable[object]) -> list[str]:
-    return [(_WRITERS.get(type(value)) or _writer(value))(value) for value in values]
-
-
-def _writer(value: object) -> Callable[[Any], str]:
-    for kind in (str, int, float, list, tuple):
-        if isinstance(value, kind):
-            return _WRITERS[kind]
+def _spelled(value: object) -> object:
+    """Return a value as JSON spells it: infinities by name, and 0.0 for -0.0, which equals it."""
+    if isinstance(value, float):
+        if math.isnan(value):
+            raise ValueError("NaN has no canonical bytes: unknown is an error, never a value")
+        return {_FLOAT: repr(value)} if math.isinf(value) else value + 0.0
     if isinstance(value, Mapping):
-        return _mapping_text
+        if wrong := [key for key in value if not isinstance(key, str) or key[:1] == "$"]:
+            raise ValueError(f"{wrong[0]!r} cannot be a key: keys are strings that do not start with '$'")
+        return {key: _spelled(each) for key, each in value.items()}
+    return [_spelled(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _mapping(value: object) -> dict[str, object]:
+    if isinstance(value, Mapping):
+        return dict(value)
     raise TypeError(f"{type(value).__name__} has no canonical bytes")
 
 
-def _float_text(value: float) -> str:
-    if math.isnan(value):
-        raise ValueError("NaN has no canonical bytes: unknown is an error, never a value")
-    # Adding zero turns -0.0 into 0.0: equal values, equal bytes.
-    return f'{{"{_FLOAT}":"{(value + 0.0).hex()}"}}'
-
-
-def _mapping_text(value: Mapping[str, object]) -> str:
-    keys = sorted(value)
-    texts = _texts(map(value.__getitem__, keys))
-    return f"{{{','.join(map(operator.add, map(_key_text, keys), texts))}}}"
-
-
-def _list_text(value: Iterable[object]) -> str:
-    return f"[{','.join(_texts(value))}]"
-
-
-@functools.lru_cache(maxsize=_KEYS_REMEMBERED_MAX)
-def _key_text(key: object) -> str:
-    if not isinstance(key, str) or key[:1] == "$":
-        raise ValueError(f"{key!r} cannot be a key: keys are strings that do not start with '$'")
-    return f"{encode_basestring(key)}:"
-
-
-def _read_object(pairs: dict[str, Any]) -> Any:
-    return float.fromhex(pairs[_FLOAT]) if _FLOAT in pairs else pairs
+def _read_infinity(pairs: dict[str, Any]) -> Any:
+    return _INFINITIES[pairs[_FLOAT]] if _FLOAT in pairs else pairs
 
 
 def _refuse(token: str) -> NoReturn:
     raise ValueError(f"the bare number {token}")
 
 
-_WRITERS: Final[dict[type, Callable[[Any], str]]] = {
-    str: encode_basestring,
-    int: int.__repr__,
-    bool: {True: "true", False: "false"}.__getitem__,
-    type(None): {None: "null"}.__getitem__,
-    float: _float_text,
-    dict: _mapping_text,
-    list: _list_text,
-    tuple: _list_text,
-    Written: operator.attrgetter("text"),
-}
-_DECODER = json.JSONDecoder(object_hook=_read_object, parse_float=_refuse, parse_constant=_refuse)
+_ENCODER = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"), default=_mapping
+)
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
+_DECODER_OF_INFINITIES = json.JSONDecoder(parse_constant=_refuse, object_hook=_read_infinity)

@@ -105,12 +105,7 @@ class Spending:
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the fields, for a body."""
-        return {name: value for name, value in vars(self).items() if name != "written"}
-
-    @functools.cached_property
-    def written(self) -> canonical.Written:
-        """The fields in canonical text, which the entry of an admission has twice."""
-        return canonical.Written(self.to_mapping())
+        return dict(vars(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +139,7 @@ class EntryBody:
         content = dict(vars(self))
         content["version"] = BODY_VERSION
         content["recorded_at"] = canonical.spelled_moment(self.recorded_at)
-        content["spent"] = self.spent.written
+        content["spent"] = self.spent.to_mapping()
         return canonical.encode(content)
 
     @classmethod

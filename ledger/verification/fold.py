@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -298,20 +299,20 @@ class Fold:
         if not is_admitted and reason is None:
             self.wrong.append("it refuses a round that the budget admits, by its own numbers")
         again |= {"accounted": _round(accounted), "privacy_loss": loss}
-        again["requested"] = None if requested is None else requested.written
+        again["requested"] = None if requested is None else requested.to_mapping()
         if not is_admitted:
             again |= {"reason": reason, **stated(body, "message")}
             again |= _refused_by(body, asked, reason, spent, requested)
         return again, spent
 
-    def _registered(self, body: EntryBody, author: str) -> tuple[SeenRound, RoundRequest, canonical.Written]:
+    def _registered(self, body: EntryBody, author: str) -> tuple[SeenRound, RoundRequest, dict[str, Any]]:
         """Return a round as an entry quotes its registration, its request, and how entries spell that."""
         request = RoundRequest.from_mapping(body.details["request"])
         if request.round_id != body.round_id or body.cohort not in request.cohorts:
             self.wrong.append("the request it quotes is of another round or cohort")
         self.wrong += self.joint.misplaced(body, request)
         self.joint.see(body, request)
-        written = canonical.Written({**request.beside_round(), "round": _round(request.round)})
+        written = {**request.beside_round(), "round": _round(request.round)}
         seen = SeenRound(
             sequence=body.sequence,
             quoted=request_and_actor(canonical.encode(written), author),
@@ -557,13 +558,13 @@ def _epsilon(units: int) -> float:
 
 
 @functools.lru_cache(maxsize=_SPELLED_MAX)
-def _round(described: ShuffledRound) -> canonical.Written:
-    return canonical.Written(described.to_mapping())
+def _round(described: ShuffledRound) -> Mapping[str, Any]:
+    return described.to_mapping()
 
 
 @functools.lru_cache(maxsize=_SPELLED_MAX)
-def _said(value: Charge | Cost) -> canonical.Written:
-    return canonical.Written(spelled(value))
+def _said(value: Charge | Cost) -> Mapping[str, Any]:
+    return spelled(value)
 
 
 def _released_after(body: EntryBody) -> int | None:

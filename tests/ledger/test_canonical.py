@@ -58,13 +58,16 @@ def test_no_other_bytes_decode_to_the_same_value(value: Any, data: st.DataObject
         b'{"b":1,"a":2}',
         b'{"a":1,"a":1}',
         b'{"a": 1}',
-        b"1.0",
+        b"1.50",
+        b"1e-9",
+        b"0.1000000000000000055",
+        b"-0.0",
+        b"1e999",
         b"NaN",
         b"Infinity",
         b'{"$float":"1.0"}',
-        b'{"$float":"0x1.8p+0"}',
         b'{"$float":"nan"}',
-        b'{"$float":"0x1.8000000000000p+0","a":1}',
+        b'{"$float":"inf","a":1}',
         b'"\\u0041"',
         b"\xff",
         b"",
@@ -77,24 +80,14 @@ def test_other_spellings_are_refused(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [math.nan, [math.nan], {"a": {"b": math.nan}}, {1: 2}, {"$float": 1}, "\ud800"]
+    "value", [math.nan, [math.nan], {"a": {"b": math.nan}}, {1: -0.0}, {"$float": 1}, {"$a": "inf"}, "\ud800"]
 )
 def test_values_without_canonical_bytes_are_refused(value: Any) -> None:
     with pytest.raises(ValueError, match=r"."):
         canonical.encode(value)
 
 
-@settings(max_examples=60)
-@given(st.dictionaries(KEYS, VALUES, max_size=4))
-def test_a_part_that_was_written_before_has_the_same_bytes(value: dict[str, Any]) -> None:
-    whole, parts = (
-        {"a": value, "b": [value]},
-        {"a": canonical.Written(value), "b": [canonical.Written(value)]},
-    )
-    assert canonical.encode(parts) == canonical.encode(whole)
-
-
-@pytest.mark.parametrize("data", [b'{"$float":5}', b'{"$float":null}', b'{"$float":"0x1p+99999"}', b"{"])
+@pytest.mark.parametrize("data", [b'{"$float":5}', b'{"$float":null}', b'{"$float":"1.0"}', b"{"])
 def test_bytes_that_no_value_has_are_damaged_however_they_are_read(data: bytes) -> None:
     for read in (canonical.decode, canonical.skim):
         with pytest.raises(Damaged):
@@ -130,17 +123,17 @@ def test_the_bytes_of_an_entry_are_frozen() -> None:
     assert (
         entry.body
         == (
-            '{"actor":"tester","cohort":"telefone-öst","delta_budget":{"$float":"0x1.12e0be826d695p-30"},'
-            '"details":{"policy":"adaptive","population":1000},"epsilon_budget":{"$float":"0x1.8000000000000p+1"},'
+            '{"actor":"tester","cohort":"telefone-öst","delta_budget":1e-09,'
+            '"details":{"policy":"adaptive","population":1000},"epsilon_budget":3.0,'
             '"kind":"opened","numerical_policy":"policy-1","recorded_at":"2025-01-06T12:30:00.000000+00:00",'
-            '"round_id":null,"sequence":1,"spent":{"delta":{"$float":"0x1.12e0be826d695p-30"},'
-            '"discretization":{"$float":"0x0.0p+0"},"epsilon_lower":{"$float":"0x0.0p+0"},'
-            '"epsilon_upper":{"$float":"0x0.0p+0"},"method":"nothing admitted",'
-            '"round_off":{"$float":"0x0.0p+0"},"rounds":0,"truncation":{"$float":"0x0.0p+0"}},"version":1}'
+            '"round_id":null,"sequence":1,"spent":{"delta":1e-09,'
+            '"discretization":0.0,"epsilon_lower":0.0,'
+            '"epsilon_upper":0.0,"method":"nothing admitted",'
+            '"round_off":0.0,"rounds":0,"truncation":0.0},"version":1}'
         ).encode()
     )
     assert entry.content() == body
-    assert entry.digest.hex() == "eb5d65bbb96a7bbd742b9688c30a3b4af3e2547625887966f5f9209d734c1469"
+    assert entry.digest.hex() == "66b4db8554aee89d227f5187661bc98b37e1c9eaf61b84e8563286167fa0c839"
 
 
 def _sorted(value: Any) -> Any:
