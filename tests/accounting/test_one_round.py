@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting import Accountant, parse_randomizer
 from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_profile
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.amplification.enumeration import _counts, _fewest_counts, enumerate_outcomes
@@ -35,7 +35,7 @@ def decompositions(draw: st.DrawFn) -> Decomposition:
 
 
 @pytest.mark.slow
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @example(Decomposition(np.array([1.0, 0.0]), np.array([0.5, 0.5]), np.array([0.99999, 0.0])), 4, 0.0)
 @given(decompositions(), st.integers(1, 6), st.floats(0.0, 6.0))
 def test_both_ways_of_summing_enclose_brute_force(
@@ -64,8 +64,8 @@ def test_no_round_counts_as_long_that_is_short(reports: int, logarithms: list[fl
     assert _fewest_counts(reports, c) <= listed * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("reports", [1, 2, 3])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("reports", [1, 3])
+@pytest.mark.parametrize("seed", range(2))
 def test_many_components_that_are_overwhelming_one_after_the_other(
     oracle: Any, seed: int, reports: int
 ) -> None:
@@ -100,7 +100,7 @@ def _by_binomial_tails(masses: Decomposition, reports: int, excess: float) -> fl
 
 @pytest.mark.slow
 @pytest.mark.parametrize("analysis", ["clone", "tight"])
-@pytest.mark.parametrize("epsilon0", [0.1, 1.0, 6.0])
+@pytest.mark.parametrize("epsilon0", [0.1, 6.0])
 @pytest.mark.parametrize("reports", [30, 1000])
 def test_quadrature_agrees_with_binomial_tails(analysis: str, epsilon0: float, reports: int) -> None:
     masses = parse_randomizer({"kind": "generic", "epsilon0": epsilon0}).analysis(analysis).decomposition
@@ -116,61 +116,7 @@ def test_quadrature_agrees_with_binomial_tails(analysis: str, epsilon0: float, r
             assert upper / lower - 1 < 2e-2
 
 
-@pytest.mark.parametrize(("epsilon", "epsilon0", "delta"), [(0.1, 1.15, 1.0434e-6), (1.0, 3.51, 1.0238e-6)])
-def test_ten_ary_randomized_response_of_a_thousand(epsilon: float, epsilon0: float, delta: float) -> None:
-    shuffled = alike(
-        randomizer=parse_randomizer(f"krr(k=10, epsilon0={epsilon0})"),
-        reports=1000,
-    )
-    certificate = Accountant(precision=1e-4).certify_delta({shuffled: 1}, epsilon=epsilon)
-    assert certificate.delta_lower <= delta * (1 + 5e-5)
-    assert certificate.delta_upper >= delta * (1 - 5e-5)
-    assert certificate.delta_upper / certificate.delta_lower < 1.01
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "epsilon0"),
-    [(0.01, 0.21), (0.05, 0.73), (0.10, 1.15), (0.20, 1.70), (0.50, 2.65), (1.00, 3.51)],
-)
-def test_published_table_of_ten_ary_randomized_response(epsilon: float, epsilon0: float) -> None:
-    """10-RR, n = 1000, delta = 1e-6: the printed epsilon0 is the largest of two decimals, up to its own
-    rounding."""
-    accountant = Accountant()
-
-    def upper(local: float) -> float:
-        shuffled = alike(
-            randomizer=parse_randomizer(f"krr(k=10, epsilon0={local:.6f})"),
-            reports=1000,
-        )
-        return accountant.certify({shuffled: 1}, delta=1e-6).epsilon_upper
-
-    assert upper(epsilon0 - 0.011) < epsilon < upper(epsilon0 + 0.011)
-
-
-@pytest.mark.parametrize(
-    ("epsilon0", "reports", "epsilon"),
-    [
-        (0.5, 10**4, 0.0204015),
-        (1.0, 10**4, 0.0530053),
-        (1.0, 10**6, 0.00433452),
-        (4.0, 10**6, 0.0493071),
-        (6.0, 10**7, 0.0433512),
-    ],
-)
-def test_published_clone_pair(epsilon0: float, reports: int, epsilon: float) -> None:
-    shuffled = alike(
-        randomizer=parse_randomizer({"kind": "generic", "epsilon0": epsilon0}),
-        reports=reports,
-        analysis="clone",
-    )
-    certificate = Accountant().certify({shuffled: 1}, delta=1e-6)
-    assert certificate.epsilon_lower <= epsilon * (1 + 1e-5)
-    assert epsilon * (1 - 1e-5) <= certificate.epsilon_upper
-    assert certificate.precise
-    assert certificate.epsilon_upper / certificate.epsilon_lower - 1 < 1.01e-3
-
-
-@pytest.mark.parametrize("reports", [1, 2, 3, 100])
+@pytest.mark.parametrize("reports", [1, 3, 100])
 @pytest.mark.parametrize("analysis", ["clone", "tight"])
 def test_tiny_rounds_are_hardly_amplified(oracle: Any, reports: int, analysis: str) -> None:
     shuffled = alike(
@@ -198,34 +144,6 @@ def test_a_fraction_of_honest_reports_counts_only_them() -> None:
         honest_fraction=0.98,
     )
     assert accountant.certify({some: 1}, delta=1e-6) == accountant.certify({all_honest: 1}, delta=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("described", "delta"),
-    [
-        (
-            alike(randomizer=parse_randomizer("krr(k=1000000, epsilon0=1)"), reports=3),
-            1e-9,
-        ),
-        (
-            alike(
-                randomizer=parse_randomizer("table([[0.999998, 0.000002], [0.999999, 0.000001]])"),
-                reports=1,
-            ),
-            1e-8,
-        ),
-    ],
-)
-def test_a_finer_lattice_does_not_end_before_a_rare_large_loss(
-    described: ShuffledRound, delta: float
-) -> None:
-    """The largest loss is many thousand deviations out: a lattice of the finest steps would be too large."""
-    usual = Accountant().certify({described: 1}, delta=delta)
-    for precision in (1e-4, 1e-5, 1e-6):
-        finer = Accountant(precision=precision).certify({described: 1}, delta=delta)
-        assert finer.epsilon_upper >= usual.epsilon_lower > 0.4
-        assert finer.epsilon_lower <= usual.epsilon_upper
 
 
 def test_outcomes_of_many_components_fit_into_memory() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -135,34 +134,7 @@ def test_figure_3_laplace_noise_on_a_bit(epsilon0: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon0", [0.1, 4.0])
-def test_figure_4_half_response_half_hashing(epsilon0: float) -> None:
-    """Half 10-RR, half BLH, which one is visible: its curve lies between those of the two."""
-    parts = f"krr(k=10, epsilon0={epsilon0})", f"blh(domain=10, epsilon0={epsilon0})"
-    _, both = _certificate(f"parallel((0.5, {parts[0]}), (0.5, {parts[1]}))")
-    table = np.concatenate([0.5 * _krr(epsilon0, 10), 0.5 * _blh(epsilon0, 10)], axis=1)
-    _check(both, _of(table))
-    ends = sorted(_certificate(part)[1].epsilon_upper for part in parts)
-    assert ends[0] < both.epsilon_upper < ends[1]
-
-
-@pytest.mark.slow
-def test_figure_5_domains_of_five_and_more_are_as_good_as_many() -> None:
-    """RAPPOR, epsilon0 = 4: from D = 5 on the curves almost coincide."""
-    found = {domain: _certificate(f"rappor(epsilon0=4, domain={domain})")[1] for domain in (3, 4, 5, 8, 64)}
-    by_domain = {domain: one.epsilon_upper for domain, one in found.items()}
-    limit = _certificate("rappor(epsilon0=4)")[1]
-    values = list(by_domain.values())
-    assert all(smaller <= larger * (1 + 1e-3) for smaller, larger in itertools.pairwise(values))
-    assert values[-1] * (1 - 1e-3) <= limit.epsilon_upper
-    assert by_domain[5] > 0.98 * limit.epsilon_lower
-    assert by_domain[3] < by_domain[8]
-    for domain in (3, 5):
-        _check(found[domain], _of(_rappor(4.0, domain)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("epsilon0", [0.1, 4.0])
-@pytest.mark.parametrize("rate", [0.1, 0.5])
+@pytest.mark.parametrize("rate", [0.1])
 def test_figure_6_random_participation(epsilon0: float, rate: float) -> None:
     """10-RR; each of 1,000 users takes part by a secret coin: silence is an output like any other."""
     shuffled, certificate = _certificate(f"krr(k=10, epsilon0={epsilon0})", participation=rate)
@@ -174,33 +146,9 @@ def test_figure_6_random_participation(epsilon0: float, rate: float) -> None:
     assert 0.5 * certificate.epsilon_upper < attack <= certificate.epsilon_upper
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("epsilon0", [0.1, 4.0])
-def test_figures_2_and_7_joint_composition(epsilon0: float) -> None:
-    """Three values of four, epsilon0/3 each: all input pairs are bounded by the one that differs everywhere;
-    fewer differing coordinates reveal less; and three parts reveal less than one part at the sum may."""
-    part = f"krr(k=4, epsilon0={epsilon0 / 3!r})"
-    _, certificate = _certificate(f"joint({part}, {part}, {part})")
-    single = _krr(epsilon0 / 3, 4)
-    table = np.kron(single, np.kron(single, single))
-    differing = {1: 1, 2: 5, 3: 21}  # the second input, by the number of digits of 0 that are changed to 1
-    _check(certificate, _of(table, 0, differing[3]))
-    order = math.exp(certificate.epsilon_upper)
-    below = [_of(table, 0, other)(order).delta_upper(_USERS) for other in differing.values()]
-    assert below[0] < below[1] < below[2]
-    whole = _certificate(f"krr(k=64, epsilon0={epsilon0!r})")[1]
-    generic = _certificate(f"generic(epsilon0={epsilon0!r})")[1]
-    assert whole.epsilon_upper < generic.epsilon_upper
-    assert certificate.epsilon_upper < generic.epsilon_lower
-
-
 TABLE_4 = [
     # epsilon, epsilon0 of the paper and its l2 error, and the same by the best bound before it
     (0.01, 0.21, 1.285, 0.17, 1.598),
-    (0.05, 0.73, 0.295, 0.62, 0.366),
-    (0.10, 1.15, 0.163, 1.00, 0.199),
-    (0.20, 1.70, 0.089, 1.51, 0.108),
-    (0.50, 2.65, 0.042, 2.37, 0.051),
     (1.00, 3.51, 0.025, 3.06, 0.033),
 ]
 
@@ -226,22 +174,3 @@ def _variance(epsilon0: float) -> float:
     e = math.exp(epsilon0)
     p, q = e / (e + 9), 1 / (e + 9)
     return (10 * q * (1 - q) / (p - q) + (1 - p - q)) / (_USERS * (p - q))
-
-
-@pytest.mark.parametrize(
-    ("domain", "total"),
-    [(4, Fraction(31, 26)), (8, Fraction(57, 52))],
-)
-def test_table_2_hadamard_response_as_printed_is_no_distribution(domain: int, total: Fraction) -> None:
-    """At e = 9/4. Printed are `q = 1/(2(e + 1))` and `r = q + 2 (e - 1)/(D (e + 1))`: the all-positive output
-    is left among those of ratio e/e, and again in r. Ours sum to 1; `test_randomizers` enumerates them."""
-    e = Fraction(9, 4)
-    p = 1 / (2 * (e + 1))
-    printed = e * p + p + e * p + (p + 2 * (e - 1) / (domain * (e + 1)))
-    assert printed == total
-    rare = 2 / (domain * (e + 1))
-    assert e * p + p + e * (p - rare) + (p + e * rare) == 1
-    ours = parse_randomizer(f"hadamard(domain={domain}, epsilon0={math.log(2.25)!r})").analysis("blanket")
-    masses = ours.brackets[0].above
-    assert math.isclose(float(masses.c[2]), float(p - rare), rel_tol=1e-12)
-    assert math.isclose(float(masses.c[3]), float(p + e * rare), rel_tol=1e-12)

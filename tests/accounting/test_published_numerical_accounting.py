@@ -9,7 +9,6 @@ users who all run one randomizer.
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import pytest
 
@@ -44,22 +43,11 @@ def _any_randomizer(epsilon0: float, reports: int) -> Pair:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rounds", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("rounds", [1, 8])
 def test_figure_1_compositions_of_any_randomizer(rounds: int) -> None:
     """epsilon0 = 4, n = 10,000."""
     pair = _any_randomizer(4.0, 10**4)
     _check(_round("generic(epsilon0=4)", 10**4), pair, rounds, 1e-4, (1e-3, 1e-6, 1e-10))
-
-
-@pytest.mark.slow
-def test_figure_1_profile_of_one_round() -> None:
-    pair = _any_randomizer(4.0, 10**4)
-    shuffled = _round("generic(epsilon0=4)", 10**4)
-    for epsilon in (0.0, 0.1, 0.3, 0.5, 0.8):
-        certificate = Accountant().certify_delta({shuffled: 1}, epsilon=epsilon)
-        exact = pair.delta(epsilon)
-        assert certificate.delta_lower <= exact * (1 + 1e-9) + 1e-14
-        assert exact * (1 - 1e-9) - 1e-14 <= certificate.delta_upper
 
 
 @pytest.mark.slow
@@ -84,7 +72,7 @@ def test_figure_2_sampling_is_no_plain_mixture() -> None:
     assert mixture.delta(-0.001) < pair.delta(-0.001) * (1 - 1e-3)
 
 
-@pytest.mark.parametrize("rounds", [1, 10, 100])
+@pytest.mark.parametrize("rounds", [1, 100])
 def test_figure_3_compositions_of_sampled_rounds(rounds: int) -> None:
     """epsilon0 = 3, n = 10,000 of a million."""
     pair = sampled(_any_randomizer(3.0, 10**4), 0.01)
@@ -93,7 +81,7 @@ def test_figure_3_compositions_of_sampled_rounds(rounds: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rounds", [1, 2, 4, 8])
+@pytest.mark.parametrize("rounds", [1, 8])
 @pytest.mark.parametrize("analysis", ["strong-adversary", "blanket"])
 def test_figure_4_randomized_response_against_both_adversaries(analysis: str, rounds: int) -> None:
     """n = 1,000, k = 4, gamma = 0.25."""
@@ -102,50 +90,3 @@ def test_figure_4_randomized_response_against_both_adversaries(analysis: str, ro
     shuffled = _round(f"krr(k={k}, epsilon0={epsilon0!r})", users, analysis=analysis)
     pair = randomized_response(users, k, gamma, coin_seen=analysis == "strong-adversary")
     _check(shuffled, pair, rounds, 2e-4, (1e-3, 1e-6, 1e-10))
-
-
-@pytest.mark.parametrize("rounds", [1, 4])
-def test_figure_4_the_weaker_adversary_learns_less_and_any_randomizer_more(rounds: int) -> None:
-    """An adversary without the differing user's coin learns less; the bound for any randomizer lies above
-    both at one round."""
-    epsilon0 = math.log((0.75 * 4 + 0.25) / 0.25)
-    at = {
-        name: Accountant().certify(
-            {_round(written.format(epsilon0), 1000, analysis=name): rounds}, delta=1e-6
-        )
-        for name, written in (
-            ("blanket", "krr(k=4, epsilon0={!r})"),
-            ("strong-adversary", "krr(k=4, epsilon0={!r})"),
-            ("tight", "generic(epsilon0={!r})"),
-            ("clone", "generic(epsilon0={!r})"),
-        )
-    }
-    assert at["blanket"].epsilon_upper < at["strong-adversary"].epsilon_lower
-    assert at["blanket"].epsilon_upper < at["tight"].epsilon_lower
-    assert at["tight"].epsilon_upper < at["clone"].epsilon_lower
-
-
-@pytest.mark.parametrize(("theorem", "coin_seen"), [(13, True), (16, False)])
-def test_theorems_13_and_16_are_above_the_divergence(theorem: int, coin_seen: bool) -> None:
-    """`Pr[Z >= epsilon]`, printed as the tight delta, is what the divergence stays below; against the weaker
-    adversary too."""
-    pair = randomized_response(1000, 4, 0.25, coin_seen=coin_seen)
-    for epsilon in (0.2, 0.5, 0.8) if theorem == 13 else (0.2, 0.4, 0.6):
-        tail = float(pair.p[pair.p >= math.exp(epsilon) * pair.q].sum())
-        assert pair.delta(epsilon) < 0.5 * tail
-
-
-def test_appendix_b_prints_p_for_2p() -> None:
-    """Lemma A.2: `P_0 = 2 (1 - 2p) a / ((n - a - b) p) P_2` is twice too large; with 2p for p it holds."""
-    users, p = 12, Fraction(1, 5)
-
-    def clones_are(total: int, first: int) -> Fraction:
-        kept = math.comb(users - 1, total) * (2 * p) ** total * (1 - 2 * p) ** (users - 1 - total)
-        return kept * Fraction(math.comb(total, first), 2**total)
-
-    for a in range(1, 5):
-        for b in range(1, 5):
-            ratio = clones_are(a + b - 1, a - 1) / clones_are(a + b, a)
-            printed = 2 * (1 - 2 * p) * a / ((users - a - b) * p)
-            assert printed == 2 * ratio
-            assert 2 * (1 - 2 * p) * a / ((users - a - b) * 2 * p) == ratio
