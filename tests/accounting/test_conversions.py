@@ -1,17 +1,9 @@
-"""Declared privacy loss distributions, and conversions from and to dp-accounting: never a smaller epsilon.
-
-A stand-in has the attributes of dp-accounting that are read, so that any content can be tried.
-`test_dp_accounting.py` tries the real library.
-"""
+"""Declared privacy loss distributions: profiles and compositions, listed, and never a smaller epsilon."""
 
 from __future__ import annotations
 
-import itertools
 import math
 import sys
-import types
-from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -27,62 +19,12 @@ from shuffle_ledger.accounting import (
     InvalidParameter,
     PrivacyLoss,
     ShuffledRound,
-    from_dp_accounting,
     parse_randomizer,
-    rounds_of_dp_event,
     to_dp_accounting,
 )
-from shuffle_ledger.accounting.randomizers.privacy_loss import MAXIMUM_LOSSES
 from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
 
 Atoms = tuple[list[float], list[float], float]
-
-
-@dataclass
-class Dense:
-    """What `DensePLDPmf` of dp-accounting holds."""
-
-    _discretization: float
-    _lower_loss: int
-    _probs: Any
-    _infinity_mass: float
-    _pessimistic_estimate: bool = True
-
-    def to_dense_pmf(self) -> Dense:
-        return self
-
-
-class Loss:
-    """What `PrivacyLossDistribution` of dp-accounting holds and how it is made."""
-
-    def __init__(self, remove: Dense, add: Dense | None = None) -> None:
-        self._pmf_remove, self._symmetric = remove, add is None
-        self._pmf_add = add or remove
-
-    @classmethod
-    def create_from_rounded_probability(
-        cls,
-        masses: Mapping[int, float],
-        infinity: float,
-        spacing: float,
-        pessimistic_estimate: bool = True,
-    ) -> Loss:
-        low = min(masses)
-        dense = [masses.get(place, 0.0) for place in range(low, max(masses) + 1)]
-        return cls(Dense(spacing, low, np.array(dense), infinity, pessimistic_estimate))
-
-    def divergence(self, epsilon: float) -> mp.mpf:
-        """Return the larger hockey-stick divergence of both directions, from the definition."""
-        each = [(pmf._lower_loss, pmf) for pmf in (self._pmf_remove, self._pmf_add)]
-        atoms = [
-            (
-                [(low + place) * pmf._discretization for place in range(len(pmf._probs))],
-                list(pmf._probs),
-                pmf._infinity_mass,
-            )
-            for low, pmf in each
-        ]
-        return max(divergence(one, epsilon) for one in atoms)
 
 
 def divergence(atoms: Atoms, epsilon: float) -> mp.mpf:
@@ -93,22 +35,6 @@ def divergence(atoms: Atoms, epsilon: float) -> mp.mpf:
         if x > epsilon
     ]
     return mp.mpf(infinity) + mp.fsum(gains)
-
-
-def gaussian_loss(mu: float, spacing: float, *, symmetric: bool = True) -> Loss:
-    """Return the loss of N(mu, 1) against N(0, 1), rounded up to a grid by mpmath."""
-    reach = math.ceil(12 * mu / spacing)
-    places = list(range(-reach, reach + 1))
-
-    def below(place: int, scale: float) -> mp.mpf:
-        return mp.ncdf((place * mp.mpf(spacing) - mp.mpf(mu * scale) ** 2 / 2) / (mu * scale))
-
-    def rounded(scale: float) -> Dense:
-        cumulated = [mp.mpf(0), *(below(place, scale) for place in places)]
-        masses = [float(here - there) for there, here in itertools.pairwise(cumulated)]
-        return Dense(spacing, places[0], np.array(masses), float(1 - cumulated[-1]))
-
-    return Loss(rounded(1.0), None if symmetric else rounded(1.3))
 
 
 def profile(randomizer: Any, losses: list[float]) -> Any:
@@ -239,112 +165,6 @@ def test_the_description_names_the_content() -> None:
     assert parse_randomizer(few.describe()) == few
 
 
-@pytest.mark.parametrize(("spacing", "symmetric"), [(0.05, True), (0.05, False)])
-def test_an_imported_distribution_keeps_its_upper_side(spacing: float, symmetric: bool) -> None:
-    source = gaussian_loss(0.5, spacing, symmetric=symmetric)
-    taken = from_dp_accounting(source, relation="substitution")
-    orders = [0.0, 0.011, 0.3, 0.5, 1.7, 3.0]
-    for epsilon, upper in zip(orders, profile(taken, orders).upper, strict=True):
-        exact = source.divergence(epsilon)
-        assert upper >= exact * (1 - mp.mpf("1e-12"))
-        assert upper <= exact * 1.05 + 1e-9
-
-
-def test_an_import_of_many_losses_is_coarser_and_above() -> None:
-    size = 2 * MAXIMUM_LOSSES + 3
-    masses = np.full(size, 0.4 / size)
-    low = Dense(1e-3, -1, np.append([0.1, 0.5], masses), 0.0)
-    beyond = Dense(1.0, 0, np.append([0.4], np.full(129, 1e-3)), 0.1)
-    taken = from_dp_accounting(Loss(low), relation="substitution")
-    assert len(taken.losses) <= MAXIMUM_LOSSES
-    orders = [0.0, 0.5, 3.3333, 11.0, 19.9]
-    for epsilon, upper in zip(orders, profile(taken, orders).upper, strict=True):
-        losses = np.arange(1, size + 1) * 1e-3
-        exact = math.fsum(0.4 / size * -np.expm1(epsilon - losses[losses > epsilon]))
-        assert exact * (1 - 1e-10) <= upper <= exact + 1e-3
-    infinity = from_dp_accounting(Loss(beyond), relation="substitution").directions[0].infinity
-    assert infinity >= 0.1 + 9e-3
-
-
-def test_imports_that_are_no_upper_bounds_are_refused() -> None:
-    source = gaussian_loss(0.5, 0.1)
-    with pytest.raises(InvalidParameter, match="substitution: compute the distribution for datasets"):
-        from_dp_accounting(source, relation="add-remove")
-    optimistic = Loss.create_from_rounded_probability({0: 1.0}, 0.0, 0.1, pessimistic_estimate=False)
-    with pytest.raises(InvalidParameter, match="pessimistic estimates, which are upper bounds"):
-        from_dp_accounting(optimistic, relation="substitution")
-    with pytest.raises(InvalidParameter, match="a privacy loss distribution of dp-accounting"):
-        from_dp_accounting({"losses": []}, relation="substitution")
-
-
-@pytest.mark.parametrize(
-    ("masses", "infinity"), [([], 1.0), ([0.0], 1.0), ([0.0, 1.0], 0.0), ([0.0, 0.5], 0.5)]
-)
-@pytest.mark.parametrize("symmetric", [True, False])
-def test_an_import_that_reveals_everything_is_refused_as_such(
-    masses: list[float], infinity: float, symmetric: bool
-) -> None:
-    """Losses beyond 120 count as infinite; without any finite loss there is no dense form to read."""
-
-    class Sparse(Dense):
-        def to_dense_pmf(self) -> Dense:
-            return Dense(self._discretization, min(range(len(self._probs))), self._probs, self._infinity_mass)
-
-    revealing = Sparse(121.0, 0, np.array(masses), infinity)
-    harmless = Dense(121.0, 0, np.array([1.0]), 0.0)
-    source = Loss(revealing) if symmetric else Loss(harmless, revealing)
-    with pytest.raises(InvalidParameter) as caught:
-        from_dp_accounting(source, relation="substitution")
-    assert str(caught.value) == (
-        "pld: got 'a release that certainly reveals everything', expected a probability below 1 of losses"
-        " that are infinite or above 120"
-    )
-
-
-@pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put the stand-in where dp-accounting would be."""
-    inner = types.SimpleNamespace(PrivacyLossDistribution=Loss)
-    package, pld = types.ModuleType("dp_accounting"), types.ModuleType("dp_accounting.pld")
-    pld.privacy_loss_distribution = inner  # type: ignore[attr-defined]  # a module made here
-    monkeypatch.setitem(sys.modules, "dp_accounting", package)
-    monkeypatch.setitem(sys.modules, "dp_accounting.pld", pld)
-
-
-@pytest.mark.parametrize("written", ["krr(k=4, epsilon0=1)", "gaussian(sigma=3)", "declared(epsilon=0.4)"])
-@pytest.mark.usefixtures("library")
-def test_an_exported_round_keeps_its_upper_side(written: str) -> None:
-    shuffled = ShuffledRound(randomizer=parse_randomizer(written), reports=500)
-    accountant = Accountant()
-    made = to_dp_accounting(shuffled, accountant=accountant, discretization=0.01)
-    for epsilon in (0.0, 0.05, 0.2, 0.39, 1.0):
-        known = accountant.certify_delta({shuffled: 1}, epsilon=epsilon)
-        assert made.divergence(epsilon) >= known.delta_lower
-        assert made.divergence(epsilon) <= 1.2 * known.delta_upper + 5e-3
-    back = from_dp_accounting(made, relation="substitution")
-    found = accountant.certify({ShuffledRound(randomizer=back, reports=1): 1}, delta=1e-6)
-    assert found.epsilon_upper >= accountant.certify({shuffled: 1}, delta=1e-6).epsilon_lower
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("library")
-def test_several_reports_of_a_user_are_exported_as_several_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    composed = []
-
-    def self_compose(loss: Loss, times: int) -> Loss:
-        composed.append((float(loss.divergence(0.2)), times))
-        return loss
-
-    monkeypatch.setattr(Loss, "self_compose", self_compose, raising=False)
-    randomizer, accountant = parse_randomizer("krr(k=4, epsilon0=1)"), Accountant()
-    single = ShuffledRound(randomizer=randomizer, reports=250)
-    several = ShuffledRound(randomizer=randomizer, reports=500, reports_per_user=2)
-    made = to_dp_accounting(single, accountant=accountant)
-    assert not composed
-    to_dp_accounting(several, accountant=accountant)
-    assert composed == [(float(made.divergence(0.2)), 2)]
-
-
 def test_an_export_without_the_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("dp_accounting", "dp_accounting.pld"):
         monkeypatch.setitem(sys.modules, name, None)
@@ -353,78 +173,3 @@ def test_an_export_without_the_library_says_what_to_install(monkeypatch: pytest.
         to_dp_accounting(shuffled)
     with pytest.raises(InvalidParameter, match="a number from 1e-09 to 1"):
         to_dp_accounting(shuffled, discretization=0)
-
-
-def event(kind: str, **fields: Any) -> Any:
-    """Return a stand-in for an event of dp-accounting."""
-    return type(kind, (), fields)()
-
-
-@pytest.mark.parametrize(
-    ("relation", "expected"),
-    [
-        (
-            "add-remove",
-            {
-                "gaussian(sigma=3, relation='add-remove')": 12,
-                "central_laplace(scale=2, relation='add-remove')": 2,
-                "declared(rho=0.1, relation='add-remove')": 2,
-            },
-        ),
-        (
-            "substitution",
-            {
-                "gaussian(sigma=3, sensitivity=2)": 12,
-                "central_laplace(scale=2, sensitivity=2)": 2,
-                "declared(rho=0.1)": 2,
-            },
-        ),
-    ],
-)
-def test_events_become_releases(relation: str, expected: dict[str, int]) -> None:
-    gaussian, laplace = (
-        event("GaussianDpEvent", noise_multiplier=3.0),
-        event("LaplaceDpEvent", noise_multiplier=2.0),
-    )
-    many = event("SelfComposedDpEvent", event=gaussian, count=5)
-    nothing = event("SelfComposedDpEvent", event=laplace, count=0)
-    concentrated = event("ZCDpEvent", rho=0.1, xi=0.0)
-    whole = event(
-        "ComposedDpEvent", events=[many, gaussian, laplace, nothing, concentrated, event("NoOpDpEvent")]
-    )
-    twice = event("SelfComposedDpEvent", event=whole, count=2)
-    found = {
-        shuffled.randomizer.describe(): count
-        for shuffled, count in rounds_of_dp_event(twice, relation=relation).items()
-    }
-    assert found == {parse_randomizer(text).describe(): count for text, count in expected.items()}
-
-
-@pytest.mark.parametrize(
-    ("unsupported", "expected"),
-    [
-        (event("PoissonSampledDpEvent", sampling_probability=0.1, event=None), "one of GaussianDpEvent"),
-        (event("NonPrivateDpEvent"), "one of GaussianDpEvent"),
-        (event("ZCDpEvent", rho=0.1, xi=0.5), "0"),
-        (event("GaussianDpEvent", noise_multiplier=0), "a number"),
-        (event("SelfComposedDpEvent", event=event("NoOpDpEvent"), count=-1), "a whole number from 0"),
-        (
-            event(
-                "SelfComposedDpEvent", event=event("GaussianDpEvent", noise_multiplier=3.0), count=10**7 + 1
-            ),
-            "a whole number from 0",
-        ),
-    ],
-)
-def test_events_that_are_not_read_exactly_are_refused(unsupported: Any, expected: str) -> None:
-    with pytest.raises(InvalidParameter) as caught:
-        rounds_of_dp_event(unsupported, relation="substitution")
-    assert expected in caught.value.expected
-
-
-def test_events_are_limited_in_depth() -> None:
-    inner = event("GaussianDpEvent", noise_multiplier=3.0)
-    for _ in range(40):
-        inner = event("ComposedDpEvent", events=[inner])
-    with pytest.raises(InvalidParameter, match="at most 32 events inside one another"):
-        rounds_of_dp_event(inner, relation="substitution")

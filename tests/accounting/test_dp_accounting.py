@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import dp_accounting
+import numpy as np
 import pytest
 from dp_accounting.pld import common, privacy_loss_distribution
 from scipy.optimize import brentq
@@ -12,12 +14,15 @@ from scipy.stats import norm
 
 from shuffle_ledger.accounting import (
     Accountant,
+    InvalidParameter,
     ShuffledRound,
     from_dp_accounting,
     parse_randomizer,
     rounds_of_dp_event,
     to_dp_accounting,
 )
+from shuffle_ledger.accounting.randomizers.privacy_loss import MAXIMUM_LOSSES
+from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
 
 DELTA = 1e-6
 SPACING = 1e-3
@@ -37,7 +42,7 @@ def test_its_distribution_becomes_a_round_with_at_least_its_epsilon() -> None:
     assert found.epsilon_upper <= theirs.get_epsilon_for_delta(DELTA) * (1 + 1e-6) + SPACING
 
 
-@pytest.mark.parametrize(("sigma", "count"), [(1.0, 1), (5.0, 10), (1.0, 10)])
+@pytest.mark.parametrize(("sigma", "count"), [(1.0, 1), (5.0, 10)])
 def test_its_distributions_whose_masses_sum_to_more_than_one_are_read(sigma: float, count: int) -> None:
     theirs = privacy_loss_distribution.from_gaussian_mechanism(sigma).self_compose(count)
     assert math.fsum(theirs._pmf_remove.to_dense_pmf()._probs.tolist()) > 1 + 1e-9
@@ -171,3 +176,76 @@ def test_events_that_are_no_central_release_are_refused() -> None:
         )
     with pytest.raises(ValueError, match="relation"):
         rounds_of_dp_event(dp_accounting.NoOpDpEvent(), relation="replace-special")
+    gaussian = dp_accounting.GaussianDpEvent(3.0)
+    for event, expected in (
+        (dp_accounting.ZCDpEvent(0.1, 0.5), "expected 0"),
+        (dp_accounting.GaussianDpEvent(0.0), "a number"),
+        (dp_accounting.SelfComposedDpEvent(gaussian, 10**7 + 1), "a whole number from 0"),
+    ):
+        with pytest.raises(InvalidParameter, match=expected):
+            rounds_of_dp_event(event, relation="substitution")
+    for _ in range(40):
+        gaussian = dp_accounting.ComposedDpEvent([gaussian])
+    with pytest.raises(InvalidParameter, match="at most 32 events inside one another"):
+        rounds_of_dp_event(gaussian, relation="substitution")
+
+
+def listed(masses: dict[int, float], infinity: float = 0.0, spacing: float = 0.1, **rest: Any) -> Any:
+    """Returns dp-accounting's distribution of these masses at multiples of a spacing."""
+    return privacy_loss_distribution.PrivacyLossDistribution.create_from_rounded_probability(
+        masses, infinity, spacing, **rest
+    )
+
+
+def test_both_directions_of_an_asymmetric_distribution_are_kept() -> None:
+    theirs = privacy_loss_distribution.from_gaussian_mechanism(
+        0.7, sampling_prob=0.3, value_discretization_interval=0.05
+    )
+    taken = from_dp_accounting(theirs, relation="substitution")
+    for epsilon in (0.0, 0.011, 0.3, 1.7, 3.0):
+        upper = RoundProfile(ShuffledRound(randomizer=taken, reports=1), smoothing=2e-3)(
+            np.expm1([epsilon])
+        ).upper[0]
+        exact = theirs.get_delta_for_epsilon(epsilon)
+        assert exact * (1 - 1e-9) <= upper <= exact * 1.05 + 1e-9
+
+
+def test_an_import_of_many_losses_is_coarser_and_above() -> None:
+    size = 2 * MAXIMUM_LOSSES + 3
+    many = listed({-1: 0.1, 0: 0.5, **dict.fromkeys(range(1, size + 1), 0.4 / size)}, spacing=1e-3)
+    taken = from_dp_accounting(many, relation="substitution")
+    assert len(taken.losses) <= MAXIMUM_LOSSES
+    orders, losses = [0.0, 0.5, 3.3333, 19.9], np.arange(1, size + 1) * 1e-3
+    found = RoundProfile(ShuffledRound(randomizer=taken, reports=1), smoothing=2e-3)(np.expm1(orders))
+    for epsilon, upper in zip(orders, found.upper, strict=True):
+        exact = math.fsum(0.4 / size * -np.expm1(epsilon - losses[losses > epsilon]))
+        assert exact * (1 - 1e-10) <= upper <= exact + 1e-3
+    # Losses beyond 120 count as infinite.
+    beyond = listed({0: 0.4, **dict.fromkeys(range(1, 130), 1e-3)}, 0.1, 1.0)
+    assert from_dp_accounting(beyond, relation="substitution").directions[0].infinity >= 0.1 + 9e-3
+
+
+@pytest.mark.parametrize(
+    ("theirs", "relation", "expected"),
+    [
+        (listed({0: 1.0}), "add-remove", "substitution: compute the distribution for datasets"),
+        (listed({0: 1.0}, pessimistic_estimate=False), "substitution", "pessimistic estimates, which are"),
+        ({"losses": []}, "substitution", "a privacy loss distribution of dp-accounting"),
+        (listed({0: 0.0}, 1.0), "substitution", "a probability below 1 of losses that are infinite"),
+        (listed({0: 0.0, 1: 1.0}, 0.0, 121.0), "substitution", "a probability below 1 of losses that are"),
+    ],
+)
+def test_imports_that_bound_nothing_are_refused(theirs: Any, relation: str, expected: str) -> None:
+    with pytest.raises(InvalidParameter, match=expected):
+        from_dp_accounting(theirs, relation=relation)
+
+
+def test_several_reports_of_a_user_are_exported_as_several_rounds() -> None:
+    randomizer, accountant = parse_randomizer("krr(k=4, epsilon0=1)"), Accountant()
+    single = ShuffledRound(randomizer=randomizer, reports=250)
+    several = ShuffledRound(randomizer=randomizer, reports=500, reports_per_user=2)
+    one, both = (
+        to_dp_accounting(each, accountant=accountant, discretization=SPACING) for each in (single, several)
+    )
+    assert both.get_delta_for_epsilon(0.2) == one.self_compose(2).get_delta_for_epsilon(0.2)
+    assert one.get_delta_for_epsilon(0.2) < both.get_delta_for_epsilon(0.2)
