@@ -1,6 +1,6 @@
 """Accounts of delta: approximate rounds cost what they are worth, and no analyst beats two fixed shares.
 
-The games are solved exactly on a grid of losses: the analyst lets a Gaussian mechanism take part of the
+The game is solved exactly on a grid of losses: the analyst lets a Gaussian mechanism take part of the
 budget, sees the loss, and only then chooses how to spend the rest.
 """
 
@@ -87,40 +87,6 @@ def with_slack(losses: FloatArray, rest: float, epsilon: float, slack: float) ->
     return found
 
 
-@pytest.mark.parametrize(
-    ("epsilon", "delta", "factor"), [(1.0, 1e-6, 1.97), (3.0, 1e-6, 1.98), (1.0, 1e-9, 1.99)]
-)
-def test_an_account_that_grows_with_its_use_is_beaten(epsilon: float, delta: float, factor: float) -> None:
-    """The rule `delta_G(epsilon; sum v) + sum t <= delta`, which a running total suggests."""
-    variance = variance_of(epsilon, delta)
-
-    def spend(losses: FloatArray, rest: float) -> FloatArray:
-        certain = delta - float(gaussian(epsilon, variance - rest))
-        kept = np.maximum(0.0, -np.expm1(np.minimum(epsilon - losses, 0.0)))
-        return np.maximum(gaussian(epsilon - losses, rest), certain + (1 - certain) * kept)
-
-    assert reached(variance, spend, np.linspace(0.4, 0.9, 21)) > factor * delta
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "share", "factor"), [(1.0, 1 / 16, 1.028), (3.0, 1 / 16, 1.08), (8.0, 1 / 2, 1.08)]
-)
-def test_one_account_for_certain_loss_and_slack_is_beaten(
-    epsilon: float, share: float, factor: float
-) -> None:
-    """The rule `T + (1 + exp(epsilon)) U <= A` on every path: T where P is likelier, U where Q is."""
-    delta = 1e-6
-    account, variance = share * delta, variance_of(epsilon, delta * (1 - share))
-
-    def spend(losses: FloatArray, rest: float) -> FloatArray:
-        certain = account + (1 - account) * gaussian(epsilon - losses, rest)
-        return np.maximum(certain, with_slack(losses, rest, epsilon, account / (1 + math.exp(epsilon))))
-
-    found = reached(variance, spend, np.linspace(0.02, 0.4, 39))
-    assert found - (delta - account) > factor * account
-    assert found > delta, "what all shares add up to"
-
-
 @pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-6), (3.0, 1e-6), (8.0, 1e-6), (1.0, 1e-9)])
 def test_two_fixed_accounts_are_not(epsilon: float, delta: float) -> None:
     accounts = FilterSet.for_budget(epsilon=epsilon, delta=delta, approximate_share=0.9).accounts
@@ -134,23 +100,6 @@ def test_two_fixed_accounts_are_not(epsilon: float, delta: float) -> None:
 
     found = reached(variance, spend, np.linspace(0.02, 0.9, 23))
     assert main + certain < found <= delta * (1 + 1e-9)
-
-
-@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-6), (3.0, 1e-6), (1.0, 1e-9)])
-def test_an_opening_that_an_output_chose_is_beaten(epsilon: float, delta: float) -> None:
-    """Something is released, and the cohort is opened after a look at it: with a small or a large share."""
-    variance, smaller = (variance_of(epsilon, delta * (1 - share)) for share in (1 / 64, 0.9))
-    part = 0.45 * delta
-
-    def spend(losses: FloatArray, rest: float) -> FloatArray:
-        pure = gaussian(epsilon - losses, rest)
-        left = smaller - (variance - rest)  # by the cohort that is opened with the large share
-        if left <= 0:
-            return pure
-        approximate = with_slack(losses, left, epsilon, part / (1 + math.exp(epsilon)))
-        return np.maximum(pure, part + (1 - part) * approximate)
-
-    assert reached(variance, spend, np.linspace(0.02, 0.98, 49)) > 1.6 * delta
 
 
 BUDGETS = st.floats(-9, 4).map(lambda x: 10.0**x)
@@ -230,7 +179,7 @@ APPROXIMATE = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", [0.1, 1e-3])
+@pytest.mark.parametrize("precision", [0.1])
 @pytest.mark.parametrize("kind", APPROXIMATE)
 def test_auditors_prove_account_parts(kind: ShuffledRound, precision: float) -> None:
     filters, auditor = FILTERS, Coverage(ACCOUNTANT)

@@ -1,5 +1,5 @@
 # ruff: noqa: S311 - draws of test cases
-"""Local deltas in samples: every sample, report and input of small populations, and the proof's own steps."""
+"""Local deltas in samples: every sample, report and input of small populations."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def exact(table: Table, honest: int, liars: int, sample: int) -> dict[Fraction, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("table", [*TABLES, *(random_table(random.Random(seed)) for seed in range(3))])
+@pytest.mark.parametrize("table", [*TABLES, *(random_table(random.Random(seed)) for seed in range(1))])
 def test_no_inputs_of_small_samples_tell_more_than_is_proved_and_charged(table: Table) -> None:
     delta0, accountant, beyond = local_delta(table), Accountant(precision=0.1), 0
     assert 0 < delta0 < 1
@@ -184,93 +184,3 @@ def test_two_rounds_tell_no_more_than_their_slack_adds_up_to(table: Table) -> No
             twice_p, twice_q = squared(p), squared(q)
             for order, bound in charged.items():
                 assert float(divergence(twice_p, twice_q, order)) <= bound * (1 + 1e-12)
-
-
-def replaced(first: Law, second: Law) -> tuple[Law, Law]:
-    """The two laws within ratio e of each other that the proof makes of a user's two."""
-    p, q = dict(first), dict(second)
-    moved = [Fraction(0), Fraction(0)]
-    for y in first:
-        for place, (one, other) in enumerate(((p, q), (q, p))):
-            if one[y] > E0 * other[y]:
-                both = one[y] + other[y]
-                moved[place] += one[y] - E0 * both / (1 + E0)
-                one[y], other[y] = E0 * both / (1 + E0), both / (1 + E0)
-    lacks, has = (p, q) if moved[0] >= moved[1] else (q, p)
-    missing = abs(moved[0] - moved[1])
-    surplus = sum(((has[y] - lacks[y]) for y in first if has[y] > lacks[y]), Fraction(0))
-    if missing:
-        assert surplus >= 2 * missing
-        for y in [y for y in first if has[y] > lacks[y]]:
-            share = (has[y] - lacks[y]) * missing / surplus
-            has[y], lacks[y] = has[y] - share, lacks[y] + share
-    return p, q
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_a_users_two_laws_are_replaced_by_near_ones_within_the_ratio(seed: int) -> None:
-    draw = random.Random(seed)
-    rows = [[Fraction(draw.randint(0, 9)) for _ in range(4)] for _ in range(3)]
-    laws = [as_law([(mass + (y == 0)) / (sum(row) + 1) for y, mass in enumerate(row)]) for row in rows]
-    delta0 = max(divergence(p, q, E0) for p, q in itertools.permutations(laws, 2))
-    for first, second, third in itertools.permutations(laws):
-        p, q = replaced(first, second)
-        assert sum(p.values()) == sum(q.values()) == 1
-        assert divergence(p, q, E0) == divergence(q, p, E0) == 0
-        moved = max(divergence(first, p, ONE), divergence(second, q, ONE))
-        assert moved <= delta0 / (1 + E0)
-        lacking = divergence({y: (p[y] + q[y]) / (2 * E0) for y in p}, third, ONE)
-        assert lacking <= (delta0 + moved) / E0
-
-
-def test_what_serves_two_inputs_need_not_serve_a_third() -> None:
-    """The differing user's replaced law beside that of a user who stands in for it in the sample."""
-    first, second, third = map(as_law, TABLES[1])
-    p, q = replaced(first, second)
-    assert (p, q) == (first, second)  # they are within the ratio as they are
-    held = {y: (p[y] + q[y]) / (2 * E0) for y in p}
-    lacking = divergence(held, third, ONE)
-    surplus = {y: max(third[y] - held[y], Fraction(0)) for y in p}
-    left = 1 - lacking / sum(surplus.values())
-    stand_in = {y: max(held[y], third[y]) if third[y] < held[y] else held[y] + surplus[y] * left for y in p}
-    assert sum(stand_in.values()) == 1
-    assert divergence(p, stand_in, E0) > 0
-
-
-def emptied(one: Law, other: Law, mass: Fraction) -> list[Any]:
-    """Outcomes of this mass under `one` with the smallest ratio of `one` to `other`; splits the last one."""
-    found = []
-    for y in sorted((y for y in one if 0 < one[y] < other[y]), key=lambda y: one[y] / other[y]):
-        if not mass:
-            break
-        share = min(mass / one[y], ONE)
-        mass -= share * one[y]
-        for law in (one, other):
-            law[y, "lost"], law[y] = share * law[y], (1 - share) * law[y]
-        found.append((y, "lost"))
-    assert mass == 0
-    return found
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_slack_of_a_profile_is_a_pair_near_the_pure_one(seed: int) -> None:
-    """The lemma's pair: its distance, and its profile, order by order."""
-    draw = random.Random(seed)
-    # A symmetric pair: outcome (y, 0) of one law is as likely as (y, 1) of the other.
-    halves = [Fraction(draw.randint(0, 9), draw.randint(1, 9)) for _ in range(5)]
-    others = [Fraction(draw.randint(0, 9), draw.randint(1, 9)) + Fraction(1, 11) for _ in range(5)]
-    total = sum(halves) + sum(others)
-    p: Law = {(y, side): (halves, others)[side][y] / total for y in range(5) for side in (0, 1)}
-    q: Law = {(y, side): p[y, 1 - side] for y, side in p}
-    slack = (1 - divergence(p, q, ONE)) / 2 * Fraction(draw.randint(0, 9), 10)
-    from_p, from_q = emptied(p, q, slack), emptied(q, p, slack)
-    far_p: Law = {y: Fraction(0) if y in from_p else mass for y, mass in p.items()} | {"first": slack}
-    far_q: Law = {y: Fraction(0) if y in from_q else mass for y, mass in q.items()} | {"second": slack}
-    assert sum(far_p.values()) == sum(far_q.values()) == 1
-    assert divergence(p, far_p, ONE) <= slack
-    assert divergence(q, far_q, ONE) <= slack
-    turns = [p[y] / q[y] for y in p if q[y] and p[y] > q[y]]
-    for order in (*ORDERS, *turns):
-        candidates = [order, ONE, *(one for one in turns if one <= order)]
-        least = min(divergence(p, q, one) + (1 + one) * slack for one in candidates)
-        assert divergence(far_p, far_q, order) == divergence(far_q, far_p, order) == least

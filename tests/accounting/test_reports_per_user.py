@@ -62,8 +62,8 @@ def rule(described: ShuffledRound, epsilon: float) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("k", "most"), [(2, 8), (3, 8)])
-@pytest.mark.parametrize("epsilon0", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize(("k", "most"), [(2, 8), (3, 6)])
+@pytest.mark.parametrize("epsilon0", [0.5, 2.0])
 def test_no_input_beats_the_rule(k: int, most: int, epsilon0: float) -> None:
     best = 0.0
     for reports, per_user in itertools.product(range(1, most + 1), (1, 2, 3)):
@@ -97,13 +97,6 @@ def test_a_coin_of_the_user_would_break_the_bound() -> None:
     assert largest(both, [math.e])[0] > 4.9 * coins
     with pytest.raises(InvalidParameter, match="1 with participation"):
         krr(100, 2, participation=0.2)
-
-
-@pytest.mark.parametrize(("per_user", "epsilon"), [(1, 0.1266), (2, 0.2663), (3, 0.4117), (5, 0.7133)])
-def test_epsilon_of_a_thousand_reports(per_user: int, epsilon: float) -> None:
-    certificate = ACCOUNTANT.certify({krr(1000, per_user): 1}, delta=1e-6)
-    assert math.isclose(certificate.epsilon_upper, epsilon, abs_tol=5e-5)
-    assert certificate.rounds == 1
 
 
 def test_charges_are_those_of_the_rounds() -> None:
@@ -244,12 +237,6 @@ def test_what_no_bound_is_proven_for_is_refused(fields: dict[str, Any], why: str
     assert ShuffledRound.from_mapping({**fields, "reports": 200}).reports_per_user == 1
     with pytest.raises(InvalidParameter, match=f"reports_per_user: got 2, expected .*{why}"):
         ShuffledRound.from_mapping({**fields, "reports": 200, "reports_per_user": 2})
-
-
-@pytest.mark.parametrize("wrong", [0, 1001, 2.0, True, None])
-def test_a_number_out_of_range_is_refused(wrong: Any) -> None:
-    with pytest.raises(InvalidParameter, match="a whole number from 1 to 1000"):
-        krr(100, wrong)
 
 
 def test_the_field_is_written_only_where_it_says_something() -> None:

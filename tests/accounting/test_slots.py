@@ -82,7 +82,7 @@ def test_every_randomizer_is_among_them() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(rounds())
 def test_a_slot_is_its_own_slot_and_hardly_coarser(shuffled: ShuffledRound) -> None:
     slot = slot_for(shuffled)
@@ -125,14 +125,6 @@ def test_a_slot_is_never_better_than_its_round(written: str, fields: dict[str, f
         slot = slot_for(shuffled)
         inside, outside = (RoundProfile(one, smoothing=2e-3)(excess) for one in (shuffled, slot))
         assert np.all(inside.lower <= outside.upper)
-
-
-def test_a_half_stays_about_a_half() -> None:
-    """Once it became 0.5033, then 0.5083, 0.5134, and so on."""
-    half = ShuffledRound(randomizer=parse_randomizer("krr(k=4, epsilon0=1)"), reports=1000, participation=0.5)
-    slot = slot_for(half)
-    assert slot.participation == pytest.approx(0.5033, abs=1e-4)
-    assert slot_for(slot_for(slot)) == slot
 
 
 def test_few_honest_users_do_not_become_fewer() -> None:
