@@ -14,7 +14,6 @@ from shuffle_ledger.accounting import (
     Accountant,
     InvalidParameter,
     ShuffledRound,
-    calibrate,
     fits,
 )
 from shuffle_ledger.accounting.verification.second_method import round_delta
@@ -122,19 +121,6 @@ def test_a_round_of_any_order_fits_no_slot_of_one_randomizer() -> None:
     assert not fits(made(participation=0.1), made(participation=0.1, analysis="clone-identical"))
 
 
-@pytest.mark.slow
-def test_a_fitting_round_costs_no_more_than_its_slot(accountant: Accountant) -> None:
-    slot = made()
-    cost = accountant.certify({slot: 1}, delta=1e-6).epsilon_upper
-    for described in (
-        made(analysis="tight"),
-        made("krr(k=3, epsilon0=1)"),
-        made("laplace(epsilon0=1)", 11_000),
-    ):
-        assert fits(described, slot)
-        assert accountant.certify({described: 1}, delta=1e-6).epsilon_upper < cost
-
-
 def test_noise_is_one_randomizer_unless_it_says_otherwise() -> None:
     noise = "local_gaussian(sigma=4, delta0=1e-14)"
     assert made(noise).analysis == "clone-identical"
@@ -151,14 +137,6 @@ def test_a_form_reads_back_equal() -> None:
     assert made().asked_mapping()["analysis"] is None
     with pytest.raises(InvalidParameter, match="only the fields"):
         ShuffledRound.from_mapping({**made().to_mapping(), "interaction": "identical"})
-
-
-@pytest.mark.slow
-def test_a_generic_round_is_calibrated_by_its_default() -> None:
-    described = {"randomizer": "generic()", "reports": 10_000}
-    found = calibrate(described, epsilon=0.0530056, delta=1e-6, precision=0.05)
-    assert found.round.analysis == "clone"
-    assert 0.9 < found.epsilon0 <= 1.0001
 
 
 def adversary(draw: np.random.Generator, e: float, devices: int) -> Any:

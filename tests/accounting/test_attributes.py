@@ -78,22 +78,6 @@ def test_no_change_of_one_attribute_shows_more(written: tuple[str, str]) -> None
             assert bound <= accountant.certify_delta({described: 1}, epsilon=epsilon).delta_upper * 1.01
 
 
-@pytest.mark.slow
-def test_one_attribute_costs_less_than_all_and_more_than_alone() -> None:
-    either = "parallel((0.5, blh(epsilon0=1)), (0.5, duchi(epsilon0=2)))"
-    text = f"joint(krr(k=4, epsilon0=1), laplace(epsilon0=0.5), {either})"
-    described = ShuffledRound(randomizer=text, reports=10_000)  # type: ignore[arg-type]
-    accountant = Accountant(precision=0.05)
-
-    def epsilon(one: ShuffledRound) -> float:
-        return accountant.certify({one: 1}, delta=1e-6).epsilon_upper
-
-    each = [epsilon(one) for one in attribute_rounds(described)]
-    alone = epsilon(ShuffledRound(randomizer="krr(k=4, epsilon0=1)", reports=10_000))  # type: ignore[arg-type]
-    assert alone < each[0] < epsilon(described)
-    assert max(each) < epsilon(described) < sum(each)
-
-
 def test_other_rounds_have_no_attributes() -> None:
     for text, why in (
         ("krr(k=4, epsilon0=1)", "a joint, such as"),

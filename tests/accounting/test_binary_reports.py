@@ -111,7 +111,7 @@ LAWS = [
 ]
 
 
-@pytest.mark.parametrize("others", [2, 12, 33, 66])
+@pytest.mark.parametrize("others", [2, 33, 66])
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: f"{law.a:.3g}-{law.b:.3g}")
 def test_nodes_enclose_the_largest_of_every_m(law: BitLaw, others: int) -> None:
     """No bound is below the supremum over all numbers of ones among the others, and most are close."""
@@ -226,12 +226,8 @@ def test_epsilon_is_the_largest_of_all_datasets(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "text", ["krr(k=2, epsilon0=0.3)", "krr(k=2, epsilon0=3)", "krr(k=2, epsilon0=6)", LOPSIDED, FAR_APART]
-)
-@pytest.mark.parametrize(
-    ("reports", "delta"), [(1, 1e-3), (30, 1e-3), (300, 1e-6), (20_000, 1e-8), (10**7, 1e-30)]
-)
+@pytest.mark.parametrize("text", ["krr(k=2, epsilon0=0.3)", "krr(k=2, epsilon0=6)", LOPSIDED])
+@pytest.mark.parametrize(("reports", "delta"), [(30, 1e-3), (20_000, 1e-8), (10**7, 1e-30)])
 def test_bounds_of_one_round_are_close(text: str, reports: int, delta: float) -> None:
     """Upper over lower is at most 1.001, and the blanket is nowhere below."""
     found = Accountant().certify({made(text, reports): 1}, delta=delta)
@@ -244,10 +240,7 @@ def test_bounds_of_one_round_are_close(text: str, reports: int, delta: float) ->
 @pytest.mark.parametrize(
     ("epsilon0", "reports", "delta"),
     [
-        (4, 10_000, 1e-6),
         (8, 100_000, 1e-6),
-        (9.5, 654_321, 1e-13),
-        (11, 654_321, 1e-6),
         (11, 654_321, 1e-13),
     ],
 )

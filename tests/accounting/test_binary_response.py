@@ -80,7 +80,7 @@ def largest(rows: list[list[Fraction]], reports: int, orders: Sequence[Fraction]
 
 
 @pytest.mark.parametrize("reports", [1, 2, 3, 4, pytest.param(5, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("epsilon0", [0.1, 1.0, 2.0, 4.0])
+@pytest.mark.parametrize("epsilon0", [0.1, 4.0])
 def test_bounds_hold_for_all_datasets_of_few_users(epsilon0: float, reports: int) -> None:
     """In fractions: cells of Laplace noise, and the response with blanks itself, for every dataset."""
     profile = profile_of(epsilon0)
@@ -139,10 +139,6 @@ def test_cells_have_all_numbers_of_bits(honest: int) -> None:
     ("epsilon0", "reports", "most"),
     [
         (1.0, 1_000, 1.095),
-        (1.0, 100_000, 1.05),
-        (2.0, 1_000, 1.227),
-        (2.0, 100_000, 1.10),
-        (4.0, 1_000, 1.155),
         (4.0, 100_000, 1.20),
     ],
 )

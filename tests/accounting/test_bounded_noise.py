@@ -94,24 +94,6 @@ def test_two_shuffled_reports_reveal_no_more() -> None:
         assert attack <= epsilon * 1.01
 
 
-@pytest.mark.slow
-def test_an_interval_costs_more_than_a_bit_and_less_than_anything() -> None:
-    accountant = Accountant()
-    for epsilon0, reports in ((0.3, 10_000), (3.0, 1000)):
-        bit, interval, generic = (
-            accountant.certify(
-                {ShuffledRound(randomizer=parse_randomizer(one), reports=reports, analysis=name): 1},
-                delta=1e-7,
-            ).epsilon_upper
-            for one, name in (
-                (f"laplace(epsilon0={epsilon0})", None),
-                (f"bounded_laplace(epsilon0={epsilon0})", None),
-                (f"generic(epsilon0={epsilon0})", "tight"),
-            )
-        )
-        assert bit <= interval <= 0.96 * generic
-
-
 def windows(epsilon0: float, x0: float, x1: float) -> Decomposition:
     """The piecewise mechanism's outputs of two values: in both windows, in one, in none."""
     root = math.exp(epsilon0 / 2)
@@ -166,17 +148,3 @@ def test_more_noise_fits_less() -> None:
         assert not fits(at(f"{kind}(epsilon0=2)"), at(f"{kind}(epsilon0=1)"))
     # Smaller epsilons have other windows.
     assert not fits(at("piecewise(epsilon0=1)"), at("piecewise(epsilon0=2)"))
-
-
-@pytest.mark.slow
-def test_intervals_are_parts_of_others() -> None:
-    accountant = Accountant(precision=0.01)
-    joint = parse_randomizer("joint(bounded_laplace(epsilon0=0.5), krr(k=4, epsilon0=1))")
-    generic = parse_randomizer("generic(epsilon0=1.5)")
-    found, bound = (
-        accountant.certify({ShuffledRound(randomizer=one, reports=1000, analysis=name): 1}, delta=1e-6)
-        for one, name in ((joint, None), (generic, "tight"))
-    )
-    alone = ShuffledRound(randomizer=parse_randomizer("krr(k=4, epsilon0=1)"), reports=1000)
-    part = accountant.certify({alone: 1}, delta=1e-6).epsilon_lower
-    assert part < found.epsilon_upper < bound.epsilon_upper

@@ -66,7 +66,7 @@ def _pair(draw: np.random.Generator, *, bits: int, side: Side = "upper") -> Priv
     )
 
 
-@pytest.mark.parametrize("bits", [1, 4, 9, 14])
+@pytest.mark.parametrize("bits", [1, 14])
 def test_runs_of_a_graded_lattice_add_up_to_its_characteristic_function(
     monkeypatch: pytest.MonkeyPatch, bits: int
 ) -> None:
@@ -99,10 +99,7 @@ def test_a_graded_lattice_takes_few_points(monkeypatch: pytest.MonkeyPatch) -> N
 HANGS: list[Any] = [
     # name, rounds, count, delta, and an interval that was found before work was limited
     ("declared(rho=50)", {"sampled_from": 10**9}, 10**6, 1e-9, (547.338282, 548.756568)),
-    ("declared(mu=10)", {"sampled_from": 10**9}, 10**6, 1e-9, (450.454825, 451.313585)),
     ("declared(renyi=[[1.0001,1e-9],[1e6,100]])", {}, 10**6, 1e-9, (99.967587, 141.949804)),
-    ("discrete_gaussian(sigma=0.1)", {}, 10**7, 1e-6, (0.0, 500053171.0)),
-    ("generic(epsilon0=30)", {}, 10**7, 1e-6, (0.0, 3e8)),
     ("krr(k=1000000000000, epsilon0=5)", {}, 2, 1e-9, (0.0, 0.0)),
 ]
 
@@ -165,7 +162,7 @@ def _rare(draw: np.random.Generator, side: Side, rarely: float) -> PrivacyLossDi
     )
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_rare_losses_enclose_the_product_of_all_outcomes(seed: int) -> None:
     draw = np.random.default_rng(seed)
     rarely = 10.0 ** -draw.uniform(1, 6)
@@ -203,10 +200,7 @@ def test_rare_losses_enclose_the_product_of_all_outcomes(seed: int) -> None:
 @pytest.mark.parametrize(
     ("k", "epsilon0", "reports", "count"),
     [
-        (10**12, 0.3268, 13, 2),
         (10**12, 0.3268, 13, 1000),
-        (10**12, 3.0, 20, 10),
-        (10**9, 5.0, 1, 2),
         (10**6, 0.3268, 13, 2),
     ],
 )
@@ -235,22 +229,10 @@ SLOW_LOSSES: list[Any] = [
         (10.0298, 10.0335),
     ),
     (
-        "oue(domain=4, epsilon0=26.676)",
-        24_849,
-        {"sampled_from": 51_816, "honest_fraction": 0.99},
-        (16.5416, 16.5465),
-    ),
-    (
         "joint(laplace(epsilon0=1), laplace(epsilon0=2), bounded_laplace(epsilon0=1))",
         10_000,
         {},
         (0.22677, 0.22786),
-    ),
-    (
-        "joint(laplace(epsilon0=4), laplace(epsilon0=3), bounded_laplace(epsilon0=0.5))",
-        1000,
-        {"sampled_from": 20_289, "honest_fraction": 0.5},
-        (2.5, 3.1),
     ),
     # Many orders of a law of few components: they meet the limit, here a tenth of the usual one.
     ("joint(bounded_laplace(epsilon0=0.5), krr(k=1000000, epsilon0=20))", 3000, {}, (20.49974, 20.49976)),
@@ -284,7 +266,6 @@ def test_a_privacy_loss_takes_bounded_effort(
     [
         ("krr(k=10, epsilon0=2)", {"sampled_from": 10_000, "honest_fraction": 0.9}),
         ("laplace(epsilon0=2)", {}),
-        ("joint(krr(k=4, epsilon0=2), laplace(epsilon0=2))", {}),
     ],
 )
 def test_less_effort_makes_intervals_wider_on_both_sides(text: str, rest: dict[str, Any]) -> None:

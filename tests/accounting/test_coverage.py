@@ -53,7 +53,7 @@ def auditor() -> Coverage:
     return Coverage(Accountant(precision=1e-3))
 
 
-@pytest.mark.parametrize("precision", [0.1, 4e-3])
+@pytest.mark.parametrize("precision", [0.1])
 @pytest.mark.parametrize(("randomizer", "fields"), KINDS)
 def test_what_a_ledger_charges_is_covered_for_an_auditor_of_another_precision(
     auditor: Coverage, randomizer: str, fields: dict[str, object], precision: float

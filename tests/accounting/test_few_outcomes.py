@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -12,19 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shuffle_ledger.accounting import Accountant, attack_delta, parse_randomizer
+from shuffle_ledger.accounting import parse_randomizer
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.amplification.enumeration import enumerate_outcomes, is_countable
-from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, FloatArray, running_sums
-from tests.accounting.alike import alike
-from tests.accounting.memory import peak_memory
+from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF, running_sums
 
 # Reports of a component, besides the most likely one, that are summed over, and what is beyond them.
 _COUNTED = 9
 _BEYOND = 1e-17
-# Of masses in whole numbers: the smallest that is added up is about 1e-125.
-_BITS = 640
-
 NAMED = [
     "generic(epsilon0={})",
     "krr(epsilon0={}, k=2)",
@@ -63,7 +57,7 @@ def _exact(masses: Decomposition, reports: int, excess: float) -> float:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     reports=st.integers(1, 10**9),
     expected=st.lists(st.floats(1e-6, 0.03), min_size=1, max_size=2),
@@ -121,64 +115,6 @@ def test_what_is_left_over_of_response_next_to_nothing() -> None:
             assert abs(rest / ((e + k - 3) / (e + k - 1)) - 1) < 8 * UNIT_ROUND_OFF
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("epsilon0", [0.01, 5.0])
-@pytest.mark.usefixtures("computed_anew")
-def test_a_billion_reports_of_a_billion_categories(epsilon0: float) -> None:
-    """A category is reported about once: that was listed by a billion logarithms, in a minute and 8 GiB."""
-    shuffled = alike(
-        randomizer=parse_randomizer(f"krr(epsilon0={epsilon0}, k={10**9})"),
-        reports=10**9,
-    )
-    with peak_memory() as peak:
-        found = Accountant().certify({shuffled: 1}, delta=1e-12)
-    assert 0 < found.epsilon_lower <= found.epsilon_upper <= (1 + 1e-3) * found.epsilon_lower
-    assert peak.used < 400 << 20
-
-
-def _exact_of_two(one: float, two: float, coin: float, reports: int, excess: float) -> mpmath.mpf:
-    """`sum (P - e Q)_+` where all others toss a coin, nearly a fair one, and the differing user's report is 1
-    with either probability, in 40 digits: masses are whole numbers of `2^-_BITS`."""
-    p, q, order = Fraction(one), Fraction(two), 1 + Fraction(excess)
-    odds = Fraction(coin) / (1 - Fraction(coin))
-    gained, lost = p - order * q, (1 - p) - order * (1 - q)
-    unit = math.lcm(gained.denominator, lost.denominator)
-    gain, loss = int(gained * unit), int(lost * unit)
-    start, others = reports // 2 - 12 * math.isqrt(reports), reports - 1
-    with mpmath.workdps(60):
-        tossed = mpmath.mpf(coin)
-        logarithm = mpmath.loggamma(others + 1) - mpmath.loggamma(start) - mpmath.loggamma(others - start + 2)
-        logarithm += (start - 1) * mpmath.log(tossed) + (others - start + 1) * mpmath.log(1 - tossed)
-        fewer, total = int(mpmath.ldexp(mpmath.exp(logarithm), _BITS)), 0
-        for ones in range(start, reports - start):
-            mass = fewer * ((others - ones + 1) * odds.numerator) // (ones * odds.denominator)
-            total += max(gain * fewer + loss * mass, 0)
-            fewer = mass
-        return mpmath.mpf(total) / unit / mpmath.mpf(2) ** _BITS
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("reports", [3867994])
-def test_millions_of_logarithms_are_added_up_without_losing_digits(reports: int) -> None:
-    """With these numbers of reports, plain sums once had a larger error than their stated bound: an upper
-    bound was below the exact sum, and a lower bound and an attack were above it."""
-    masses = Decomposition(np.array([0.75, 0.25]), np.array([0.25, 0.75]), np.array([0.5, 0.5]), rest=0.0)
-    outcomes = enumerate_outcomes(masses, reports, limit=10**6)
-    assert outcomes is not None
-    excess = np.array([0.0, 1e-3])
-    upper, lower = outcomes.profile(excess)
-    for place, one in enumerate(excess):
-        exact = _exact_of_two(0.75, 0.25, 0.5, reports, float(one))
-        assert lower[place] < exact < upper[place] < (1 + 1e-6) * lower[place]
-    likely = math.exp(1e-3) / (1 + math.exp(1e-3))
-    pairs = [(likely, 1 - likely), (1 - likely, likely)]
-    exact = max(_exact_of_two(*pair, likely, reports, 0.0) for pair in pairs)
-    shuffled = alike(randomizer=parse_randomizer("krr(epsilon0=0.001, k=2)"), reports=reports)
-    attained = attack_delta(shuffled, epsilon=0.0)
-    assert attained is not None
-    assert (1 - 1e-6) * exact < attained < exact
-
-
 @given(st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=300), st.integers(1, 400))
 def test_running_sums_are_off_by_a_unit(values: list[float], times: int) -> None:
     repeated = values * times
@@ -189,7 +125,7 @@ def test_running_sums_are_off_by_a_unit(values: list[float], times: int) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("reports", "kinds"), [(1, 4096), (2, 1400), (3, 170), (5, 35)])
+@pytest.mark.parametrize(("reports", "kinds"), [(1, 4096), (3, 170)])
 def test_few_reports_of_many_kinds(reports: int, kinds: int) -> None:
     """Every outcome is there once: the masses sum to 1, and to `max(a, b)` sorted by hand for one report."""
     draw = np.random.default_rng(reports)
@@ -235,19 +171,3 @@ def test_half_a_billion_reports_are_not_added_up_one_by_one() -> None:
     masses = Decomposition(np.array([0.6, 0.4]), np.array([0.4, 0.6]), np.array([0.5, 0.5]), rest=0.0)
     assert is_countable(masses, 10**5, limit=10**6)
     assert not is_countable(masses, 10**9, limit=10**7)
-
-
-def _profile(written: str, reports: int, excess: FloatArray) -> tuple[FloatArray, FloatArray]:
-    decomposition = parse_randomizer(written).analysis("blanket").decomposition.merged()
-    outcomes = enumerate_outcomes(decomposition, reports, limit=10**6)
-    assert outcomes is not None
-    return outcomes.profile(excess)
-
-
-@pytest.mark.parametrize("written", ["generic(epsilon0=1e-9)", "blh(epsilon0=3.2e-9, domain=4)"])
-def test_small_rounds_next_to_epsilon_0_are_listed(written: str) -> None:
-    """They were not, since nothing was known of what is left over."""
-    excess = np.array([0.0, 1e-10, 3e-10, 9e-10])
-    upper, lower = _profile(written, 10, excess)
-    assert np.all(upper - lower <= 1e-4 * upper)
-    assert np.all(lower > 0)

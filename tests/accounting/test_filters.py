@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any
 
 import mpmath as mp
 import numpy as np
@@ -34,7 +33,7 @@ def number(value: Fraction) -> mp.mpf:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(budget=BUDGETS, share=st.floats(1e-6, 30))
 def test_a_gaussian_reading_is_certified(budget: tuple[float, float], share: float) -> None:
     rules = FilterSet.for_budget(epsilon=budget[0], delta=budget[1]).gaussian
@@ -53,7 +52,7 @@ def test_a_gaussian_reading_is_certified(budget: tuple[float, float], share: flo
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(budget=BUDGETS, share=st.floats(1e-6, 30), which=st.integers(0, 1))
 def test_a_renyi_reading_is_certified(budget: tuple[float, float], share: float, which: int) -> None:
     rules = FilterSet.for_budget(epsilon=budget[0], delta=budget[1]).renyi[which]
@@ -75,7 +74,7 @@ def test_a_renyi_reading_is_certified(budget: tuple[float, float], share: float,
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(budget=BUDGETS, share=st.floats(0.5, 30), which=st.sampled_from([None, 0, 1]))
 def test_nothing_below_the_lower_end_is_enough(
     budget: tuple[float, float], share: float, which: int | None
@@ -116,7 +115,7 @@ def test_shares_fit_into_the_budget(budget: tuple[float, float], approximate: fl
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @example(budget=(1e-07, 10.0**-41.953125), share=1 / 64, times=1e-3)
 @given(
     budget=ANY_BUDGET,
@@ -207,12 +206,6 @@ def test_what_is_no_budget_is_refused() -> None:
     ):
         with pytest.raises(InvalidParameter):
             FilterSet.for_budget(epsilon=epsilon, delta=delta)
-
-
-@pytest.mark.parametrize("share", [math.nan, 0.0, -0.1, 0.91, 1.0, "much", True])
-def test_a_part_of_delta_that_leaves_too_little_is_refused(share: Any) -> None:
-    with pytest.raises(InvalidParameter, match="approximate_share"):
-        FilterSet.for_budget(epsilon=1, delta=1e-6, approximate_share=share)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def _revealing(rows: Rows, users: int) -> Iterator[float]:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(ROWS, st.integers(1, 3))
 @example([[2, 3, 0], [0, 2, 1], [1, 0, 1]], 2)  # all triples of inputs have infinite losses
 def test_who_is_ruled_out_more_often_than_delta_has_no_epsilon(weights: list[list[int]], users: int) -> None:
@@ -74,20 +74,6 @@ def test_tables_of_many_inputs_with_impossible_outputs_are_bounded(
     truths = worst(np.array(rows, dtype=np.float64), users, np.exp(epsilons).tolist())
     for epsilon, truth in zip(epsilons, truths.tolist(), strict=True):
         assert accountant.certify_delta({described: 1}, epsilon=epsilon).delta_upper >= truth * (1 - 1e-9)
-
-
-@pytest.mark.parametrize(
-    "written",
-    [
-        "table([[0.7,0.299999999,1e-9],[0.5,0.5,0],[0.4,0.6,0],[0.3,0.7,0]])",
-        "joint(table([[0.7,0.299999999,1e-9],[0.5,0.5,0],[0.4,0.6,0]]), krr(k=2, epsilon0=1))",
-    ],
-)
-def test_an_impossible_output_that_is_rare_leaves_the_rest_narrow(written: str) -> None:
-    shuffled = ShuffledRound(randomizer=parse_randomizer(written), reports=1000)
-    found = Accountant().certify({shuffled: 1}, delta=1e-6)
-    assert found.precise
-    assert 0 < found.epsilon_lower <= found.epsilon_upper <= found.epsilon_lower * 1.001
 
 
 @pytest.mark.slow
@@ -131,7 +117,7 @@ def test_noise_that_is_exhausted_is_seen_by_the_attacker(written: str, reports: 
     assert math.isfinite(more)
 
 
-@pytest.mark.parametrize("reports", [1, 2, 3, 60])
+@pytest.mark.parametrize("reports", [1, 3, 60])
 def test_others_may_make_what_one_value_cannot(reports: int) -> None:
     """Nothing gives the value away once one of them makes an output that either value could make."""
     a, b, c = np.array([0.3, 0.2, 0.5]), np.array([0.0, 0.6, 0.4]), np.array([0.25, 0.5, 0.15])
@@ -162,20 +148,6 @@ def test_infinite_losses_are_counted_in_full(weights: list[list[int]], reports: 
         assert found.precise
 
 
-@pytest.mark.parametrize("rows", ["[0,1],[0.5,0.5]", "[0,0.3,0.7],[0.2,0.3,0.5]", "[0,1],[0.01,0.99]"])
-@pytest.mark.parametrize("reports", [2, 10, 10**6])
-def test_no_width_is_passed_over_where_next_to_nothing_is_finite(rows: str, reports: int) -> None:
-    """Contours that suit what is left of the finite losses know nothing, to 280 digits."""
-    shuffled = ShuffledRound(randomizer=parse_randomizer(f"table([{rows}])"), reports=reports)
-    for epsilon in (0.01, 1.0, 3.0):
-        found = Accountant().certify_delta({shuffled: 2}, epsilon=epsilon)
-        assert found.precise
-        assert found.delta_upper - found.delta_lower <= 1e-3 * found.delta_upper
-        causes = found.error
-        whole = causes.discretization + causes.truncation + causes.round_off
-        assert whole == pytest.approx(found.delta_upper - found.delta_lower, rel=1e-9)
-
-
 def test_a_sample_reveals_whom_it_has_as_often_as_it_has_him() -> None:
     shuffled = ShuffledRound(
         randomizer=parse_randomizer("table([[0,1],[0.5,0.5]])"),
@@ -191,7 +163,7 @@ def test_a_sample_reveals_whom_it_has_as_often_as_it_has_him() -> None:
 @pytest.mark.parametrize("shape", [(2, 3), (4, 6)])
 def test_what_is_impossible_is_the_profile_at_the_end(shape: tuple[int, int]) -> None:
     draw = np.random.default_rng(sum(shape))
-    for _ in range(20):
+    for _ in range(8):
         rows = draw.gamma(1.0, size=shape) * (draw.uniform(size=shape) < 0.8) + 1e-9
         rows[rows <= 1e-9] = 0.0
         rows[:, 0] += 0.1

@@ -56,15 +56,16 @@ def drawn(seed: int) -> Rows:
     return found
 
 
-@pytest.mark.parametrize("reports", [1, 2, 6])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow
+@pytest.mark.parametrize("reports", [1, 6])
+@pytest.mark.parametrize("seed", range(3))
 def test_the_profile_of_a_table_of_large_losses_is_enclosed(seed: int, reports: int) -> None:
     rows = drawn(seed)
     shuffled = ShuffledRound(randomizer=parse_randomizer(f"table({rows})"), reports=reports)
     epsilon0, accountant = shuffled.randomizer.epsilon0, Accountant()
     assert 55 < epsilon0 < LARGEST_RESOLVED_LOSS
     with mpmath.workdps(250):
-        for epsilon in (0.0, *(epsilon0 * share for share in (0.2, 0.6, 0.9, 0.99, 1 - 1e-9, 1.01))):
+        for epsilon in (0.0, *(epsilon0 * share for share in (0.6, 0.99, 1 - 1e-9, 1.01))):
             exact = exact_delta(rows, reports, epsilon)
             certified = accountant.certify_delta({shuffled: 1}, epsilon=epsilon)
             # Rows sum to 1 but for a rounding.
@@ -83,7 +84,7 @@ def many_scales() -> ShuffledRound:
 def test_rounds_of_large_losses_are_certified() -> None:
     shuffled, accountant = many_scales(), Accountant()
     assert shuffled.randomizer.epsilon0 > 60
-    for count, delta in itertools.product((1, 100, 10**5), (1e-2, 1e-10, 1e-30)):
+    for count, delta in ((1, 1e-30), (100, 1e-10)):
         certificate = accountant.certify({shuffled: count}, delta=delta)
         assert certificate.precise
         if count > 1:

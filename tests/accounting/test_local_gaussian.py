@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import mpmath as mp
 import pytest
 
@@ -22,9 +20,7 @@ from tests.accounting.alike import alike
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("sigma", "width", "reports", "delta"), [(4.0, 1.0, 100_000, 1e-6), (3.0, 2.0, 2000, 1e-4)]
-)
+@pytest.mark.parametrize(("sigma", "width", "reports", "delta"), [(3.0, 2.0, 2000, 1e-4)])
 def test_the_guarantee_is_that_of_the_noise(sigma: float, width: float, reports: int, delta: float) -> None:
     mp.mp.dps = 40
     accountant = Accountant(precision=0.01)
@@ -51,16 +47,6 @@ def test_the_guarantee_is_that_of_the_noise(sigma: float, width: float, reports:
 
 
 @pytest.mark.slow
-def test_fewer_honest_reports_cost_more() -> None:
-    accountant = Accountant(precision=0.1)
-    usual, half = (
-        best_local_gaussian(accountant, sigma=4, reports=2000, delta=1e-4, honest_fraction=share)
-        for share in (1.0, 0.5)
-    )
-    assert 1.2 * usual.certificate.epsilon_upper < half.certificate.epsilon_upper < math.inf
-
-
-@pytest.mark.slow
 def test_only_honest_reports_take_a_share_of_delta() -> None:
     accountant = Accountant(precision=0.1)
     partly = best_local_gaussian(accountant, sigma=2, reports=10_000, delta=1e-6, honest_fraction=0.01)
@@ -72,20 +58,6 @@ def test_only_honest_reports_take_a_share_of_delta() -> None:
 def test_a_delta_that_is_too_small_for_any_noise_is_named() -> None:
     with pytest.raises(InvalidParameter, match="a larger delta"):
         best_local_gaussian(Accountant(), sigma=1e5, reports=1000, delta=1e-300)
-
-
-def test_bad_values_are_refused() -> None:
-    accountant = Accountant()
-    for values, message in (
-        ({"sigma": 0.0}, "a number from 1e-12"),
-        ({"sigma": 0.05}, "a number from 0.1"),
-        ({"sigma": 0.11}, "more noise"),
-        ({"sigma": 1.0, "width": -1.0}, "a number from 1e-12"),
-        ({"sigma": 1.0, "reports": 0}, "reports"),
-    ):
-        arguments = {"reports": 1000, **values}
-        with pytest.raises(InvalidParameter, match=message):
-            best_local_gaussian(accountant, delta=1e-6, **arguments)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

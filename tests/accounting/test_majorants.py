@@ -14,10 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shuffle_ledger.accounting import Accountant, ShuffledRound
 from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_profiles
 from shuffle_ledger.accounting.amplification.worst_pair.convex_order import law_ceilings, laws_above
-from shuffle_ledger.accounting.amplification.worst_pair.search import MOST_SUMMED_PAIRS, WorstPair
 from shuffle_ledger.accounting.amplification.worst_pair.table_rows import TablePairs
 from shuffle_ledger.accounting.randomizers import Table
 
@@ -110,7 +108,7 @@ def _checked_laws(rows: Rows, excess: FloatArray) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("noise", [1e-16, 1e-9, 1e-3, 0.3])
+@pytest.mark.parametrize("noise", [1e-16, 1e-3])
 @pytest.mark.parametrize("shape", [(3, 7), (5, 3)])
 def test_laws_are_above_all_pairs_exactly(shape: tuple[int, int], noise: float) -> None:
     """At orders from 1 to beyond the last loss."""
@@ -132,7 +130,7 @@ def test_laws_of_any_table_are_above_all_pairs(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("reports", [1, 3])
-@pytest.mark.parametrize("noise", [1e-14, 1e-4, 0.5])
+@pytest.mark.parametrize("noise", [1e-14, 0.5])
 def test_a_law_is_above_its_group_and_close_to_it(reports: int, noise: float) -> None:
     draw = np.random.default_rng(reports)
     rows = _normal(1 + 4 * np.eye(4, 4) + noise * draw.uniform(size=(4, 4)))
@@ -144,19 +142,6 @@ def test_a_law_is_above_its_group_and_close_to_it(reports: int, noise: float) ->
     for ceiling, group, at in zip(found, groups.T, excess.tolist(), strict=True):
         largest = max(float(_exact(rows, ends[one], at).divergence(reports)) for one in np.flatnonzero(group))
         assert largest * (1 - 1e-13) <= ceiling <= 1.5 * largest + 1e-12
-
-
-@pytest.mark.parametrize("reports", [10, 10**4, 10**9])
-def test_one_law_is_next_to_those_of_nearly_equal_pairs(reports: int) -> None:
-    rows = _normal(1 + 10 * np.eye(30) + 1e-6 * np.random.default_rng(3).uniform(size=(30, 30)))
-    pairs, _ = _ends(Table(rows=rows))
-    excess = np.linspace(0.0, 7 * math.sqrt(float(pairs.spread.max()) / reports), 12)[1:]
-    found = law_ceilings(pairs, np.ones((len(pairs), 11), dtype=np.bool_), reports, excess, _SMOOTHING)
-    some = blanket_profiles(
-        pairs, np.zeros(excess.size, dtype=np.int64), reports, excess, smoothing=_SMOOTHING
-    )
-    assert np.all(found >= some.lower)
-    assert np.all(found <= some.upper * (1 + 1e-3))
 
 
 @pytest.mark.parametrize("reports", [1, 40])
@@ -241,33 +226,3 @@ def test_far_beyond_the_last_loss_no_number_overflows(least: float, excess: floa
             pairs, np.ones((len(pairs), 1), dtype=np.bool_), 10, np.array([excess]), _SMOOTHING
         )
     assert 0 <= found[0] <= 1
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("computed_anew")
-def test_rows_that_differ_by_round_off_are_accounted_without_a_warning() -> None:
-    rows = _normal(1 + 1e-15 * np.random.default_rng(0).uniform(-1, 1, (16, 16)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        loss = Accountant().privacy_loss(ShuffledRound(randomizer=Table(rows=rows), reports=241392))
-    assert 0 < loss.upper.divergence_bound(0.0) < 1e-15
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("noise", "widest"), [(1e-5, 1.02), (1.0, 1.5)])
-@pytest.mark.parametrize("reports", [10, 1000])
-def test_more_pairs_than_are_summed_are_bounded(reports: int, noise: float, widest: float) -> None:
-    """From above by the law of all that may be the largest, from below by one of them."""
-    rows = _normal(1 + 10 * np.eye(20) + noise * np.random.default_rng(1).uniform(size=(20, 20)))
-    pairs, _ = _ends(Table(rows=rows))
-    assert len(pairs) > MOST_SUMMED_PAIRS
-    worst = WorstPair(pairs=pairs, reports=reports, smoothing=_SMOOTHING, listed=lambda _: None)
-    excess = np.expm1(12 / math.sqrt(reports + 30) * np.linspace(0.0, 1.0, 24) ** 2)
-    found, best = worst.largest(excess)
-    which, order = np.divmod(np.arange(len(pairs) * excess.size), excess.size)
-    every = blanket_profiles(pairs, which, reports, excess[order], smoothing=_SMOOTHING)
-    upper, lower = (one.reshape(len(pairs), -1) for one in every)
-    assert np.all(found.upper >= lower.max(axis=0) * (1 - 1e-9))
-    assert np.all(found.lower <= upper[best, np.arange(excess.size)] * (1 + 1e-9))
-    assert np.all(found.upper <= upper.max(axis=0) * widest + 1e-37)
-    assert np.all(found.lower >= lower.max(axis=0) / widest - 1e-37)

@@ -314,16 +314,6 @@ def test_extreme_epsilons_are_finite_and_right(written: str, values: list[float]
     assert np.all(np.abs(found.values - truth) <= 4.5 * deviation + 1e-6)
 
 
-def test_shapes_are_kept_and_empty_arrays_are_empty() -> None:
-    mechanism = mechanism_of(parse_randomizer("subset(epsilon0=1, domain=6, size=2)"))
-    assert mechanism.encode(3, generator()).shape == (2,)
-    assert mechanism.encode(np.zeros((4, 5), dtype=int), generator()).shape == (4, 5, 2)
-    assert mechanism.encode([], generator()).shape == (0, 2)
-    one = mechanism.estimate(mechanism.encode(3, generator()))
-    assert one.reports == 1
-    assert np.all(np.isinf(one.variance))
-
-
 REFUSED: list[tuple[str, int | None, object, str]] = [
     ("krr(k=3, epsilon0=1)", None, 3, "values: got 3, expected whole numbers from 0 to 2"),
     ("krr(k=3, epsilon0=1)", None, [0, -1], "values: got -1"),

@@ -23,7 +23,7 @@ def _shares(row: list[float]) -> list[Fraction]:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     large=st.floats(0.2, 0.8),
     small=st.floats(-40, -13).map(lambda x: 10.0**x),
@@ -111,7 +111,7 @@ def test_ratios_that_differ_in_digits_which_their_quotients_have_not(
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6), units=st.integers(1, 4), reports=st.integers(1, 3))
 def test_rows_a_few_units_apart(seed: int, units: int, reports: int) -> None:
     """Every order at which some sum of gains changes its sign, of exact quotients."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections import Counter
@@ -14,7 +13,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
+from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.accounting.amplification.noise_pairs import poisson_masses, shifted_binomial
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
@@ -56,8 +55,8 @@ def _encloses(bounds: Any, exact: list[mp.mpf], width: float = 1e-6) -> None:
         assert upper - lower <= width * value + 1e-40
 
 
-@pytest.mark.parametrize("p", [0.5, 0.9, 0.1, 0.01])
-@pytest.mark.parametrize("reports", [1, 2, 7, 50, 400])
+@pytest.mark.parametrize("p", [0.5, 0.9, 0.01])
+@pytest.mark.parametrize("reports", [1, 7, 400])
 def test_binomial_noise_is_its_pair_in_the_worse_direction(p: float, reports: int) -> None:
     law = _binomial(reports, p)
     epsilons = [0.0, 0.05, 0.5, 2.0, 6.0]
@@ -204,8 +203,8 @@ def _parities(values: tuple[int, ...], labels: int, p: float) -> Law:
     return law
 
 
-@pytest.mark.parametrize("p", [0.02, 0.2, 0.5])
-@pytest.mark.parametrize("users", [2, 3, 6])
+@pytest.mark.parametrize("p", [0.02, 0.2])
+@pytest.mark.parametrize("users", [2, 6])
 def test_distinct_elements_against_every_neighbour(p: float, users: int) -> None:
     epsilons = [0.0, 0.3, 1.0, 3.0]
     bounds = _bounds(f"distinct_elements(p={p})", users, epsilons)
@@ -220,9 +219,7 @@ def test_distinct_elements_against_every_neighbour(p: float, users: int) -> None
         assert upper - lower <= 1e-7
 
 
-@pytest.mark.parametrize(
-    ("users", "p"), [(302, 0.4569486747387447), (322, 0.45), (1074, 0.25), (2000, 0.25), (10**6, 0.001)]
-)
+@pytest.mark.parametrize(("users", "p"), [(302, 0.4569486747387447), (10**6, 0.001)])
 def test_what_floats_cannot_hold_of_distinct_elements_is_not_nothing(users: int, p: float) -> None:
     """The bias s, a power of n, underflows."""
     bounds = _bounds(f"distinct_elements(p={p!r})", users, [0.0])
@@ -267,19 +264,6 @@ def test_slack_is_charged_however_large_the_losses() -> None:
     assert not certificate.precise
 
 
-@pytest.mark.parametrize(
-    "written", ["binomial_sum(p=0.7)", "distinct_elements(p=0.1)", "declared(epsilon=1, delta=1e-4)"]
-)
-def test_sampled_rounds_follow_the_lemma(written: str) -> None:
-    """`H_{1 + s r} = s H'_{1 + r}`, the base at the size of the sample."""
-    for epsilon in (0.0, 0.1, 0.5):
-        inner = math.log1p(math.expm1(epsilon) * 4)
-        base = _bounds(written, 20, [inner])
-        sampled = _bounds(written, 20, [epsilon], sampled_from=80)
-        assert sampled.lower[0] <= 0.25 * base.upper[0] * (1 + 1e-12)
-        assert 0.25 * base.lower[0] <= sampled.upper[0] * (1 + 1e-12)
-
-
 def test_a_sampled_sum_against_the_protocol_itself() -> None:
     """All datasets of four users, two of them sampled, every noise listed."""
     epsilons = [0.0, 0.2, 0.6]
@@ -321,78 +305,11 @@ def test_too_few_honest_users_in_a_sample_are_charged_in_full() -> None:
     assert np.all(bounds.upper >= alone / 7)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "written",
-    [
-        "binomial_sum(p=0.7)",
-        "binomial_histogram(p=0.5)",
-        "uniformity_tester(noise=0.2)",
-        "distinct_elements(p=0.01)",
-    ],
-)
-@pytest.mark.parametrize("rest", [{}, {"honest_fraction": 0.7}, {"sampled_from": 9000}])
-def test_slots_of_protocols_dominate(written: str, rest: dict[str, Any]) -> None:
-    shuffled = ShuffledRound(randomizer=parse_randomizer(written), reports=1234, **rest)
-    slot = slot_for(shuffled)
-    assert slot != shuffled
-    assert slot.randomizer == shuffled.randomizer
-    assert slot.honest_reports <= shuffled.honest_reports
-    excess = np.expm1([0.0, 0.02, 0.1])
-    inside, outside = (RoundProfile(one, smoothing=2e-3)(excess) for one in (shuffled, slot))
-    assert np.all(inside.lower <= outside.upper)
-    few = ShuffledRound(
-        randomizer=parse_randomizer("distinct_elements(p=0.01)"), reports=102, honest_fraction=0.02
-    )
-    assert slot_for(few) == dataclasses.replace(few, reports=100)  # as many honest users: two
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("written", "reports"),
-    [
-        ("binomial_sum(p=0.5)", 10**9),
-        ("binomial_sum(p=0.01)", 10**10),
-        ("binomial_histogram(p=0.5)", 10**9),
-        ("uniformity_tester(noise=0.01)", 10**8),
-    ],
-)
-def test_very_large_rounds_have_an_answer(written: str, reports: int) -> None:
-    shuffled = ShuffledRound(randomizer=parse_randomizer(written), reports=reports)
-    certificate = Accountant().certify({shuffled: 10}, delta=1e-12)
-    assert certificate.precise
-    # Nearly Gaussian: a variance of l p (1-p), l/4 for the tester, of one or two counts.
-    assert 0 < certificate.epsilon_lower <= certificate.epsilon_upper < 0.1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("delta", [1e-2, 1e-12, 1e-30])
-@pytest.mark.parametrize(
-    "written", ["binomial_sum(p=0.9)", "binomial_histogram(p=0.5)", "uniformity_tester(noise=0.5)"]
-)
-def test_protocols_are_certified_at_every_delta(written: str, delta: float) -> None:
-    shuffled = ShuffledRound(randomizer=parse_randomizer(written), reports=20_000)
-    certificate = Accountant().certify({shuffled: 12}, delta=delta)
-    assert certificate.precise
-    assert certificate.epsilon_lower > 0
-
-
 def test_noise_beyond_what_can_be_listed_is_refused() -> None:
     with pytest.raises(InvalidParameter, match="reports"):
         Accountant().certify(
             {ShuffledRound(randomizer=parse_randomizer("binomial_sum(p=0.5)"), reports=10**12): 1}, delta=1e-6
         )
-
-
-def test_local_privacy_of_protocols() -> None:
-    for written in (
-        "binomial_sum(p=0.5)",
-        "binomial_histogram(p=0.5)",
-        "uniformity_tester(noise=1)",
-        "declared(epsilon=1)",
-    ):
-        assert math.isinf(parse_randomizer(written).epsilon0)
-    assert parse_randomizer("distinct_elements(p=0.1)").epsilon0 == pytest.approx(math.log(9))
 
 
 def _round_of(written: str, **rest: Any) -> Callable[[], ShuffledRound]:
@@ -413,15 +330,8 @@ def _round_of(written: str, **rest: Any) -> Callable[[], ShuffledRound]:
         (_round_of("declared(epsilon=1, delta=1)"), "delta"),
         (_round_of("declared(epsilon=1, delta=0.5, relation='add-remove')"), "delta"),
         (_round_of("declared(epsilon=1, relation='event')"), "relation"),
-        (_round_of("binomial_sum(p=0)"), "p"),
-        (_round_of("binomial_sum(p=1)"), "p"),
-        (_round_of("binomial_sum(p=1e-320)"), "p"),
-        (_round_of("binomial_sum(p=0.5, bits=0)"), "bits"),
         (_round_of("binomial_sum(p=0.5, bits=2.5)"), "bits"),
-        (_round_of("uniformity_tester(noise=0)"), "noise"),
         (_round_of("uniformity_tester()"), "randomizer"),
-        (_round_of("distinct_elements(p=0.6)"), "p"),
-        (_round_of("distinct_elements(p=0.1, security=0)"), "security"),
     ],
 )
 def test_what_makes_no_sense_is_refused(make: Callable[[], ShuffledRound], field: str) -> None:
@@ -431,7 +341,7 @@ def test_what_makes_no_sense_is_refused(make: Callable[[], ShuffledRound], field
     assert "expected" in str(caught.value) or "needs a value for" in str(caught.value)
 
 
-@pytest.mark.parametrize("times", [1, 2, 3, 7, 21, 60])
+@pytest.mark.parametrize("times", [1, 3, 60])
 def test_what_is_nearly_certain_is_not_called_certain(times: int) -> None:
     """One user's bit is revealed, unless the noise hides it every time, which is very improbable."""
     shuffled = ShuffledRound(randomizer=parse_randomizer("binomial_sum(bits=1, p=0.9)"), reports=1)

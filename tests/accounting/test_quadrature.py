@@ -45,7 +45,7 @@ def test_nodes_that_are_left_out_are_paid_for(monkeypatch: pytest.MonkeyPatch, n
         assert np.all(bounds.upper - bounds.lower <= 5e-2 * exact)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_no_node_of_note_is_beyond_the_last_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of laws on few and on many atoms, and of laws on a lattice, whose modulus returns to 1."""
     draw = np.random.default_rng(seed)
@@ -102,8 +102,8 @@ def test_nothing_turns_at_the_smallest_epsilon0(epsilon0: float, reports: int) -
     assert bounds.upper[0] - bounds.lower[0] <= 1e-2 * exact
 
 
-@pytest.mark.parametrize("hidden", [1e-12, 3e-8, 1e-4, 0.02])
-@pytest.mark.parametrize("reports", [1, 4, 9])
+@pytest.mark.parametrize("hidden", [1e-12, 1e-4, 0.02])
+@pytest.mark.parametrize("reports", [1, 9])
 def test_hardly_hidden_reports_are_nearly_bare(hidden: float, reports: int) -> None:
     """Gains of up to `1 / hidden`, where other users almost never hide."""
     draw = np.random.default_rng(reports)
@@ -135,7 +135,7 @@ def test_what_is_left_out_does_not_cost_the_rest(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("much", [0.0, 0.3, 2.0])
-@pytest.mark.parametrize("reports", [1, 3, 12])
+@pytest.mark.parametrize("reports", [1, 12])
 def test_few_reports_of_components_are_known(
     monkeypatch: pytest.MonkeyPatch, much: float, reports: int
 ) -> None:
@@ -157,15 +157,6 @@ def test_few_reports_of_components_are_known(
             assert np.all(bounds.upper - bounds.lower <= 2e-3 * exact.upper + 1e-15)
 
 
-def test_a_law_whose_reports_are_few_is_narrow() -> None:
-    """A hidden report in every second round: the second one is what kernels are for."""
-    draw = np.random.default_rng(4)
-    a, b, c = draw.dirichlet(np.ones(12), size=3)
-    masses, excess = Decomposition(a, b, 0.05 * c), np.expm1(np.linspace(0.0, 2.0, 12))
-    bounds = blanket_profile(masses, 10, excess, smoothing=0.0142)
-    assert np.all(bounds.upper - bounds.lower <= 1e-3 * bounds.upper)
-
-
 @pytest.mark.parametrize("lobe", [0.05, 0.5, 3.0])
 def test_what_is_beyond_the_lobe_is_paid_for(monkeypatch: pytest.MonkeyPatch, lobe: float) -> None:
     """Wherever the middle lobe is cut, of a sum that is nearly Gaussian."""
@@ -179,7 +170,7 @@ def test_what_is_beyond_the_lobe_is_paid_for(monkeypatch: pytest.MonkeyPatch, lo
     assert np.all(exact.lower <= bounds.upper)
 
 
-@pytest.mark.parametrize("loss", [2.9, 3.0, 3.2, 3.6])
+@pytest.mark.parametrize("loss", [2.9, 3.6])
 def test_a_sum_that_hardly_varies_is_known_closely(loss: float) -> None:
     """The sum is positive only without a report of the first component; millions report the second."""
     hidden, shown, reports = 6e-8, 0.024, 10**8
@@ -307,7 +298,7 @@ def _exact_log_mass(atoms: list[tuple[mpmath.mpf, mpmath.mpf]], theta: mpmath.mp
     return mpmath.log1p(mpmath.fsum(mass * mpmath.expm1(theta * gain) for mass, gain in atoms))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_translates_of_the_ramp_are_paid_for(seed: int) -> None:
     """All of them, outcome by outcome, for short periods and long ones, given reports included."""
     draw = np.random.default_rng(seed)
@@ -373,25 +364,6 @@ def test_nodes_beyond_the_lobe_are_paid_for(seed: int) -> None:
     assert ended.cut[0]
     assert 0 < exact <= ended.skipped[0]
     assert seed % 4 or exact > 0.5 * ended.skipped[0]
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_tilts_are_near_the_saddle_point_and_no_order_changes_anothers(seed: int) -> None:
-    """Also of laws of many scales, which turn so fast from one to another that Newton's steps go astray."""
-    draw = np.random.default_rng(seed)
-    reports, atoms = int(draw.choice([2, 50, 10**6])), int(draw.choice([3, 400]))
-    a, b = draw.gamma(draw.choice([0.1, 0.7, 5.0]), size=(2, atoms)) + 1e-12
-    a, b = a / a.sum(), b / b.sum()
-    pair, excess = Decomposition(a, b, 0.9 * np.minimum(a, b)), np.expm1(np.linspace(0.0, 1.0, 30))
-    ((_, laws, _),) = ListedPairs([pair]).laws(np.zeros(30, dtype=np.int64), excess)
-    laws = laws.at(laws.gains.max(axis=1) > 0)
-    theta = laws.saddle(reports)
-    for place, other in ((1 / 1.05, 1), (1.05, -1)):
-        masses, _, total, _ = laws.weighted(theta * place)
-        slope = reports * theta * place * (masses * laws.gains).sum(axis=1) / total - 2
-        assert np.all(slope * other <= 0)
-    some = np.arange(0, theta.size, 5)
-    np.testing.assert_allclose(laws.at(some).saddle(reports), theta[some], rtol=1e-12)
 
 
 def _exact_components(kind: str, epsilon0: float, k: int) -> list[tuple[mpmath.mpf, mpmath.mpf, mpmath.mpf]]:

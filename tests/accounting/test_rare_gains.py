@@ -66,8 +66,8 @@ def _exact(pair: Decomposition, reports: int, excess: float) -> list[Fraction]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("every_gain_is_rare")
 @pytest.mark.parametrize("scale", [1.01, 16.0])
-@pytest.mark.parametrize("most", [1, 3, 6])
-@pytest.mark.parametrize("rarely", [0.0, 4.0, 9.0])
+@pytest.mark.parametrize("most", [1, 3])
+@pytest.mark.parametrize("rarely", [0.0, 9.0])
 def test_counted_sums_keep_the_bounds(
     rarely: float, most: int, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,7 +99,7 @@ def test_counted_sums_keep_the_bounds(
 @pytest.mark.usefixtures("every_gain_is_rare")
 @pytest.mark.parametrize("overwhelming", [0.5, 12.0])
 @pytest.mark.parametrize("little", [1e-6, 1e-2])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_outcomes_with_a_rare_gain_are_known_by_themselves(
     seed: int, little: float, overwhelming: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +121,7 @@ def test_outcomes_with_a_rare_gain_are_known_by_themselves(
     assert seen >= 5
 
 
-@pytest.mark.parametrize("reports", [1000, 10**6])
+@pytest.mark.parametrize("reports", [1000])
 def test_rare_gains_beside_common_losses(reports: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A staircase: one rare gain, and any number of losses, five on average, each a large part of the gain.
     In one sum some divergences are known only up to a factor."""
@@ -222,9 +222,7 @@ def _of_two(pair: Decomposition, reports: int, excess: float, *, rare: int, most
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("epsilon0", "participation", "reports"), [(1.0, 1e-140, 30), (1.0, 1e-200, 30), (5.0, 1e-110, 1000)]
-)
+@pytest.mark.parametrize(("epsilon0", "participation", "reports"), [(1.0, 1e-200, 30)])
 @pytest.mark.usefixtures("computed_anew")
 def test_reports_that_hardly_anyone_sends_are_bounded_without_a_warning(
     epsilon0: float, participation: float, reports: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from fractions import Fraction
@@ -12,14 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import optimize, special
+from scipy import special
 
 from shuffle_ledger.accounting import (
     Accountant,
     FilterSet,
     InvalidParameter,
     ShuffledRound,
-    attack_epsilon,
     fits,
     parse_randomizer,
     slot_for,
@@ -115,18 +113,6 @@ def test_laplace_noise_is_integrated() -> None:
     assert Accountant().certify_delta({noise: 1}, epsilon=0.75).delta_upper < 1e-12
 
 
-def test_one_number_is_the_worst_of_laplace_vectors() -> None:
-    """Two numbers that move by shares of the sensitivity, on a grid, against one that moves by all of it."""
-    y = np.linspace(-14, 15, 1451)
-    for share in (0.2, 0.5):
-        parts = [share * 1.5, (1 - share) * 1.5]
-        densities = [[np.exp(-np.abs(y - at)) for at in (part, 0.0)] for part in parts]
-        p, q = (np.multiply.outer(densities[0][side], densities[1][side]) for side in (0, 1))
-        for loss in (0.0, 0.5, 1.2):
-            vector = np.maximum(p - math.exp(loss) * q, 0).sum() / q.sum()
-            assert vector <= -math.expm1((loss - 1.5) / 2) + 1e-3
-
-
 def renyi(p: np.ndarray, q: np.ndarray, orders: np.ndarray) -> np.ndarray:
     terms = np.multiply.outer(orders, np.log(p)) + np.multiply.outer(1 - orders, np.log(q))
     return np.asarray(special.logsumexp(terms, axis=1) / (orders - 1))
@@ -151,37 +137,6 @@ def test_no_mechanism_of_a_declared_rho_reveals_more(some: list[float], others: 
     for loss, bound in zip(losses, upper, strict=True):
         for first, second in ((p, q), (q, p)):
             assert np.maximum(first - math.exp(loss) * second, 0).sum() <= bound + 1e-12
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rho", [0.3])
-def test_a_declared_rho_is_little_above_what_is_possible(rho: float) -> None:
-    """The boundary of two probabilities that all orders allow, found from within, point by point."""
-    orders = 1 + np.geomspace(1e-3, 20, 1500) / math.sqrt(rho)
-
-    def allowed(log_p: float, log_q: float) -> float:
-        sums = []
-        for one, other in ((log_p, log_q), (log_q, log_p)):
-            rest = orders * np.log1p(-math.exp(one)) + (1 - orders) * np.log1p(-math.exp(other))
-            sums.append(np.logaddexp(orders * one + (1 - orders) * other, rest) - (orders - 1) * rho * orders)
-        return float(np.max(sums))
-
-    profile = profile_of_renyi_bounds(*linear_curve(rho))
-    for deviations in (0.5, 2.0, 5.0):
-        loss = rho + deviations * math.sqrt(2 * rho)
-
-        def told(log_p: float, at: float = loss) -> float:
-            least = log_p - 500 * math.sqrt(rho) - 300 * rho
-            log_q = optimize.brentq(functools.partial(allowed, log_p), least, log_p)
-            return math.exp(log_p) - math.exp(min(at + log_q, 1.0))
-
-        best = max(told(x) for x in np.linspace(-45, -0.02, 40))
-        start = max(np.linspace(-45, -0.02, 40), key=told)
-        near = np.linspace(start - 1.2, min(start + 1.2, -1e-3), 120)
-        best = max(best, *map(told, near))
-        bounds = profile.bounds(np.array([math.expm1(loss)]))
-        assert best <= bounds.upper[0] * (1 + 1e-6)
-        assert bounds.upper[0] <= best * 1.006
 
 
 def test_a_curve_bounds_the_mechanism_it_is_the_curve_of() -> None:
@@ -277,15 +232,6 @@ def test_stored_losses_are_recognized(written: str) -> None:
     assert accountant.encloses(shuffled, accountant.privacy_loss(shuffled))
 
 
-def test_central_mechanisms_are_attained_and_what_is_declared_is_not_known() -> None:
-    for written in ("gaussian(sigma=3)", "discrete_gaussian(sigma=3)", "central_laplace(scale=3)"):
-        certified = Accountant().certify({release(written): 1}, delta=1e-6)
-        attack = attack_epsilon(release(written), delta=1e-6)
-        assert attack is not None
-        assert certified.epsilon_lower * 0.999 <= attack <= certified.epsilon_upper
-    assert attack_epsilon(release("declared(rho=0.1)"), delta=1e-6) is None
-
-
 def test_a_release_fits_a_slot_of_a_larger_one() -> None:
     chains = [
         ["gaussian(sigma=5)", "gaussian(sigma=8, sensitivity=2)", "gaussian(sigma=4, relation='add-remove')"],
@@ -306,43 +252,17 @@ def test_a_release_fits_a_slot_of_a_larger_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "written",
-    [
-        "declared(epsilon=80, delta=0, relation='substitution')",
-        "declared(delta=0, relation='substitution', rho=0.1)",
-        "declared(delta=0.001, relation='substitution', mu=2)",
-        "declared(delta=0, relation='add-remove', renyi=[[3, 0.1], [8, 0.5]])",
-        "gaussian(relation='add-remove', sigma=4, sensitivity=2)",
-        "discrete_gaussian(relation='substitution', sigma=4, sensitivity=2)",
-        "central_laplace(relation='substitution', scale=2.5, sensitivity=1)",
-    ],
-)
-def test_releases_are_written_and_read_back(written: str) -> None:
-    randomizer = parse_randomizer(written)
-    assert randomizer.describe() == written
-    assert parse_randomizer(randomizer.to_mapping()) == randomizer
-    assert ShuffledRound.from_mapping(release(written).to_mapping()) == release(written)
-
-
-@pytest.mark.parametrize(
     ("written", "message"),
     [
         ("declared()", "exactly one of epsilon, rho, mu, renyi"),
         ("declared(epsilon=1, rho=1)", "exactly one of"),
-        ("declared(rho=0)", "a number from 1e-12 to 50"),
-        ("declared(rho=20, relation='add-remove')", "to 12.5"),
-        ("declared(mu=11)", "to 10"),
         ("declared(mu=1, delta=1e-9, relation='add-remove')", "declare the guarantee of a substitution"),
         ("declared(renyi=[])", "pairs of an order and a divergence"),
         ("declared(renyi=[[1, 0.1]])", "a number from 1.0001"),
         ("declared(renyi=[[2, 0.1], [2, 0.2]])", "every order once"),
         ("declared(renyi=[[2, 0.1]], relation='add-remove')", "an order above 2.0002"),
-        ("declared(epsilon=121)", "to 120"),
-        ("gaussian(sigma=0.01)", "a number from 0.1"),
-        ("gaussian(sigma=1, sensitivity=0)", "a number from 1e-12"),
         ("discrete_gaussian(sigma=1e6)", r"declared\(rho=...\)"),
         ("discrete_gaussian(sigma=1, sensitivity=0.5)", "a whole number from 1"),
-        ("central_laplace(scale=0.001)", "a number from"),
         ("gaussian(sigma=1, relation='other')", "one of substitution, add-remove"),
     ],
 )

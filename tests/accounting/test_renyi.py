@@ -40,7 +40,7 @@ ORDERS = [0.3, 0.999, 1, 1.0001, 2, 3.5, 20, 400]
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(["generic", "krr", "rappor", "oue", "blh"]),
     st.floats(-9, 1.5).map(math.exp),
@@ -167,8 +167,8 @@ def _clone_divergence(epsilon0: float, reports: int, order: float) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("epsilon0", "reports"), [(1.0, 1000), (4.0, 1000), (4.0, 20_000)])
-@pytest.mark.parametrize("order", [2, 10, 50, 300, 10_000])
+@pytest.mark.parametrize(("epsilon0", "reports"), [(1.0, 1000), (4.0, 20_000)])
+@pytest.mark.parametrize("order", [2, 50, 10_000])
 def test_high_orders_look_beyond_every_delta(epsilon0: float, reports: int, order: float) -> None:
     """Where the divergence comes from outcomes of mass below 1e-46, which the pair itself calls infinite."""
     shuffled = _round(f"generic(epsilon0={epsilon0})", reports, analysis="clone")
@@ -190,13 +190,3 @@ def test_rounds_add_up_and_local_delta_is_infinite() -> None:
     assert accountant.renyi_divergence({}, order=4).upper == 0
     impure = _round("generic(epsilon0=1)", 1000, delta0=1e-12)
     assert accountant.renyi_divergence({impure: 1}, order=2).upper == math.inf
-
-
-def test_sampled_rounds_reveal_less_at_every_order() -> None:
-    accountant = Accountant()
-    for order in (1, 2, 30, 1000):
-        everyone = accountant.renyi_divergence({_round("krr(k=4, epsilon0=2)", 200): 1}, order=order)
-        sampled = accountant.renyi_divergence(
-            {_round("krr(k=4, epsilon0=2)", 200, sampled_from=1000): 1}, order=order
-        )
-        assert sampled.upper < everyone.lower

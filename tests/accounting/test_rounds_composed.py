@@ -49,7 +49,7 @@ SMALL_ROUNDS = [
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.sampled_from(SMALL_ROUNDS), min_size=1, max_size=3),
     st.floats(-9, -0.5).map(lambda x: 10**x),
@@ -73,32 +73,6 @@ def test_small_rounds_composed_lie_in_the_interval(
     )
 
 
-@pytest.mark.slow
-@settings(max_examples=60, deadline=None)
-@given(
-    st.floats(0.05, 6.0),
-    st.integers(1, 60),
-    st.integers(2, 12),
-    st.floats(-20, -1).map(lambda x: 10**x),
-    st.sampled_from(["krr", "generic", "rappor", "oue", "blh"]),
-)
-def test_one_round_of_any_parameters_lies_in_the_interval(
-    epsilon0: float, reports: int, k: int, delta: float, kind: str
-) -> None:
-    """The pair of one round and its profile, evaluated directly at the certified ends with a much finer
-    kernel."""
-    extra = f", k={k}" if kind == "krr" else ""
-    shuffled = _round(f"{kind}(epsilon0={epsilon0!r}{extra})", reports)
-    certificate = Accountant().certify({shuffled: 1}, delta=delta)
-    from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
-
-    profile = RoundProfile(shuffled, smoothing=1e-3)
-    ends = np.expm1([certificate.epsilon_lower, certificate.epsilon_upper])
-    bounds = profile(ends)
-    assert bounds.upper[0] >= delta or certificate.epsilon_lower == 0
-    assert bounds.lower[1] <= delta
-
-
 def _gaussian_loss(mu: float) -> RoundLoss:
     """The Gaussian mechanism's profile, handed over as any other round's is: as bounds in floating point."""
 
@@ -119,7 +93,7 @@ def _gaussian_delta(mu: float, epsilon: float) -> mp.mpf:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("rounds", "delta", "epsilon"),
-    [(1800, 1e-14, 11.47662), (1800, 1e-6, None), (2, 1e-6, None), (50, 1e-30, None), (100_000, 1e-9, None)],
+    [(1800, 1e-14, 11.47662), (2, 1e-6, None), (50, 1e-30, None)],
 )
 def test_gaussian_rounds(rounds: int, delta: float, epsilon: float | None) -> None:
     """1,800 Gaussian rounds of sigma 30 at delta 1e-14 need 11.47662; accountants in use report as little as
@@ -176,8 +150,8 @@ def test_intervals_nest_as_precision_rises() -> None:
         assert math.isclose(error.discretization + error.truncation + error.round_off, width, rel_tol=1e-6)
 
 
-@pytest.mark.parametrize("delta", [1e-2, 1e-6, 1e-15, 1e-30])
-@pytest.mark.parametrize("rounds", [1, 10, 1000, 100_000])
+@pytest.mark.parametrize("delta", [1e-2, 1e-30])
+@pytest.mark.parametrize("rounds", [1, 100_000])
 def test_intervals_are_as_narrow_as_asked(rounds: int, delta: float) -> None:
     certificate = Accountant().certify({_round("krr(k=16, epsilon0=1)", 10**5): rounds}, delta=delta)
     assert certificate.precise
@@ -201,7 +175,7 @@ def test_sides_are_kept_under_any_contour() -> None:
             assert best_lower <= above.delta(0.2, contour).value
 
 
-@pytest.mark.parametrize(("rounds", "reports"), [(1, 1000), (10, 1000), (1, 10**5), (100, 10**5)])
+@pytest.mark.parametrize(("rounds", "reports"), [(1, 1000), (100, 10**5)])
 def test_sides_are_kept_under_contours_of_other_rounds(rounds: int, reports: int) -> None:
     """A contour whose nodes end with the narrow lobe of a million rounds says little of a few, and nothing
     wrong."""
@@ -268,48 +242,15 @@ def test_lower_bounds_stay_below_the_mass_at_infinity(
     assert delta * (1 - 1e-6) <= certificate.delta_upper
 
 
-@pytest.mark.parametrize(
-    ("randomizer", "reports", "rest"),
-    [
-        ("generic(epsilon0=1)", 10**12, {}),
-        ("krr(epsilon0=1, k=10)", 10**10, {}),
-        ("krr(epsilon0=1e-6, k=1000000)", 11, {"analysis": "strong-adversary"}),
-        ("oue(epsilon0=16)", 41345, {}),
-        ("generic(epsilon0=1e-9)", 1, {}),
-        ("generic(epsilon0=30)", 10**12, {}),
-        ("generic(epsilon0=1)", 2 * 10**7, {"participation": 1e-8}),
-    ],
-)
-def test_extreme_parameters_have_an_answer(randomizer: str, reports: int, rest: dict[str, Any]) -> None:
-    certificate = Accountant().certify({_round(randomizer, reports, **rest): 1}, delta=1e-12)
-    assert 0 <= certificate.epsilon_lower <= certificate.epsilon_upper
-    assert certificate.epsilon_upper <= parse_randomizer(randomizer).epsilon0 or rest.get("analysis")
-
-
-@pytest.mark.slow
-def test_very_different_rounds_compose() -> None:
-    mixed = {
-        _round("generic(epsilon0=2)", 100): 3,
-        _round("generic(epsilon0=1)", 10**9): 500,
-        _round("generic(epsilon0=16)", 1000): 1,
-        _round("krr(epsilon0=0.5, k=4)", 10**7): 100_000,
-    }
-    coarse, fine = (Accountant(precision=p).certify(mixed, delta=1e-9) for p in (1e-2, 1e-3))
-    assert coarse.epsilon_lower <= fine.epsilon_upper
-    assert fine.epsilon_lower <= coarse.epsilon_upper
-    assert fine.precise
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("randomizer", "reports", "rounds"),
     [
-        ("generic(epsilon0=8)", 1000, 100_000),
         ("krr(k=10, epsilon0=2)", 10, 100_000),
         ("generic(epsilon0=8)", 100, 10_000),
     ],
 )
-@pytest.mark.parametrize("delta", [1e-2, 1e-30])
+@pytest.mark.parametrize("delta", [1e-30])
 def test_sums_of_large_losses_are_as_narrow_as_asked(
     randomizer: str, reports: int, rounds: int, delta: float
 ) -> None:
@@ -330,32 +271,7 @@ def test_sums_of_large_losses_are_as_narrow_as_asked(
     assert certificate.epsilon_lower <= min(bounds)
 
 
-@pytest.mark.parametrize(
-    ("randomizer", "reports", "rest", "rounds", "delta"),
-    [
-        # Very improbable losses of thousands of deviations, of two ranges, near their largest.
-        (
-            "joint(blh(epsilon0=2, domain=64), generic(epsilon0=5))",
-            10**5,
-            {"sampled_from": 10**7},
-            1000,
-            1e-20,
-        ),
-        ("joint(krr(k=3, epsilon0=1), krr(k=100, epsilon0=10))", 10**4, {"sampled_from": 10**7}, 10**5, 1e-6),
-        ("parallel((0.3, oue(epsilon0=0.3)), (0.7, generic(epsilon0=4)))", 10, {}, 10, 1e-2),
-        ("joint(krr(k=2, epsilon0=1), blh(epsilon0=2))", 100, {}, 3, 1e-30),
-        ("binomial_sum(p=0.5, bits=10)", 100, {"honest_fraction": 0.1}, 10_000, 1e-9),
-    ],
-)
-def test_uneven_losses_are_answered_as_narrowly(
-    randomizer: str, reports: int, rest: dict[str, Any], rounds: int, delta: float
-) -> None:
-    certificate = Accountant().certify({_round(randomizer, reports, **rest): rounds}, delta=delta)
-    assert certificate.precise
-    assert 0 < certificate.epsilon_upper - certificate.epsilon_lower <= 1e-3 * certificate.epsilon_upper
-
-
-@pytest.mark.parametrize("mass", [0.0, 1e-30, 1e-6, 0.01, 0.3, 1.0])
+@pytest.mark.parametrize("mass", [0.0, 1e-6, 0.3, 1.0])
 def test_a_tail_is_taken_off_each_side_its_way(mass: float) -> None:
     loss = Accountant().privacy_loss(_round("oue(epsilon0=4)", 500, sampled_from=5000))
     epsilons = np.linspace(0, loss.upper.largest_loss, 40)
@@ -370,7 +286,7 @@ def test_a_tail_is_taken_off_each_side_its_way(mass: float) -> None:
             assert -1e-15 <= sign * moved <= gone * (1 + 1e-9) + 1e-15
 
 
-@pytest.mark.parametrize("tilt", [-2000, -300, 0, 250, 2000])
+@pytest.mark.parametrize("tilt", [-2000, 0, 2000])
 def test_absurd_contours_say_nothing_rather_than_nan(tilt: int) -> None:
     loss = Accountant().privacy_loss(_round("generic(epsilon0=8)", 200))
     contour = Contour(tilt, 40.0, 0.01, 2000, short=False)
@@ -430,29 +346,8 @@ def test_a_round_in_clear_has_no_finite_bound_and_says_so() -> None:
         assert certificate.delta_lower > 0.999
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("randomizer", "reports", "rounds", "delta"),
-    [
-        ("oue(epsilon0=8)", 1000, 100, 1e-10),
-        ("rappor(epsilon0=8)", 1000, 100, 1e-10),
-        ("generic(epsilon0=1)", 10**5, 100, 1e-2),
-    ],
-)
-def test_heavy_atoms_and_large_deltas_are_narrow_too(
-    randomizer: str, reports: int, rounds: int, delta: float
-) -> None:
-    """Losses that are too coarse for the answer are computed again: inside what both coarse and fine say."""
-    question = {alike(randomizer=randomizer, reports=reports): rounds}
-    certificate = Accountant().certify(question, delta=delta)
-    assert certificate.precise
-    fine = Accountant(precision=3e-4).certify(question, delta=delta)
-    assert certificate.epsilon_lower <= fine.epsilon_upper
-    assert fine.epsilon_lower <= certificate.epsilon_upper
-
-
-@pytest.mark.parametrize("rounds", [1, 3, 100])
-@pytest.mark.parametrize("share", [0.5, 0.99, 1.0, 1.01, 2.0])
+@pytest.mark.parametrize("rounds", [1, 100])
+@pytest.mark.parametrize("share", [0.99, 1.0, 1.01])
 def test_an_infinite_epsilon_is_precise_where_it_is_certain(rounds: int, share: float) -> None:
     """Mass at infinity beyond delta makes both bounds infinite; short of it, neither."""
     revealed = 1e-3
@@ -475,40 +370,7 @@ def test_an_infinite_epsilon_is_precise_where_it_is_certain(rounds: int, share: 
 
 
 @pytest.mark.slow
-def test_contours_that_overflow_say_nothing() -> None:
-    """Smoothed beyond what floats hold, a contour gives the trivial bounds, not a NaN."""
-    loss = Accountant().privacy_loss(alike(randomizer="rappor(epsilon0=8)", reports=1000))
-    spectra = SpectrumMemory()
-    above = Composition([(LossSpectrum(loss.upper, spectra), 10**6)], "upper")
-    below = Composition([(LossSpectrum(loss.lower, spectra), 10**6)], "lower")
-    for tau in (30.0, 60.0, 1e3):
-        contour = above.contour(3e6, 0.01)._replace(smoothing=tau)
-        assert 0 < above.delta(3e6, contour).value <= 1
-        assert 0 <= below.delta(3e6, contour).value <= above.delta(3e6, contour).value
-
-
-@pytest.mark.slow
-def test_no_contour_has_more_nodes_than_fit_into_memory() -> None:
-    """Losses of very different sizes: the smallest has the lobe, and the largest the period."""
-    counts = {
-        _round("generic(epsilon0=30)", 1): 2488,
-        _round("declared(epsilon=1e-9, delta=0)", 1): 22_410,
-        _round("krr(k=4, epsilon0=1)", 1000): 13,
-    }
-    accountant, memory = Accountant(), SpectrumMemory()
-    parts = [
-        (LossSpectrum(accountant.privacy_loss(one).upper, memory), count) for one, count in counts.items()
-    ]
-    above = Composition(parts, "upper")
-    for epsilon in (1e-6, 1.0, 53_456.96, 103_279.3):
-        assert above.contour(epsilon, 0.01).nodes <= 1 << 19
-    certificate = accountant.certify_delta(counts, epsilon=53_456.96)
-    assert certificate.delta_upper >= 1 - 1e-9
-    assert certificate.delta_lower <= certificate.delta_upper
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 3])
+@pytest.mark.parametrize("seed", [1])
 @pytest.mark.parametrize("count", [1, 3])
 def test_losses_that_are_certain_but_for_a_rounding_are_composed(seed: int, count: int) -> None:
     """A table whose reports all but name the input: of the pair above, all mass is at one loss."""
@@ -527,7 +389,7 @@ def test_losses_that_are_certain_but_for_a_rounding_are_composed(seed: int, coun
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("times", "epsilon"), [(2370, 2365.5), (2380, 2375.5), (3000, 2990.5)])
+@pytest.mark.parametrize(("times", "epsilon"), [(2370, 2365.5), (3000, 2990.5)])
 def test_what_floats_cannot_hold_is_not_nothing(times: int, epsilon: float) -> None:
     """Products of tiny factors lose digits below 1e-308, then all of them."""
     alone = _round("krr(k=2, epsilon0=1)", 1)
@@ -577,7 +439,7 @@ def test_transforms_are_off_by_no_more_than_they_say(
     tilt=st.floats(-4, 3.5).map(lambda x: 10**x),
     light=st.floats(-14, 0).map(lambda x: 10**x),
 )
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 def test_moments_are_off_by_no_more_than_they_say(seed: int, tilt: float, light: float) -> None:
     """Of few losses with any mass, in 60 digits; also next to none at all, where the logarithm is tiny."""
     draw = np.random.default_rng(seed)
@@ -631,15 +493,3 @@ def test_losses_next_to_nothing_do_not_fill_the_memory() -> None:
         found = Accountant().certify_delta({shuffled: 1}, epsilon=0.0)
     assert found.delta_lower <= 1e-17 <= found.delta_upper < 1e-15
     assert peak.used < 300 << 20
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("computed_anew")
-def test_rounds_that_hardly_anybody_joins_do_not_fill_the_memory() -> None:
-    """Sixty losses on five million cells, half a million nodes: 900 MB."""
-    randomizer = parse_randomizer("table([[0.7, 0.3], [0.3, 0.7]])")
-    shuffled = alike(randomizer=randomizer, reports=3, participation=1e-9)
-    with peak_memory() as peak:
-        found = Accountant().certify({shuffled: 3}, delta=1e-6)
-    assert found.epsilon_lower == 0 <= found.epsilon_upper < 1e-6
-    assert peak.used < 400 << 20

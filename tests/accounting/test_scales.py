@@ -9,11 +9,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from shuffle_ledger.accounting.amplification.blanket import contour, divergence, rare_events
-from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_profile, blanket_profiles
+from shuffle_ledger.accounting.amplification.blanket import divergence
+from shuffle_ledger.accounting.amplification.blanket.divergence import blanket_profile
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import ListedPairs
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
-from shuffle_ledger.accounting.amplification.worst_pair.table_rows import TablePairs
 
 
 def _law(draw: np.random.Generator, components: int, spread: float) -> Decomposition:
@@ -49,7 +48,7 @@ def _summed(gains: list[Fraction], c: list[Fraction], reports: int) -> Fraction:
 
 
 @pytest.mark.parametrize("scale", [1.5, 16.0])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_bounds_enclose_every_outcome(seed: int, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """With as many scales as there are gains, and with the usual ones."""
     monkeypatch.setattr(divergence, "SCALE_RATIO", scale)
@@ -63,22 +62,6 @@ def test_bounds_enclose_every_outcome(seed: int, scale: float, monkeypatch: pyte
         found = blanket_profile(pair, reports, excess, smoothing=smoothing)
         for upper, lower, truth in zip(found.upper, found.lower, exact, strict=True):
             assert lower <= truth <= upper
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("reports", [30, 10_000])
-def test_laws_over_many_scales_are_known(reports: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one piece some are known to no more than a factor."""
-    rows = np.random.default_rng(5).dirichlet(np.full(60, 0.3), size=6)
-    pairs, excess = TablePairs(np.maximum(rows, 1e-12)), np.expm1([0.0, 0.1, 1.0, 3.0])
-    which, order = np.divmod(np.arange(len(pairs) * excess.size), excess.size)
-    widths = []
-    for rare in (1.0, 0.0):
-        monkeypatch.setattr(rare_events, "MOST_EXPECTED", rare)
-        found = blanket_profiles(pairs, which, reports, excess[order], smoothing=0.003)
-        widths.append(float((1 - found.lower / found.upper).max()))
-    assert widths[0] <= 0.015
-    assert widths[1] >= 0.3
 
 
 def test_a_rest_that_gains_nothing_but_a_rounding_is_no_law() -> None:
@@ -101,7 +84,7 @@ def test_a_rest_that_gains_nothing_but_a_rounding_is_no_law() -> None:
 def test_losses_that_hardly_any_report_has_are_left_over() -> None:
     """What leaving them over adds, in fractions; and the bounds with it."""
     draw, left_over = np.random.default_rng(11), 0
-    for _ in range(150):
+    for _ in range(60):
         reports, components = int(draw.integers(1, 5)), int(draw.integers(2, 5))
         a, b = (draw.dirichlet(np.full(components, 0.7)) + 1e-9 for _ in range(2))
         a, b = a / a.sum(), b / b.sum()
@@ -130,7 +113,7 @@ def test_losses_that_hardly_any_report_has_are_left_over() -> None:
         bounds = blanket_profile(pair, reports, excess, smoothing=0.01)
         exact, room = _exact(pair, reports, 1 + Fraction(float(excess[0]))), 1e-15 * float(order)
         assert bounds.lower[0] - room <= exact <= bounds.upper[0] + room
-    assert left_over > 40
+    assert left_over > 15
 
 
 @pytest.mark.parametrize("reports", [2, 3, 7])
@@ -154,24 +137,3 @@ def test_nothing_is_left_over_where_that_may_be_a_rounding() -> None:
     rest, added = divergence._without_rare_losses(laws, 3)
     assert added[0] == 0
     assert np.array_equal(rest.c, laws.c)
-
-
-def test_a_table_of_hardly_possible_outputs_takes_few_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Losses of a chance of 1e-30, beside gains as rare: no tilt suits both."""
-    draw = np.random.default_rng(2)
-    rows = np.where(draw.uniform(size=(6, 9)) < 0.3, 1e-30, draw.uniform(0.05, 1.0, (6, 9)))
-    rows[0] = rows[1] = np.maximum(rows[0], 0.05)
-    rows[0, :4] = rows[1, 4:8] = 1e-30
-    pairs = TablePairs(rows / rows.sum(axis=1, keepdims=True))
-    nodes, sums = [], contour.Line.sums
-
-    def counted(line: contour.Line, last: np.ndarray, first: int, count: int) -> np.ndarray:
-        nodes.append(int(np.clip(last + 1 - first, 0, count).sum()))
-        return sums(line, last, first, count)
-
-    monkeypatch.setattr(contour.Line, "sums", counted)
-    excess = np.expm1(np.linspace(1.0, 65.0, 40))
-    found = blanket_profiles(pairs, np.zeros(40, dtype=np.int64), 30, excess, smoothing=0.01)
-    assert np.all(found.lower <= found.upper)
-    assert np.median((found.upper - found.lower) / found.upper) <= 1e-3
-    assert sum(nodes) <= 50_000

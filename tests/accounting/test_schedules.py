@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
-from tests.accounting.alike import alike
+from shuffle_ledger.accounting import Accountant, ShuffledRound
 from tests.benchmarks.filters import (
     REGULAR_KINDS,
     STRONG_SAMPLES,
@@ -19,7 +18,6 @@ LEAST = 0.96
 LEAST_BESIDE_SLOTS = 0.96
 SCHEDULES = {
     "one kind": REGULAR_KINDS[:1],
-    "four kinds": REGULAR_KINDS,
     "a heavy round and light ones": (REGULAR_KINDS[1], *(REGULAR_KINDS[2],) * 4),
 }
 
@@ -32,7 +30,7 @@ def accountant() -> Accountant:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-6), (1.0, 1e-9), (4.0, 1e-6)])
+@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-9)])
 def test_regular_schedules_lose_almost_nothing(
     accountant: Accountant, schedule: str, epsilon: float, delta: float
 ) -> None:
@@ -47,17 +45,8 @@ def test_a_year_of_weekly_and_monthly_rounds_loses_none(accountant: Accountant) 
 
 
 @pytest.mark.slow
-def test_repetitions_of_small_samples_are_lost_on_purpose(accountant: Accountant) -> None:
-    """They are for plans: `docs/decisions/0027-one-set-of-filters.md`."""
-    randomizer = parse_randomizer("generic(epsilon0=4)")
-    kind = alike(randomizer=randomizer, reports=1_000, sampled_from=10_000)
-    assert Budget(accountant, 1.0, 1e-6).room(kind) < 35 / 2
-    assert accountant.certify({kind: 35}, delta=1e-6).epsilon_upper <= 1.0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", STRONG_SAMPLES, ids=lambda kind: str(kind.randomizer))
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.3, 1e-6), (1.0, 1e-9), (2.0, 1e-8)])
+@pytest.mark.parametrize("kind", STRONG_SAMPLES[:1], ids=lambda kind: str(kind.randomizer))
+@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-9)])
 def test_declared_slots_beside_the_filters_have_room_for_small_samples(
     accountant: Accountant, kind: ShuffledRound, epsilon: float, delta: float
 ) -> None:

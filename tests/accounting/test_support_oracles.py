@@ -12,11 +12,9 @@ import pytest
 
 from shuffle_ledger.accounting import (
     Accountant,
-    InvalidParameter,
     ShuffledRound,
     attack_epsilon,
     fits,
-    frequency_error,
     parse_randomizer,
 )
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
@@ -113,7 +111,7 @@ CASES: list[tuple[str, Callable[[float], Rows]]] = [
 
 
 @pytest.mark.parametrize(("written", "rows"), CASES)
-@pytest.mark.parametrize("epsilon0", [0.4, 2.5])
+@pytest.mark.parametrize("epsilon0", [2.5])
 def test_masses_are_those_of_every_output(
     written: str, rows: Callable[[float], Rows], epsilon0: float, oracle: Oracle
 ) -> None:
@@ -169,26 +167,6 @@ def test_bloom_filters_are_bounded_whatever_the_hashes(
     assert largest > 0.85 * float(oracle.delta(bound, 0.3 * epsilon0))
 
 
-@pytest.mark.slow
-def test_one_hash_is_basic_rappor_and_the_other_families_meet() -> None:
-    accountant = Accountant()
-
-    def epsilon(written: str) -> float:
-        shuffled = ShuffledRound(randomizer=parse_randomizer(written), reports=5000)
-        return accountant.certify({shuffled: 1}, delta=1e-7).epsilon_upper
-
-    for one, other in (
-        ("bloom_rappor(epsilon0=2, hashes=1)", "rappor(epsilon0=2)"),
-        ("cms(epsilon0=2, domain=64)", "rappor(epsilon0=2, domain=64)"),
-        ("olh(epsilon0=2, g=2, domain=9)", "blh(epsilon0=2, domain=9)"),
-        ("hcms(epsilon0=2)", "hadamard(epsilon0=2)"),
-        ("subset(epsilon0=2, domain=30, size=1)", "krr(epsilon0=2, k=30)"),
-        ("block_hadamard(epsilon0=2, domain=100, blocks=8)", "krr(epsilon0=2, k=16)"),
-        ("block_hadamard(epsilon0=0.5, domain=15)", "hadamard(epsilon0=0.5, domain=16)"),
-    ):
-        assert epsilon(one) == pytest.approx(epsilon(other), rel=2e-4)
-
-
 @pytest.mark.parametrize(
     ("written", "rows"),
     [
@@ -222,66 +200,6 @@ def test_nothing_that_is_shuffled_reveals_more(written: str, rows: Rows) -> None
     assert worst > 0.9
 
 
-@pytest.mark.parametrize(
-    ("written", "rows", "estimate"),
-    [
-        ("olh(epsilon0=1.5, g=5, domain=4)", olh(4, 5, 1.5), None),
-        ("subset(epsilon0=1.5, domain=6, size=2)", subset(6, 2, 1.5), None),
-        ("block_hadamard(epsilon0=1.5, domain=6, blocks=2)", in_blocks(6, 2, 4, 1.5), 2),
-    ],
-)
-def test_the_error_is_that_of_the_estimate(written: str, rows: Rows, estimate: int | None) -> None:
-    """Variances of one report's contribution, from the probabilities of all outputs."""
-    error = frequency_error(parse_randomizer(written), 100)
-    assert error is not None
-    values = len(rows)
-    if estimate is None:
-        hit = (rows > rows.min(axis=0) * 1.001) | (rows.min(axis=0) > rows.min() * 1.001)
-        kept, stray = float(rows[0] @ hit[0]), float(rows[0] @ hit[1])
-        worth = (hit - stray) / (kept - stray)
-    else:
-        whole = math.exp(1.5) + 2 * estimate - 1
-        signs = [
-            [
-                (1 - 2 * ((y & (x // estimate + 1)).bit_count() % 2)) * (block == x % estimate)
-                for block in range(estimate)
-                for y in range(4)
-            ]
-            for x in range(values)
-        ]
-        worth = np.array(signs) * whole / math.expm1(1.5)
-    means = rows @ worth.T
-    assert np.allclose(means, np.eye(values))  # unbiased
-    variances = rows @ (worth**2).T - means**2
-    assert error.squared_l2 is not None
-    assert error.squared_l2 == pytest.approx(float(variances[0].sum()) / 100, rel=1e-9)
-    assert error.per_category == pytest.approx(float(variances[0][1:].max()) / 100, rel=1e-9)
-
-
-def test_what_is_left_out_is_chosen_for_the_least_error() -> None:
-    for epsilon0 in (0.5, 1.0, 3.0):
-        for kind, name in (("olh", "g"), ("subset", "size")):
-            chosen = parse_randomizer(f"{kind}(epsilon0={epsilon0}, domain=100)")
-            best = chosen.to_mapping()[name]
-            assert isinstance(best, int)
-            error = frequency_error(chosen, 1000)
-            assert error is not None
-            assert error.l2 is not None
-            for other in (max(best // 2, 2 if kind == "olh" else 1), best + 2, 2 * best):
-                written = f"{kind}(epsilon0={epsilon0}, domain=100, {name}={other})"
-                found = frequency_error(parse_randomizer(written), 1000)
-                assert found is not None
-                assert found.l2 is not None
-                assert error.l2 <= found.l2 * 1.001
-    blocks = frequency_error(parse_randomizer("block_hadamard(epsilon0=5, domain=1000)"), 100_000)
-    one = frequency_error(parse_randomizer("hadamard(epsilon0=5, domain=1024)"), 100_000)
-    assert blocks is not None
-    assert one is not None
-    assert blocks.l2 is not None
-    assert one.l2 is not None
-    assert blocks.l2 < one.l2 / 3
-
-
 def test_smaller_epsilons_fit_larger_ones() -> None:
     def at(written: str) -> ShuffledRound:
         return ShuffledRound(randomizer=parse_randomizer(written), reports=1000)
@@ -299,21 +217,3 @@ def test_smaller_epsilons_fit_larger_ones() -> None:
         assert not fits(at(written.format(e=2)), at(written.format(e=1)))
     # Left out, the numbers differ, and nothing is known.
     assert not fits(at("olh(epsilon0=1)"), at("olh(epsilon0=3)"))
-
-
-@pytest.mark.parametrize(
-    ("written", "message"),
-    [
-        ("olh(epsilon0=1, g=1)", "a whole number from 2"),
-        ("subset(epsilon0=1)", "the number of categories of subset"),
-        ("subset(epsilon0=1, domain=5, size=5)", "a whole number from 1 to 4"),
-        ("block_hadamard(epsilon0=1)", "the number of categories of block_hadamard"),
-        ("block_hadamard(epsilon0=1, domain=9, blocks=3)", "a power of two"),
-        ("hcms(epsilon0=1, domain=12)", "a power of two from 4 on"),
-        ("bloom_rappor(epsilon0=1, hashes=9)", "a whole number from 1 to 8"),
-        ("bloom_rappor(epsilon0=1, flip=1)", "between 0 and 1"),
-    ],
-)
-def test_bad_parameters_are_refused(written: str, message: str) -> None:
-    with pytest.raises(InvalidParameter, match=message):
-        parse_randomizer(written)

@@ -45,7 +45,7 @@ def _little(upper: np.ndarray) -> np.ndarray:
     return np.asarray(2.0 * _SMOOTHING**2 * upper * (1 + depth) + 1e-37)
 
 
-@pytest.mark.parametrize("reports", [1, 40, 10**6])
+@pytest.mark.parametrize("reports", [1, 40])
 @pytest.mark.parametrize(
     "kind", ["random", "rows nearly equal", "rows all but equal", "zeros", "outputs of one input"]
 )
@@ -81,8 +81,8 @@ def test_no_pair_is_missed(kind: str, reports: int, limit: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("shape", "spread"), [((8, 8), 1.0), ((12, 5), 3.0), ((6, 40), 8.0), ((9, 9), 0.05)])
-@pytest.mark.parametrize("reports", [3, 100, 10**4, 10**9])
+@pytest.mark.parametrize(("shape", "spread"), [((12, 5), 3.0), ((6, 40), 8.0)])
+@pytest.mark.parametrize("reports", [3, 10**4])
 def test_no_pair_of_a_table_is_missed(shape: tuple[int, int], spread: float, reports: int) -> None:
     """Where pairs are many, most are ruled out by bounds on all of them; asked again between known orders,
     the answers are no wider."""
@@ -100,22 +100,6 @@ def test_no_pair_of_a_table_is_missed(shape: tuple[int, int], spread: float, rep
         assert np.all(found.lower <= upper[best, np.arange(count)] * (1 + 1e-9))
         width = (upper - lower).max(axis=0)
         assert np.all(found.upper - found.lower <= width + _little(upper.max(axis=0)))
-
-
-@pytest.mark.slow
-def test_crowded_orders_are_bounded_as_closely_as_others() -> None:
-    """Noisy response of few reports: near order 1 hundreds of pairs are nearly equal, and not evaluated."""
-    rows = 1 + 10 * np.eye(16, 18) + 0.02 * np.random.default_rng(1).uniform(size=(16, 18))
-    pairs = TablePairs(rows / rows.sum(axis=1, keepdims=True))
-    worst = WorstPair(pairs=pairs, reports=10, smoothing=_SMOOTHING, listed=lambda _: None)
-    excess = np.expm1(1.5 * np.linspace(0.0, 1.0, 60) ** 2)
-    found, _ = worst.largest(excess)
-    which, order = np.divmod(np.arange(len(pairs) * excess.size), excess.size)
-    every = blanket_profiles(pairs, which, 10, excess[order], smoothing=_SMOOTHING)
-    upper, lower = (one.reshape(-1, excess.size) for one in every)
-    assert np.all(found.upper >= lower.max(axis=0) * (1 - 1e-9))
-    width = (upper - lower).max(axis=0) + _little(upper.max(axis=0))
-    assert np.all(found.upper - found.lower <= width)
 
 
 def test_pairs_are_summed_alike_alone_and_together() -> None:
@@ -159,28 +143,3 @@ def test_a_sharper_profile_is_as_close_as_a_new_one(sampled: dict[str, Any]) -> 
     assert apart <= min(0.2 * before, 1.1 * usual)
     again = first(excess)
     assert np.median(again.upper - again.lower) >= 0.5 * before
-
-
-@pytest.mark.slow
-def test_outcomes_are_not_listed_for_an_order_or_two() -> None:
-    """Of hundreds of pairs that may be the largest somewhere, few are worth it."""
-    draw = np.random.default_rng(0)
-    rows = np.where(draw.uniform(size=(24, 4)) < 0.5, 0.16, 1.0) * (1 + 1e-3 * draw.uniform(size=(24, 4)))
-    pairs, listed = TablePairs(rows / rows.sum(axis=1, keepdims=True)), list[int]()
-
-    def outcomes(place: int) -> Outcomes:
-        listed.append(place)
-        found = enumerate_outcomes(pairs[place], 30, limit=10**5)
-        assert found is not None
-        return found
-
-    worst = WorstPair(pairs=pairs, reports=30, smoothing=_SMOOTHING, listed=outcomes)
-    excess = np.expm1(np.linspace(0.0, 12.0, 30))
-    found = worst.largest(excess)[0]
-    assert len(pairs) > 500
-    assert len(set(listed)) < 40
-    every = [outcomes(place).profile(excess) for place in range(len(pairs))]
-    upper, lower = np.max([one.upper for one in every], axis=0), np.max([one.lower for one in every], axis=0)
-    assert np.all(lower * (1 - 1e-9) <= found.upper)
-    assert np.all(found.lower <= upper * (1 + 1e-9))
-    assert np.all(found.upper - found.lower <= 2 * _little(upper))
