@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -24,8 +26,10 @@ from shuffle_ledger.ledger.answers.cohorts import ListedCohort
 from shuffle_ledger.ledger.api.app import create_app
 from shuffle_ledger.ledger.api.connections import ConnectionLimits, config_for
 from shuffle_ledger.ledger.api.dependencies import Dispatch
+from shuffle_ledger.ledger.client import LedgerClient
 from shuffle_ledger.ledger.decisions import open_cohort
 from shuffle_ledger.ledger.reports.promises import listed_cohorts
+from shuffle_ledger.ledger.reports.round_lists import RoundFilter, list_rounds
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Outcome, Pending
@@ -69,10 +73,19 @@ class Server:
         return self.ask("POST", "/v1/rounds", bearer="registrar", json=body, headers=headers or {})
 
 
+@pytest.fixture(scope="session")
+def furnished(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path) -> Path:
+    """Return a SQLite file to copy, with the cohorts "phones" and "secret"."""
+    file = Path(shutil.copy(sqlite_template, tmp_path_factory.mktemp("furnished")))
+    with contextmanager(opened)(f"sqlite:///{file}"):
+        return file
+
+
 @pytest.fixture
-def sqlite_store(sqlite_url: str) -> Iterator[Store]:
+def sqlite_store(tmp_path: Path, furnished: Path) -> Iterator[Store]:
     """Yield a ledger with the cohorts "phones" and "secret"."""
-    yield from opened(sqlite_url)
+    with Store.connect(f"sqlite:///{shutil.copy(furnished, tmp_path)}") as store:
+        yield store
 
 
 @pytest.fixture
@@ -153,15 +166,14 @@ def running(app: FastAPI, trusted_proxies: str = "") -> Iterator[str]:
             thread.join()
 
 
-@pytest.fixture
-def serve(store: Store) -> Iterator[Callable[..., Server]]:
-    """Yield a function that starts a server on the ledger; `dispatch` and settings may be given.
+class Starter:
+    """Starts servers of one ledger, and ends them together."""
 
-    `opened_as`: the same ledger as the server opens it.
-    """
-    stopping: list[Any] = []
+    def __init__(self, store: Store) -> None:
+        self._store, self._stopping = store, ExitStack()
 
-    def start(
+    def __call__(
+        self,
         dispatch: Dispatch | None = None,
         clock: Callable[[], float] = time.monotonic,
         trusted_proxies: str = "",
@@ -169,6 +181,11 @@ def serve(store: Store) -> Iterator[Callable[..., Server]]:
         opened_as: Store | None = None,
         **changes: Any,
     ) -> Server:
+        """Start a server; `dispatch`, and settings, may be given.
+
+        `opened_as`: the same ledger as the server opens it.
+        """
+        store = self._store
         settings = Settings(broker_url=None, authentication_failures=10**6).model_copy(update=changes)
 
         def decide_here(accountant: Accountant, round_id: str) -> Outcome | Pending:
@@ -176,23 +193,47 @@ def serve(store: Store) -> Iterator[Callable[..., Server]]:
 
         dispatch = dispatch or Dispatch(decide=decide_here)
         app = create_app(settings, opened_as or store, dispatch, clock=clock, root_path=root_path)
-        run = running(app, trusted_proxies)
-        url = run.__enter__()
+        url = self._stopping.enter_context(running(app, trusted_proxies))
         hooks = {"response": [check_answer]}  # whatever a test asks about
         http = httpx.Client(base_url=url, timeout=60, verify=NO_AUTHORITIES, event_hooks=hooks)
-        stopping.append((run, http))
+        self._stopping.enter_context(http)
         server = Server(app=app, url=url, http=http, store=store)
         for role in ("admin", "registrar", "reader", "auditor"):
             server.issue(role, role)
         return server
 
-    yield start
-    for run, http in stopping:
-        http.close()
-        run.__exit__(None, None, None)
+    def stop(self) -> None:
+        """End all servers, the last one first."""
+        self._stopping.close()
+
+
+@pytest.fixture
+def serve(store: Store) -> Iterator[Callable[..., Server]]:
+    """Yield a function that starts a server on the ledger."""
+    starter = Starter(store)
+    yield starter
+    starter.stop()
 
 
 @pytest.fixture
 def server(serve: Callable[..., Server]) -> Server:
     """Return a server that decides in its own process."""
     return serve()
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory, furnished: Path) -> Iterator[Server]:
+    """Yield a server for questions that its ledger refuses, to all tests of a module; none leaves a trace."""
+    file = shutil.copy(furnished, tmp_path_factory.mktemp("untouched"))
+    with Store.connect(f"sqlite:///{file}") as store:
+        starter, before = Starter(store), store.standing().heads
+        yield starter()
+        starter.stop()
+        assert store.standing().heads == before
+        assert list(list_rounds(store, RoundFilter()).rounds) == []
+
+
+@pytest.fixture
+def client(server: Server) -> LedgerClient:
+    """Return the client of an administrator."""
+    return LedgerClient(server.url, server.tokens["admin"], retry_seconds=5)

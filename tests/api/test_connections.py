@@ -117,24 +117,7 @@ def test_slow_clients_beyond_the_files_of_a_server_stop_nothing(sqlite_store: St
     assert "Traceback" not in text
 
 
-@pytest.mark.system
-def test_too_few_files_are_refused_at_the_start(sqlite_store: Store) -> None:
-    environment = os.environ | {"SHUFFLE_LEDGER_DATABASE_URL": str(sqlite_store.engine.url)}
-    environment.pop("SHUFFLE_LEDGER_BROKER_URL", None)
-    command = [sys.executable, "-m", "shuffle_ledger", "serve", "--port", str(free_port())]
-    done = subprocess.run(
-        ["sh", "-c", LIMITED, "sh", "90", *command],
-        env=environment,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert b"ulimit -n" in done.stderr
-    assert b"expected at least" in done.stderr
-
-
-@pytest.mark.parametrize("files_max", [140, 256, 300, 1024, 4096, 65536, 1 << 20])
+@pytest.mark.parametrize("files_max", [140, 300, 1024, 1 << 20])
 def test_limits_leave_files_for_the_database(files_max: int) -> None:
     found = limits_for(files_max, files_open=20)
     assert found.connections + BURSTS * found.backlog + RESERVED_FILES + 20 <= files_max
@@ -157,19 +140,19 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("half", HALVES)
 @pytest.mark.slow
-def test_the_server_ends_a_request_that_does_not_end(server: Server, half: str) -> None:
+def test_the_server_ends_a_request_that_does_not_end(server: Server) -> None:
     with ExitStack() as stack:
-        opened = _connected(stack, server.url, HALVES[half])
+        opened = {name: _connected(stack, server.url, half) for name, half in HALVES.items()}
         began = time.monotonic()
-        try:
-            for _ in range(100):  # one byte more does not buy more time
-                opened.sendall(b"a")
-                time.sleep(0.05)
-        except ConnectionError:
-            pass
-        assert time.monotonic() - began < 3
+        while opened and time.monotonic() - began < 3:
+            for name, connection in list(opened.items()):
+                try:
+                    connection.sendall(b"a")  # one byte more does not buy more time
+                except ConnectionError:
+                    del opened[name]
+            time.sleep(0.05)
+        assert not opened
 
 
 @pytest.mark.usefixtures("impatient")

@@ -12,44 +12,14 @@ import pytest
 from shuffle_ledger.ledger.client.client import LedgerClient
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.reports.events import events_after
-from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.documents import document_of
 from tests.api.conftest import Server
-from tests.api.test_rounds import TOO_MUCH
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.fixture(params=["sqlite_store", "postgresql_store"])
-def store(request: pytest.FixtureRequest) -> Store:
-    """Return a ledger on each kind of database."""
-    found: Store = request.getfixturevalue(request.param)
-    return found
-
-
 def read(server: Server, bearer: str = "auditor", **query: Any) -> Any:
     return server.ask("GET", "/v1/events", bearer=bearer, params=query).json()
-
-
-@pytest.mark.slow
-def test_the_feed_is_the_ledgers_and_names_every_refusal(server: Server) -> None:
-    server.register("a")
-    server.register("b", **TOO_MUCH)
-    found = read(server)
-    assert found == document_of(events_after(server.store))
-    assert [(each["cohort"], each["kind"], each["round_id"]) for each in found["events"]] == [
-        ("phones", "opened", None),
-        ("secret", "opened", None),
-        ("phones", "admitted", "a"),
-        ("phones", "refused", "b"),
-    ]
-    assert read(server, after=found["after"]) == {"events": [], "after": found["after"], "more": False}
-    refused = server.ask(
-        "GET", "/v1/events?kind=refused&kind=incident&cohort=phones", bearer="auditor"
-    ).json()
-    assert refused["events"] == [found["events"][3]]
-    first = read(server, limit=1)
-    assert first == {"events": found["events"][:1], "after": found["events"][0]["cursor"], "more": True}
 
 
 def test_a_limited_token_reads_only_what_it_sees(server: Server) -> None:

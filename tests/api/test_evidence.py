@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from shuffle_ledger.accounting import NUMERICAL_POLICY
 from shuffle_ledger.ledger.reports.budgets import heads
 from shuffle_ledger.ledger.values.documents import document_of
-from tests.api.conftest import ROUND, Server
+from tests.api.conftest import Server
 from tests.api.test_rounds import TOO_MUCH
 
 
@@ -56,43 +56,6 @@ def test_an_outsider_can_check_the_chain(server: Server) -> None:
 
 
 @pytest.mark.slow
-def test_verification_replays_one_chain(server: Server) -> None:
-    server.register("a")
-    report = server.ask("POST", "/v1/cohorts/phones/verification", bearer="auditor").json()
-    assert report["ok"] is True
-    assert [each["cohort"] for each in report["cohorts"]] == ["phones"]
-    assert report["cohorts"][0]["numbers_checked"] >= 1
-
-
-def test_a_budget_changes_by_an_entry_and_a_repetition_changes_nothing(server: Server) -> None:
-    body = {"epsilon": 2.5, "reason": "a longer study"}
-    for bearer in ("registrar", "reader", "auditor"):
-        assert server.ask("PUT", "/v1/cohorts/phones/budget", bearer=bearer, json=body).status_code == 403
-    first = server.ask("PUT", "/v1/cohorts/phones/budget", json=body)
-    assert first.status_code == 200
-    assert server.ask("PUT", "/v1/cohorts/phones/budget", json=body).content == first.content
-    assert first.json()["epsilon_budget"] == 2.5
-    page = server.ask("GET", "/v1/cohorts/phones/entries").json()
-    assert [entry["kind"] for entry in page["entries"]] == ["opened", "budget_changed"]
-    assert page["entries"][1]["body"]["actor"] == "admin"
-    assert page["entries"][1]["body"]["details"]["reason"] == "a longer study"
-    assert server.ask("PUT", "/v1/cohorts/absent/budget", json=body).status_code == 404
-
-
-def test_a_planned_cohort_is_opened_with_its_plan(server: Server) -> None:
-    body = {"name": "planned", "population": 10**5, "epsilon": 1, "delta": 1e-6, "policy": "plan"}
-    assert server.ask("POST", "/v1/cohorts", json=body).status_code == 409
-    dear = server.ask("POST", "/v1/cohorts", json={**body, "plan": [{**TOO_MUCH, "count": 9}]})
-    assert dear.json()["type"] == "urn:shuffle-ledger:problem:beyond_budget"
-    body["plan"] = [{**ROUND, "count": 2}]
-    first = server.ask("POST", "/v1/cohorts", json=body)
-    assert first.status_code == 201, first.text
-    assert server.ask("POST", "/v1/cohorts", json=body).content == first.content
-    answers = [server.register(f"round {number}", cohort="planned") for number in range(3)]
-    assert [answer.status_code for answer in answers] == [201, 201, 409]
-
-
-@pytest.mark.slow
 def test_metrics_say_what_the_ledger_says(server: Server) -> None:
     server.register("a")
     server.register("large", **TOO_MUCH)
@@ -124,17 +87,3 @@ def test_metrics_say_what_the_ledger_says(server: Server) -> None:
     count = "shuffle_ledger_http_request_seconds_count"
     routes = {dict(labels).get("route") for name, labels in samples if name == count}
     assert routes == {"/v1/rounds", "/v1/cohorts/{cohort}/budget", "/v1/metrics", "-"}
-
-
-def test_opening_again_is_the_same_answer_and_other_content_replaces_it(server: Server) -> None:
-    body = {"name": "日本-phone", "population": 10**6, "epsilon": 2, "delta": 1e-9}
-    first = server.ask("POST", "/v1/cohorts", json=body)
-    assert first.status_code == 201
-    assert server.ask("POST", "/v1/cohorts", json=body).content == first.content
-    assert server.ask("POST", "/v1/cohorts", json={**body, "epsilon": 3}).json()["epsilon_budget"] == 3
-    listed = server.ask("GET", "/v1/cohorts?limit=2").json()
-    assert [each["name"] for each in listed] == ["phones", "secret"]
-    rest = server.ask("GET", "/v1/cohorts?after=secret").json()
-    assert [each["name"] for each in rest] == ["日本-phone"]
-    registered = server.register("x", cohort="日本-phone", **ROUND)
-    assert registered.status_code == 201

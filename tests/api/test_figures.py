@@ -15,9 +15,7 @@ from shuffle_ledger.ledger.api.figures import LedgerFigures
 from shuffle_ledger.ledger.decisions import open_cohort, register_and_admit
 from shuffle_ledger.ledger.errors import Damaged, Unavailable
 from shuffle_ledger.ledger.health import Health, health
-from shuffle_ledger.ledger.reports.listing import refusals_after
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.entries import LedgerEntry
 from shuffle_ledger.ledger.values.requests import RefusalReason, Refused, RoundRequest
 from shuffle_ledger.ledger.values.windows import Window
 from tests.api.conftest import ROUND, Server
@@ -97,28 +95,6 @@ def test_figures_that_were_read_a_moment_ago_are_not_read_again(store: Store) ->
     now += 1.0
     found.latest()
     assert len(reads) == 2
-
-
-@pytest.mark.slow
-def test_refusals_are_read_once_and_in_portions(busy: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, int]] = []
-
-    def counted(store: Store, cohort: str, *, after: int) -> list[LedgerEntry]:
-        asked.append((cohort, after))
-        return refusals_after(store, cohort, after=after)
-
-    monkeypatch.setattr(figures, "refusals_after", counted)
-    monkeypatch.setattr(figures, "REFUSALS_AT_ONCE", 0)
-    monkeypatch.setattr(figures, "STALE_SECONDS_MAX", 0.0)
-    monkeypatch.setattr(figures, "WAIT_SECONDS", 60.0)
-    found = LedgerFigures(busy.store, lambda: health(busy.store), worst_max=2)
-    first = found.latest()
-    assert (first.refused_by_reason, first.is_complete, asked) == (None, False, [])
-    monkeypatch.setattr(figures, "REFUSALS_AT_ONCE", 100)
-    for _ in range(2):
-        again = found.latest()
-        assert (again.refused_by_reason, again.is_complete) == ({"budget_exceeded": 1}, True)
-        assert asked == [("b", 0)]
 
 
 def test_a_round_that_a_period_refused_counts_by_the_reason_of_the_period(store: Store) -> None:

@@ -12,12 +12,10 @@ from typing import Any
 import pytest
 
 from shuffle_ledger.accounting import Accountant
-from shuffle_ledger.ledger.answers.heads import Head
 from shuffle_ledger.ledger.api import long_answers
 from shuffle_ledger.ledger.api.accountant_thread import AccountantThread
 from shuffle_ledger.ledger.api.long_answers import LongAnswers
 from shuffle_ledger.ledger.client import LedgerClient
-from shuffle_ledger.ledger.errors import DoesNotExtend, NotFound
 from shuffle_ledger.ledger.evidence import StatementWanted
 from shuffle_ledger.ledger.evidence.statement_request import StatementWanted as Wanted
 from shuffle_ledger.ledger.operations import Unfinished
@@ -185,14 +183,10 @@ def replaying(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[threa
     going_on.set()
 
 
-@pytest.mark.parametrize("path", ["/v1/verification", "/v1/cohorts/phones/verification"])
 @pytest.mark.slow
-def test_the_same_question_waits_for_a_long_verification(
-    server: Server, replaying: threading.Event, path: str
-) -> None:
+def test_the_same_question_waits_for_a_long_verification(server: Server, replaying: threading.Event) -> None:
     server.register("a")
-    body = {"cohort": "phones"} if path == "/v1/verification" else None
-    ask_again = partial(server.ask, "POST", path, json=body)
+    ask_again = partial(server.ask, "POST", "/v1/verification", json={"cohort": "phones"})
     while (found := ask_again(bearer="auditor", headers=AT_ONCE)).json()["step"] is None:
         assert found.status_code == 202
     assert found.json() == {"state": "making", "step": "phones: 0 entries replayed", "done": 0, "of": 1}
@@ -205,25 +199,6 @@ def test_the_same_question_waits_for_a_long_verification(
     assert ask_again(bearer="reader").status_code == 403
     now = ask_again(bearer="auditor")
     assert (now.status_code, now.json()) == (200, made.json())
-
-
-@pytest.mark.slow
-def test_the_client_waits_for_a_long_verification(
-    server: Server, replaying: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shuffle_ledger.ledger.api.served.WAIT_SECONDS", 0.0)
-    steps: list[tuple[str, int, int]] = []
-
-    def told(step: str, done: int, of: int) -> None:
-        steps.append((step, done, of))
-        replaying.set()
-
-    with LedgerClient(server.url, server.tokens["auditor"]) as client:
-        found = client.verify("phones", progress=told)
-        assert (found.ok, [each.cohort for each in found.cohorts]) == (True, ["phones"])
-        with pytest.raises(NotFound, match="absent"):
-            client.verify("absent")
-    assert steps[0] == ("phones: 0 entries replayed", 0, 1)
 
 
 def test_a_replay_says_how_far_it_is(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,19 +216,3 @@ def test_a_replay_says_how_far_it_is(server: Server, monkeypatch: pytest.MonkeyP
 def heads_of(server: Server) -> list[dict[str, Any]]:
     heads = server.ask("GET", "/v1/heads", bearer="auditor").json()["heads"]
     return [{name: head[name] for name in ("cohort", "sequence", "digest")} for head in heads]
-
-
-def test_a_kept_head_of_a_cohort_that_vanished_is_no_statement(server: Server) -> None:
-    server.register("a")
-    kept = heads_of(server)
-    vanished = {"cohort": "gone", "sequence": 7, "digest": "0" * 64}
-    asked = partial(server.ask, "POST", "/v1/statements", bearer="auditor")
-    assert asked(json={"kept": kept}).status_code == 200
-    told = asked(json={"kept": [*kept, vanished]})
-    assert (told.status_code, told.json()["type"]) == (409, "urn:shuffle-ledger:problem:not_extended")
-    assert "entry 7 of cohort 'gone'" in told.json()["detail"]
-    assert asked(json={"cohorts": ["phones"], "kept": [*kept, vanished]}).status_code == 200
-    with LedgerClient(server.url, server.tokens["auditor"]) as client:
-        wanted = StatementWanted(cohorts=None, kept=(("gone", Head(sequence=7, digest="0" * 64)),))
-        with pytest.raises(DoesNotExtend, match="no such cohort"):
-            client.statement(wanted)

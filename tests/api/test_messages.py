@@ -49,6 +49,8 @@ FEBRUARY = "expected a date as YYYY-MM-DD: February 2026 has 28 days"
         ("reports", "9", 'reports: got "9", expected a whole number'),
         ("reports", 9.5, "reports: got 9.5, expected a whole number"),
         ("reports", 0, "reports: got 0, expected a number of at least 1"),
+        ("reports", True, "reports: got "),
+        ("randomizer", "krr(k=1, epsilon0=1)", "randomizer.k: got 1"),
         ("participation", 0, "participation: got 0, expected a number above 0"),
         ("delta0", 1, "delta0: got 1, expected a number below 1"),
         ("honest_fraction", 2, "honest_fraction: got 2, expected a number of at most 1"),
@@ -74,16 +76,30 @@ FEBRUARY = "expected a date as YYYY-MM-DD: February 2026 has 28 days"
     ],
 )
 def test_a_field_of_a_round_that_does_not_fit_says_why(
-    server: Server, field: str, value: Any, said: str
+    untouched: Server, field: str, value: Any, said: str
 ) -> None:
-    answer = server.ask("POST", "/v1/rounds", json={**REGISTERED, field: value})
-    assert (answer.status_code, answer.json()["type"]) == (422, "urn:shuffle-ledger:problem:bad_value")
+    answer = untouched.ask("POST", "/v1/rounds", json={**REGISTERED, field: value})
+    assert (answer.status_code, answer.headers["Content-Type"]) == (422, "application/problem+json")
+    assert answer.json()["type"] == "urn:shuffle-ledger:problem:bad_value"
     assert answer.json()["detail"].startswith(said)
     assert answer.json()["field"].split(".")[0] == field
+    assert answer.json()["expected"]
 
 
-def test_a_field_of_an_inner_object_is_said_to_be_one(server: Server) -> None:
-    answer = server.ask("POST", "/v1/cohorts", json={**OPENING, "per": "week"})
+@pytest.mark.parametrize(
+    "changes",
+    [{"reports": 100_001}, {"sampled_from": 500}, {"analysis": "clone"}, {"delta0": 0.1}],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_what_contradicts_the_rest_of_a_round_is_a_conflict(
+    untouched: Server, changes: dict[str, Any]
+) -> None:
+    answer = untouched.ask("POST", "/v1/rounds", json={**REGISTERED, **changes})
+    assert (answer.status_code, answer.json()["field"]) == (409, *changes)
+
+
+def test_a_field_of_an_inner_object_is_said_to_be_one(untouched: Server) -> None:
+    answer = untouched.ask("POST", "/v1/cohorts", json={**OPENING, "per": "week"})
     assert answer.json()["detail"].endswith("; per is a field of the objects in windows")
 
 
@@ -108,8 +124,8 @@ def test_a_field_of_an_inner_object_is_said_to_be_one(server: Server) -> None:
         ("statements", {"as_of": "now"}, "as_of: got now, expected a time with its zone, as 2025-01-06T12"),
     ],
 )
-def test_a_body_that_does_not_fit_says_why(server: Server, path: str, body: Any, said: str) -> None:
-    answer = server.ask("POST", f"/v1/{path}", **({} if body is None else {"json": body}))
+def test_a_body_that_does_not_fit_says_why(untouched: Server, path: str, body: Any, said: str) -> None:
+    answer = untouched.ask("POST", f"/v1/{path}", **({} if body is None else {"json": body}))
     assert (answer.status_code, answer.json()["type"]) == (422, "urn:shuffle-ledger:problem:bad_value")
     assert answer.json()["detail"].startswith(said)
     assert set(answer.json()) >= {"field", "value", "expected"}
@@ -125,8 +141,8 @@ def test_a_body_that_does_not_fit_says_why(server: Server, path: str, body: Any,
         ("cohort=" + "x" * 201, "cohort: got " + "x" * 197 + "..., expected at most 200 characters"),
     ],
 )
-def test_a_query_that_does_not_fit_says_why(server: Server, query: str, said: str) -> None:
-    answer = server.ask("GET", f"/v1/rounds?{query}")
+def test_a_query_that_does_not_fit_says_why(untouched: Server, query: str, said: str) -> None:
+    answer = untouched.ask("GET", f"/v1/rounds?{query}")
     assert answer.status_code == 422
     assert answer.json()["detail"].startswith(said)
 
@@ -238,12 +254,11 @@ def test_what_is_stored_is_not_shown_to_a_token_that_may_not_read_it(server: Ser
     ],
 )
 def test_a_role_that_is_too_small_is_told_which_is_not(
-    server: Server, method: str, path: str, bearer: str, said: str
+    untouched: Server, method: str, path: str, bearer: str, said: str
 ) -> None:
-    server.issue("reader", "reader")
     json = {"rounds": REGISTERED, "cohorts": OPENING}.get(path)
     prefix = "" if path == "metrics" else "/v1"
-    answer = server.ask(method, f"{prefix}/{path}", bearer=bearer, json=json)
+    answer = untouched.ask(method, f"{prefix}/{path}", bearer=bearer, json=json)
     assert (answer.status_code, answer.json()["detail"]) == (403, f"a token with role {said}")
 
 

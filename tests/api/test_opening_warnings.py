@@ -6,10 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from shuffle_ledger.accounting import ShuffledRound, parse_randomizer
-from shuffle_ledger.cli.main import main
 from shuffle_ledger.ledger.client import LedgerClient
 from shuffle_ledger.ledger.errors import UnacceptedWarnings
 from shuffle_ledger.ledger.values.requests import RoundRequest
@@ -49,16 +47,6 @@ def test_the_client_raises_the_warnings_and_takes_an_argument(server: Server) ->
         with pytest.raises(UnacceptedWarnings):
             client.open_cohort(**other)
         assert client.open_cohort(**other, accept_warnings=True).epsilon_budget == 11.0
-
-
-def test_the_command_line_says_yes_to_a_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHUFFLE_LEDGER_SERVER", server.url)
-    monkeypatch.setenv("SHUFFLE_LEDGER_TOKEN", server.tokens["admin"])
-    order = ("cohort", "open", "x", "--population", "99", "--epsilon", "1", "--delta", "1e-6")
-    refused = CliRunner().invoke(main, order)
-    assert (refused.exit_code, refused.stderr.endswith(". If that is meant, say --yes\n")) == (2, True)
-    assert CliRunner().invoke(main, [*order, "--yes"]).exit_code == 0
-    assert CliRunner().invoke(main, order).exit_code == 0
 
 
 SAMPLE: dict[str, Any] = {"randomizer": "krr(k=4, epsilon0=4)", "reports": 100, "sampled_from": 10000}

@@ -79,25 +79,6 @@ def admit(
 
 
 @pytest.mark.slow
-def test_a_card_of_a_cohort_with_windows_says_what_fits_into_them(server: Server) -> None:
-    window = {"calendar": "week", "epsilon": 0.2, "delta": 1e-9}
-    opening = {"name": "windowed", "population": 10**6, "epsilon": 1, "delta": 1e-9, "windows": [window]}
-    assert server.ask("POST", "/v1/cohorts", json=opening).is_success
-    today = datetime.now(UTC).date()
-    for number in range(3):
-        day = (today + timedelta(days=7 * number)).isoformat()
-        assert server.register(f"w {number}", cohort="windowed", collected_on=day).status_code == 201
-    said = server.ask("POST", "/v1/cohorts/windowed/forecast", json={}).json()
-    kind, card = said["kinds"][0], _login(server).get("/").text.split("<h2>windowed")[1]
-    ends = day_in_words(date.fromisoformat(said["of_late"]["ends_on"]))
-    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>|\s+", " ", card))
-    assert kind["rounds_at_least"] == kind["windows"][0]["rounds_today"] > 0
-    assert f"Still fits {kind['rounds_at_least']:,} or more of krr(k=2)" in text
-    assert said["of_late"]["every"] == "week"
-    assert f"At the present pace enough until {ends} every week one of krr(k=2)" in text
-
-
-@pytest.mark.slow
 def test_a_card_says_what_the_api_says(server: Server) -> None:
     for number in range(4):
         day = (FIRST + timedelta(days=7 * number)).isoformat()
@@ -264,15 +245,15 @@ def test_what_is_not_stored_is_not_computed(sqlite_store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_a_glimpse_and_the_refusals_of_late(any_store: Store) -> None:
+def test_a_glimpse_and_the_refusals_of_late(sqlite_store: Store) -> None:
     accountant = Accountant()
     for number in range(CURVE_POINTS + TAIL_ENTRIES):
         use_case = ("emoji", "health")[number % 2]
         day = FIRST + timedelta(days=number // 2 * 30)
-        admit(any_store, accountant, f"{number}", "phones", use_case=use_case, collected_on=day)
-    before = any_store.view("phones")
-    admit(any_store, accountant, "no", "phones", ShuffledRound.from_mapping(TOO_MUCH))
-    found = chain_outlines(any_store, ["phones", "secret"])
+        admit(sqlite_store, accountant, f"{number}", "phones", use_case=use_case, collected_on=day)
+    before = sqlite_store.view("phones")
+    admit(sqlite_store, accountant, "no", "phones", ShuffledRound.from_mapping(TOO_MUCH))
+    found = chain_outlines(sqlite_store, ["phones", "secret"])
     phones, secret = found["phones"], found["secret"]
     assert (secret.latest, secret.schedule, len(secret.curve)) == (None, None, 1)
     assert phones.sequence == before.head_sequence + 1
@@ -282,10 +263,10 @@ def test_a_glimpse_and_the_refusals_of_late(any_store: Store) -> None:
     assert phones.latest is not None
     assert phones.schedule is not None
     assert (phones.schedule.every, phones.schedule.kinds) == ("month", (phones.latest, phones.latest))
-    now = any_store.view("phones").at
+    now = sqlite_store.view("phones").at
     names = ["phones", "secret"]
-    assert refused_since(any_store, names, now - timedelta(days=1)) == {"phones": 1}
-    assert refused_since(any_store, names, now + timedelta(days=1)) == {}
+    assert refused_since(sqlite_store, names, now - timedelta(days=1)) == {"phones": 1}
+    assert refused_since(sqlite_store, names, now + timedelta(days=1)) == {}
 
 
 def test_each_day_is_told_by_an_entry_that_counts_all_rounds_until_then() -> None:

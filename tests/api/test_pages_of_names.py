@@ -6,15 +6,13 @@ from typing import Any
 
 import pytest
 
-from shuffle_ledger.ledger import methods
-from shuffle_ledger.ledger.client import LedgerClient
 from shuffle_ledger.ledger.decisions import open_cohort
 from shuffle_ledger.ledger.reports import budgets
 from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.storage.tables import cohorts
 from shuffle_ledger.ledger.values.windows import Window
-from tests.api.conftest import Server, listed
+from tests.api.conftest import Server
 
 # In the order of code points, as nearly no language sorts them.
 NAMES = ["B", "Z", "a", "a b", "a-b", "ab", "b", "phones", "secret", "\u00e9", "\u0391", "\uff21"]
@@ -55,7 +53,7 @@ def _cohorts(server: Server, limit: int, bearer: str = "reader") -> list[str]:
         found += [each["name"] for each in page]
 
 
-@pytest.mark.parametrize("limit", [1, 3, 5, 1000])
+@pytest.mark.parametrize("limit", [1, 5])
 def test_pages_have_every_name_once_and_in_order(many: Server, limit: int) -> None:
     whole = many.ask("GET", "/v1/heads", bearer="auditor").json()
     assert set(whole) == {"format", "heads"}  # as before there were pages
@@ -67,35 +65,22 @@ def test_pages_have_every_name_once_and_in_order(many: Server, limit: int) -> No
     assert [each["name"] for each in many.ask("GET", "/v1/cohorts").json()] == NAMES
 
 
-@pytest.mark.parametrize("limit", [1, 2, 1000])
-def test_a_limited_token_sees_its_own_in_pages(
-    many: Server, monkeypatch: pytest.MonkeyPatch, limit: int
-) -> None:
+def test_a_limited_token_sees_its_own_in_pages(many: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budgets, "HEADS_AT_ONCE", 2)
     many.issue("limited", "auditor", cohorts=["Z", WINDOWED, "\uff21", "absent"])
     own = [name for name in _heads(many, 1000) if name.partition("@")[0] in ("Z", WINDOWED, "\uff21")]
     assert len(own) == 4
-    assert _heads(many, limit, "limited") == own
-    assert _cohorts(many, limit, "limited") == ["Z", WINDOWED, "\uff21"]
+    for limit in (1, 2, 1000):
+        assert _heads(many, limit, "limited") == own
+        assert _cohorts(many, limit, "limited") == ["Z", WINDOWED, "\uff21"]
 
 
-@pytest.mark.parametrize("after", ["a\0b", "a%", "\ud800".encode("utf-8", "replace").decode(), "zzz"])
-def test_any_text_may_be_gone_on_behind(many: Server, after: str) -> None:
-    expected = [name for name in NAMES if name > after]
-    found = many.ask("GET", "/v1/cohorts", params={"after": after})
-    assert (found.status_code, [each["name"] for each in found.json()]) == (200, expected)
-    assert many.ask("GET", "/v1/heads", bearer="auditor", params={"after": after}).status_code == 200
-
-
-def test_the_client_goes_through_the_pages(many: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(methods, "PAGE_ROWS", 5)
-    with LedgerClient(many.url, many.tokens["admin"]) as client:
-        assert [each.name for each in client.each_cohort()] == NAMES
-        assert [each.name for each in client.each_cohort(after="b")] == NAMES[7:]
-        assert client.cohorts() == listed(many.store)
-        heads = client.heads()["heads"]
-        assert [each.to_json() for each in client.each_head()] == heads
-        assert [each.cohort for each in client.each_head(after="secret")] == NAMES[9:]
+def test_any_text_may_be_gone_on_behind(many: Server) -> None:
+    for after in ("a\0b", "a%", "\ud800".encode("utf-8", "replace").decode(), "zzz"):
+        expected = [name for name in NAMES if name > after]
+        found = many.ask("GET", "/v1/cohorts", params={"after": after})
+        assert (found.status_code, [each["name"] for each in found.json()]) == (200, expected)
+        assert many.ask("GET", "/v1/heads", bearer="auditor", params={"after": after}).status_code == 200
 
 
 def test_postgresql_sorts_names_as_python_does(postgresql_store: Store) -> None:
@@ -113,8 +98,3 @@ def test_no_language_sorts_names() -> None:
     """The database of the tests may have no language, so the words of the statement are looked at."""
     assert str(engine.in_order(cohorts.c.name, "postgresql")) == 'cohorts.name COLLATE "C"'
     assert str(engine.in_order(cohorts.c.name, "sqlite")) == "cohorts.name"
-
-
-@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "after=" + "x" * 201])
-def test_a_page_that_is_none_is_refused(server: Server, query: str) -> None:
-    assert server.ask("GET", f"/v1/heads?{query}").status_code == 422

@@ -29,11 +29,6 @@ def client_of(server: Server, name: str, role: str, **more: Any) -> LedgerClient
     return LedgerClient(server.url, issued.token, retry_seconds=5)
 
 
-@pytest.fixture
-def client(server: Server) -> LedgerClient:
-    return LedgerClient(server.url, server.tokens["admin"], retry_seconds=5)
-
-
 @pytest.mark.slow
 def test_the_token_says_whose_round_it_is(server: Server, client: LedgerClient) -> None:
     client.open_cohort(**OPENED, local_budget=50.0)

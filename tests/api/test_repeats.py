@@ -45,24 +45,3 @@ def test_a_closed_round_is_never_admitted_again(
             client.retry("week1")
         other = RoundRequest(round_id="week2", cohort="phones", round=shuffled)
         assert isinstance(client.register(other), Admitted)
-
-
-@pytest.mark.slow
-def test_an_overspent_cohort_alarms_over_http_and_permits_nothing(server: Server) -> None:
-    large = server.register("large", randomizer="krr(k=2, epsilon0=3)", reports=90_000)
-    assert large.status_code == 201
-    assert server.register("week1").status_code == 201
-    settled = server.ask("POST", "/v1/rounds/large/settle", bearer="registrar", json={"reports": 1})
-    assert settled.json()["overspent"] is True
-    said = server.register("week1")
-    assert (said.status_code, said.json()["state"], said.json()["cohort_status"]) == (
-        409,
-        "admitted",
-        "overspent",
-    )
-    found = server.ask("GET", "/v1/health").json()
-    assert (found["healthy"], found["cohorts_overspent"]) == (False, 1)
-    assert found["alarms"][0].startswith("OVERSPENT phones")
-    metrics = server.ask("GET", "/metrics").text
-    assert "shuffle_ledger_cohorts_overspent 1.0" in metrics
-    assert "shuffle_ledger_cohorts_frozen 0.0" in metrics

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting import ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger.client.client import LedgerClient
 from shuffle_ledger.ledger.errors import NotFound
-from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
 from shuffle_ledger.ledger.values.windows import Window
 from tests.api.conftest import Server
@@ -24,26 +23,6 @@ KRR = ShuffledRound(randomizer=parse_randomizer("krr(k=10, epsilon0=2)"), report
 def request(name: str, **changes: Any) -> RoundRequest:
     values: dict[str, Any] = {"round_id": name, "cohort": "tablets", "round": KRR, **changes}
     return RoundRequest(**values)
-
-
-@pytest.fixture
-def client(server: Server) -> LedgerClient:
-    return LedgerClient(server.url, server.tokens["admin"], retry_seconds=5)
-
-
-def test_the_budget_of_a_day_is_answered_and_a_day_without_a_period_is_refused(
-    server: Server, client: LedgerClient
-) -> None:
-    client.open_cohort(
-        name="tablets", population=100_000, epsilon=None, delta=None, policy="adaptive", windows=[WEEK]
-    )
-    found = client.budget("tablets", on=date(2026, 11, 30))
-    assert [(each.budget, each.renews) for each in found.promises] == [
-        ("tablets@2026-W49", date(2026, 12, 7))
-    ]
-    answer = server.ask("GET", "/v1/cohorts/tablets/budget?on=1369-09-01")
-    assert answer.status_code == 409
-    assert answer.json()["detail"].startswith("on: got '1369-09-01', expected days from 1970 on")
 
 
 def test_a_list_names_no_window_of_a_cohort_that_the_token_does_not_see(
@@ -89,26 +68,10 @@ def test_a_token_that_is_limited_to_a_cohort_sees_its_periods(server: Server, cl
         foreign.round("one")
 
 
-def test_a_budget_over_http_shows_what_a_window_alone_was_charged(
+def test_a_page_draws_the_spending_of_the_budget_with_the_least_left(
     server: Server, client: LedgerClient
 ) -> None:
-    client.open_cohort(
-        name="tablets", population=100_000, epsilon=1.0, delta=1e-6, policy="adaptive", windows=[WEEK]
-    )
-    today = datetime.now(UTC).date()
-    before = client.budget("tablets")
-    told: dict[str, Any] = {"round_id": "leak", "reason": "a bug", "collected_on": today}
-    client.record_incident(f"tablets@{today:%G-W%V}", described=KRR, **told)
-    after = client.budget("tablets")
-    assert after.head == before.head, "the cohort's own chain knows nothing of it"
-    assert after.windows[0].epsilon_spent_upper > before.windows[0].epsilon_spent_upper
-    assert after.windows == budget(server.store, Accountant(), "tablets").windows
-
-
-@pytest.mark.parametrize("life", [{"epsilon": None, "delta": None}, {"epsilon": 4.0, "delta": 1e-6}])
-def test_a_page_draws_the_spending_of_the_budget_with_the_least_left(
-    server: Server, client: LedgerClient, life: dict[str, Any]
-) -> None:
+    life: dict[str, Any] = {"epsilon": 4.0, "delta": 1e-6}
     client.open_cohort(name="tablets", population=100_000, policy="adaptive", windows=[WEEK], **life)
     person = _login(server)
     drawn = "of the budget with the least left"
