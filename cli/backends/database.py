@@ -20,6 +20,7 @@ from shuffle_ledger.ledger.decisions import (
     quote,
     register,
     register_and_admit,
+    rehearse,
     round_record,
     what_fits,
 )
@@ -119,10 +120,8 @@ class DatabaseLedger(Operations, Blocking):
     def rehearse(self, requests: Sequence[RoundRequest], *, opening: Sequence[Cohort]) -> Iterator[Quote]:
         """Yield the decisions about new rounds, one after the other, in open cohorts and in those of
         `opening`. Writes nothing."""
-        from shuffle_ledger.cli.backends.rehearsal import rehearsed  # noqa: PLC0415 - few commands need it
-
         named = [self._of_team(request) for request in requests]
-        return rehearsed(self.session.store, self.session.accountant, named, opening)
+        return rehearse(self.session.store, self.session.accountant, named, opening)
 
     def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Preparing:
         """Compute the privacy losses of rounds ahead, where this program computes any; give a function to

@@ -22,11 +22,11 @@ from shuffle_ledger.ledger.decisions.quoting import (
     is_first_sample,
     price,
     quote,
-    quote_next,
+    rehearse,
     what_fits,
 )
 from shuffle_ledger.ledger.decisions.restatements import correct, settle, void
-from shuffle_ledger.ledger.decisions.windows import check_collection, views_of
+from shuffle_ledger.ledger.decisions.windows import check_collection
 
 __all__ = [
     "admit",
@@ -47,15 +47,14 @@ __all__ = [
     "price",
     "quotas_of",
     "quote",
-    "quote_next",
     "record_incident",
     "register",
     "register_and_admit",
+    "rehearse",
     "resolve_audience",
     "round_record",
     "set_quota",
     "settle",
-    "views_of",
     "void",
     "what_fits",
     "with_budgets",

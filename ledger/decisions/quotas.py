@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Mapping
+from typing import Final
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, share_of_budget
 from shuffle_ledger.ledger.answers.budgets import QuotaReading
@@ -17,6 +19,7 @@ from shuffle_ledger.ledger.decisions.budget_changes import change_budget, check_
 from shuffle_ledger.ledger.decisions.windows import with_windows
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
+from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.quotas import Quota, has_room
 from shuffle_ledger.ledger.values.requests import (
@@ -29,18 +32,20 @@ from shuffle_ledger.ledger.values.requests import (
 )
 from shuffle_ledger.ledger.values.texts import checked_text
 
+_NONE: Final[Mapping[str, CohortView]] = {}
 
-def with_budgets(store: Store, request: RoundRequest, *, is_new: bool = False) -> RoundRequest:
+
+def with_budgets(
+    store: Store, request: RoundRequest, *, is_new: bool = False, known: Mapping[str, CohortView] = _NONE
+) -> RoundRequest:
     """Return a request with all that it is charged to beside its cohorts: periods of windows, and quotas.
 
-    Opens nothing. A request that is repeated is charged to what it was registered with.
-
-    Raises:
-        NotFound, InvalidValue: as `with_windows`.
+    Opens nothing. A request that is repeated is charged to what it was registered with. Arguments, and
+    errors, are those of `with_windows`.
     """
     if request.team is not None:
-        request = _with_quotas(store, request, is_new=is_new)
-    return with_windows(store, request, is_new=is_new)
+        request = _with_quotas(store, request, is_new=is_new, known=known)
+    return with_windows(store, request, is_new=is_new, known=known)
 
 
 def set_quota(
@@ -84,15 +89,20 @@ def quotas_of(store: Store, cohort: str) -> tuple[QuotaReading, ...]:
     return tuple(_reading(store, parent, quota) for quota in store.quotas_of(parent.name))
 
 
-def _with_quotas(store: Store, request: RoundRequest, *, is_new: bool) -> RoundRequest:
+def _with_quotas(
+    store: Store, request: RoundRequest, *, is_new: bool, known: Mapping[str, CohortView]
+) -> RoundRequest:
     if not is_new:
         with contextlib.suppress(NotFound):
             registered = RoundRequest.from_bytes(store.round(request.round_id).content)
             if registered.team in (None, request.team):
                 return dataclasses.replace(request, team=registered.team, quotas=registered.quotas)
     team = request.team or ""
-    wanted = [Quota(cohort=name, team=team).name for name in request.members if has_room(name, team)]
-    return dataclasses.replace(request, quotas=tuple(each.name for each in store.cohorts(only=wanted)))
+    # Cohorts that are not stored have no quotas.
+    stored = [name for name in request.members if name not in known or known[name].cohort.opened_at]
+    wanted = [Quota(cohort=name, team=team).name for name in stored if has_room(name, team)]
+    found = store.cohorts(only=wanted) if wanted else []
+    return dataclasses.replace(request, quotas=tuple(each.name for each in found))
 
 
 def _open(store: Store, parent: Cohort, quota: Quota, epsilon: float, *, reason: str, actor: str) -> None:

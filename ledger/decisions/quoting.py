@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from shuffle_ledger.accounting import Accountant, AccountingError, ShuffledRound
 from shuffle_ledger.ledger.answers.quotes import BATCH_MAX, BatchQuote, Fits
 from shuffle_ledger.ledger.decisions import decide
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.quotas import with_budgets
-from shuffle_ledger.ledger.decisions.windows import views_of
+from shuffle_ledger.ledger.decisions.windows import unopened_view, views_of
 from shuffle_ledger.ledger.errors import (
     InvalidValue,
     NotFound,
@@ -26,7 +26,9 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.repeats import least_open, quote_repeated
 from shuffle_ledger.ledger.values.requests import (
     COLLECTION_FIELDS,
+    Cohort,
     Quote,
+    RefusalReason,
     RefusedBy,
     RoundRequest,
     SlotsHelp,
@@ -200,30 +202,68 @@ def quote_batch(
         raise InvalidValue(field="rounds", value=len(requests), expected=f"1 to {BATCH_MAX} rounds")
     if len({request.cohort for request in requests}) != 1:
         raise InvalidValue(field="rounds", value="several cohorts", expected="rounds of one cohort")
-    placed = [with_budgets(store, request, is_new=True) for request in requests]
-    known: dict[str, CohortView] = {}
-    first, quotes = store.view(requests[0].cohort), list[Quote]()
-    for request in placed:
-        if not set(request.cohorts) <= known.keys():
-            known = {view.cohort.name: view for view in views_of(store, request)} | known
-        views = [known[name] for name in request.cohorts]
-        answer, after = quote_next(store, accountant, views, request)
-        if not quotes:
-            answer = dataclasses.replace(
-                answer, slots_would_help=_help_of_slots(store, accountant, views, request)
-            )
-        known |= {view.cohort.name: view for view in after}
-        quotes.append(answer)
+    first = store.view(requests[0].cohort)
+    turns = list(quotes_in_turn(store, accountant, requests))
+    quotes, after = [answer for answer, _ in turns], turns[-1][1]
+    quotes[0] = dataclasses.replace(
+        quotes[0], slots_would_help=_help_of_slots(store, accountant, [first], requests[0])
+    )
     admitted = sum(answer.would_be == "admitted" for answer in quotes)
     return BatchQuote(
         cohort=first.cohort.name,
         rounds_admitted=admitted,
         rounds_refused=len(quotes) - admitted,
         epsilon_spent_upper=first.spent.epsilon_upper,
-        epsilon_remaining=first.cohort.remaining(known[first.cohort.name].spent.epsilon_upper),
+        epsilon_remaining=first.cohort.remaining(after[first.cohort.name].spent.epsilon_upper),
         quotes=tuple(quotes),
         fits=what_fits(store, accountant, requests[0]) if fits else None,
     )
+
+
+def rehearse(
+    store: Store, accountant: Accountant, requests: Sequence[RoundRequest], opening: Sequence[Cohort] = ()
+) -> Iterator[Quote]:
+    """Yield the answer that each of some new rounds would get now, if those before it were registered in this
+    order. Leaves no trace.
+
+    Of a refused round of several budgets, the reason is the one in the entry of the first of them.
+
+    Args:
+        store: the ledger.
+        accountant: computes with the ledger's precision.
+        requests: the rounds.
+        opening: cohorts without plans that are opened before them.
+
+    Raises:
+        What `quote` raises.
+    """
+    for answer, _ in quotes_in_turn(store, accountant, requests, opening):
+        reasons = {one.cohort: one.reason for one in answer.refused_by}
+        if reasons:
+            reason = reasons.get(answer.audience[0], RefusalReason.REFUSED_ELSEWHERE)
+            yield dataclasses.replace(answer, reason=reason)
+        else:
+            yield answer
+
+
+def quotes_in_turn(
+    store: Store, accountant: Accountant, requests: Sequence[RoundRequest], opening: Sequence[Cohort] = ()
+) -> Iterator[tuple[Quote, Mapping[str, CohortView]]]:
+    """Yield the quotes of new rounds, each as if those before it were registered, and its budgets after it.
+
+    Arguments, and errors, are those of `rehearse`.
+    """
+    views: dict[str, CohortView] = {}
+    if opening:
+        now = store.now()
+        views = {each.name: unopened_view(each, registry.policy_for(each), now) for each in opening}
+    for request in requests:
+        placed = with_budgets(store, request, is_new=True, known=views)
+        before = views_of(store, placed, views)
+        answer, left = quote_next(store, accountant, before, placed)
+        after = {view.cohort.name: view for view in left}
+        views |= after
+        yield answer, after
 
 
 def what_fits(store: Store, accountant: Accountant, request: RoundRequest) -> Fits:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any, Final
 
@@ -29,9 +29,12 @@ CHAINS_MAX: Final = 1_000  # that one round is charged to: each of them gets an 
 YEARS_AHEAD: Final = 2  # a collection may end in this year or in so many later ones, whatever the windows
 BOOKED_MAX: Final = 100  # later periods that are shown
 _NOT_OPENED: Final = "nobody"
+_NONE: Final[Mapping[str, CohortView]] = {}
 
 
-def with_windows(store: Store, request: RoundRequest, *, is_new: bool = False) -> RoundRequest:
+def with_windows(
+    store: Store, request: RoundRequest, *, is_new: bool = False, known: Mapping[str, CohortView] = _NONE
+) -> RoundRequest:
     """Return a request with the periods of its cohorts' windows; opens nothing.
 
     Without windows that is the request itself. A round that says no days is collected today, by the
@@ -42,20 +45,23 @@ def with_windows(store: Store, request: RoundRequest, *, is_new: bool = False) -
         store: the ledger.
         request: the round.
         is_new: its identifier stands for any that is not registered.
+        known: views that stand for what the ledger says of their cohorts, which it need not have.
 
     Raises:
         NotFound: no such cohort.
         InvalidValue: the collection ended before today, ends after the year after next, or is longer
             than a window allows.
     """
-    if not store.has_windows(request.members):
+    others = [name for name in request.members if name not in known]
+    given = [known[name].cohort for name in request.members if name in known]
+    if not (any(each.windows or each.parent for each in given) or (others and store.has_windows(others))):
         return request
     registered = None
     if not is_new:
         with contextlib.suppress(NotFound):
             registered = RoundRequest.from_bytes(store.round(request.round_id).content)
     if registered is None:
-        views = store.views(request.members)
+        views = _viewed(store, request.members, known)
         today = max(view.now for view in views).date()
         request = request if request.days else dataclasses.replace(request, collected_on=today)
         check_collection(request, today)
@@ -149,7 +155,10 @@ def open_periods(store: Store, request: RoundRequest, *, actor: str) -> None:
     if missing:
         # A cohort that has a chain of a period is not opened again: none is opened for a round that it lacks.
         check_sizes(request.round, sum(each.population for each in cohorts), cohorts=len(cohorts))
-        given = [(each, _policy_for(store, each, cohorts).opening()) for each in missing]
+        parents = {cohort.name: cohort for cohort in cohorts}
+        given = [
+            (each, _policy_for(each, store.opening(parents[each.parent or ""])).opening()) for each in missing
+        ]
         store.open_cohorts(given, actor=actor, numerical_policy=NUMERICAL_POLICY, parents=cohorts)
     for cohort in cohorts:
         if (said := loss_of(store, cohort)) is None:
@@ -159,26 +168,36 @@ def open_periods(store: Store, request: RoundRequest, *, actor: str) -> None:
                 _freeze(store, period.name, said, actor=actor)
 
 
-def views_of(store: Store, request: RoundRequest) -> list[CohortView]:
+def views_of(
+    store: Store, request: RoundRequest, known: Mapping[str, CohortView] = _NONE
+) -> list[CohortView]:
     """Return the views of a request's cohorts and periods in order; periods that are not open yet as they
     would be opened. Leaves no trace.
+
+    Args:
+        store: the ledger.
+        request: with its periods and quotas.
+        known: views that stand for what the ledger says of their cohorts, which it need not have.
 
     Raises:
         NotFound: no such cohort.
         BehindCheckpoint: more was spent than the ledger knows, so any price would be too low.
     """
-    cohorts = store.cohorts_named(request.members) if request.windows else []
-    missing = {cohort.name: cohort for cohort in _missing(store, request, cohorts)}
+    if all(name in known for name in request.cohorts):
+        return [known[name] for name in request.cohorts]
+    cohorts = [view.cohort for view in _viewed(store, request.members, known)] if request.windows else []
+    missing = _missing(store, request, cohorts, known)
     lost = {cohort.name for cohort in cohorts if loss_of(store, cohort) is not None}
-    there = [name for name in request.cohorts if name not in missing]
-    found = {view.cohort.name: view for view in store.views(there)}
+    of_new = {cohort.name for cohort in missing}
+    there = [name for name in request.cohorts if name not in of_new]
+    found = {view.cohort.name: view for view in _viewed(store, there, known)}
     store.check_anchor()  # now: the connection may have been opened for this
-    store.check_same([view.cohort for view in found.values()])
+    store.check_same([view.cohort for name, view in found.items() if name not in known])
     at = max(view.at for view in found.values())
-    return [
-        found[name] if name in found else _unopened(store, missing[name], cohorts, at, of_lost=lost)
-        for name in request.cohorts
-    ]
+    for cohort in missing:
+        parent = found[cohort.parent or ""]
+        found[cohort.name] = _unopened_period(store, parent, cohort, at, is_lost=cohort.parent in lost)
+    return [found[name] for name in request.cohorts]
 
 
 def views_today(store: Store, view: CohortView) -> list[CohortView]:
@@ -197,10 +216,10 @@ def views_on(store: Store, view: CohortView, day: date) -> list[CohortView]:
     names = [period.name for period in found]
     known = {cohort.name for cohort in store.cohorts(only=names)} if names else set()
     there = {each.cohort.name: each for each in store.views(sorted(known))} if known else {}
-    lost = {view.cohort.name} if found and loss_of(store, view.cohort) is not None else set()
+    is_lost = bool(found) and loss_of(store, view.cohort) is not None
     return [
         there.get(period.name)
-        or _unopened(store, _as_cohort(view.cohort, period), [view.cohort], view.at, of_lost=lost)
+        or _unopened_period(store, view, _as_cohort(view.cohort, period), view.at, is_lost=is_lost)
         for period in found
     ]
 
@@ -218,7 +237,27 @@ def views_booked(store: Store, view: CohortView, day: date) -> list[CohortView]:
 def empty_view(store: Store, view: CohortView, window: Window) -> CohortView:
     """Return the view of a period of a window in which nothing was collected; leaves no trace."""
     period = next(window.periods(view.cohort.name, view.at.date(), view.at.date()))
-    return _unopened(store, _as_cohort(view.cohort, period), [view.cohort], view.at)
+    return _unopened_period(store, view, _as_cohort(view.cohort, period), view.at)
+
+
+def unopened_view(cohort: Cohort, policy: registry.BudgetPolicy, at: datetime) -> CohortView:
+    """Return the view of a budget that is not open yet, as it would be opened at a moment."""
+    body = opening_body(cohort, policy.opening(), _NOT_OPENED, NUMERICAL_POLICY, opened_at=at)
+    return CohortView(
+        cohort=cohort,
+        head_sequence=0,
+        head_digest=b"",
+        spent=Spending.nothing(cohort.delta_budget),
+        at=at,
+        details=body.details,
+        opening=body.to_bytes(),
+    )
+
+
+def _viewed(store: Store, names: Sequence[str], known: Mapping[str, CohortView]) -> list[CohortView]:
+    others = [name for name in names if name not in known]
+    read = {view.cohort.name: view for view in store.views(others)} if others else {}
+    return [read[name] if name in read else known[name] for name in names]
 
 
 def _freeze(store: Store, period: str, said: Mapping[str, Any], *, actor: str) -> None:
@@ -230,14 +269,21 @@ def _freeze(store: Store, period: str, said: Mapping[str, Any], *, actor: str) -
     optimistic_append.append(store, period, decide)
 
 
-def _missing(store: Store, request: RoundRequest, cohorts: Sequence[Cohort]) -> list[Cohort]:
+def _missing(
+    store: Store,
+    request: RoundRequest,
+    cohorts: Sequence[Cohort],
+    known: Mapping[str, CohortView] = _NONE,
+) -> list[Cohort]:
     if not request.windows:
         return []
-    known = {cohort.name for cohort in store.cohorts(only=request.windows)}
     periods = {period.name: (cohort, period) for cohort in cohorts for period in cohort.periods(request)}
     if not set(request.windows) <= set(period_names(request, cohorts)):
         raise TryAgain(f"cohort {request.cohort!r} was opened again meanwhile; ask the same again")
-    return [_as_cohort(*periods[name]) for name in request.windows if name not in known]
+    # Cohorts that are not stored have no periods that are.
+    asked = [name for name in request.windows if name not in known and periods[name][0].opened_at]
+    there = known.keys() | {cohort.name for cohort in store.cohorts(only=asked)} if asked else known.keys()
+    return [_as_cohort(*periods[name]) for name in request.windows if name not in there]
 
 
 def _as_cohort(cohort: Cohort, period: Period) -> Cohort:
@@ -253,30 +299,18 @@ def _as_cohort(cohort: Cohort, period: Period) -> Cohort:
     )
 
 
-def _policy_for(store: Store, period: Cohort, cohorts: Sequence[Cohort]) -> registry.BudgetPolicy:
+def _policy_for(period: Cohort, opening: bytes) -> registry.BudgetPolicy:
     """Return the policy that a period is opened with: with the share for approximate rounds of its cohort,
-    which is one of `cohorts`."""
-    opening = store.opening(next(cohort for cohort in cohorts if cohort.name == period.parent))
+    which was opened by these canonical bytes."""
     return registry.policy_for(period, approximate_share=registry.approximate_share_of(opening))
 
 
-def _unopened(
-    store: Store, cohort: Cohort, cohorts: Sequence[Cohort], at: datetime, *, of_lost: Collection[str] = ()
+def _unopened_period(
+    store: Store, parent: CohortView, cohort: Cohort, at: datetime, *, is_lost: bool = False
 ) -> CohortView:
-    """Return the view of a period of one of some cohorts as it would be opened; `of_lost` cohorts, it would
-    be frozen at once."""
-    rules = _policy_for(store, cohort, cohorts).opening()
-    body = opening_body(cohort, rules, _NOT_OPENED, NUMERICAL_POLICY, opened_at=at)
-    view = CohortView(
-        cohort=cohort,
-        head_sequence=0,
-        head_digest=b"",
-        spent=Spending.nothing(cohort.delta_budget),
-        at=at,
-        details=body.details,
-        opening=body.to_bytes(),
-    )
-    if cohort.period is None or cohort.period.cohort not in of_lost:
+    """Return the view of a period as it would be opened; one `is_lost` would be frozen at once."""
+    view = unopened_view(cohort, _policy_for(cohort, parent.opening or store.opening(parent.cohort)), at)
+    if not is_lost:
         return view
     frozen = dataclasses.replace(cohort, status="frozen")
     return dataclasses.replace(view, cohort=frozen, spent=view.spent.unknown_after(view.head_sequence))
