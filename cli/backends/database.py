@@ -16,13 +16,13 @@ from shuffle_ledger.ledger.decisions import (
     admit_at_once,
     admit_together,
     check_without_slots,
+    fits_instead,
     open_many,
     quote,
     register,
     register_and_admit,
     rehearse,
     round_record,
-    what_fits,
 )
 from shuffle_ledger.ledger.errors import NotFound
 from shuffle_ledger.ledger.methods import Ask, Blocking, Operations
@@ -78,7 +78,7 @@ class DatabaseLedger(Operations, Blocking):
 
     def fits_instead(self, request: RoundRequest) -> Fits | None:
         """Return what would fit in place of a round; None if that is not answered here."""
-        return what_fits(self.session.store, self.session.accountant, self._of_team(request))
+        return fits_instead(self.session.store, self.session.accountant, self._of_team(request))
 
     def registered(self, round_id: str) -> RoundRecord | None:
         """Return the round that an identifier is bound to, None if to nothing."""

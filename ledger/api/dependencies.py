@@ -31,7 +31,7 @@ from shuffle_ledger.ledger.api.pages.spending import Continuation
 from shuffle_ledger.ledger.api.recent import RecentBudgets
 from shuffle_ledger.ledger.decisions.admission import register
 from shuffle_ledger.ledger.decisions.outcomes import present_answer
-from shuffle_ledger.ledger.decisions.quoting import what_fits
+from shuffle_ledger.ledger.decisions.quoting import fits_instead
 from shuffle_ledger.ledger.errors import Conflict, LedgerError, NotAllowed
 from shuffle_ledger.ledger.evidence.statement import Statement
 from shuffle_ledger.ledger.health import Health
@@ -174,7 +174,7 @@ class Service:
             return None
 
         async def computed() -> Fits:
-            return await self.pricing.run(lambda accountant: what_fits(self.store, accountant, request))
+            return await self.pricing.run(lambda accountant: fits_instead(self.store, accountant, request))
 
         try:
             return await self._fits.get(key, computed)

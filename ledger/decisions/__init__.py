@@ -19,11 +19,11 @@ from shuffle_ledger.ledger.decisions.outcomes import present_answer, round_recor
 from shuffle_ledger.ledger.decisions.quotas import quotas_of, set_quota, with_budgets
 from shuffle_ledger.ledger.decisions.quoting import (
     check_without_slots,
+    fits_instead,
     is_first_sample,
     price,
     quote,
     rehearse,
-    what_fits,
 )
 from shuffle_ledger.ledger.decisions.restatements import correct, settle, void
 from shuffle_ledger.ledger.decisions.windows import check_collection
@@ -39,6 +39,7 @@ __all__ = [
     "check_without_slots",
     "close_cohort",
     "correct",
+    "fits_instead",
     "is_first_sample",
     "open_cohort",
     "open_many",
@@ -56,6 +57,5 @@ __all__ = [
     "set_quota",
     "settle",
     "void",
-    "what_fits",
     "with_budgets",
 ]

@@ -35,7 +35,7 @@ from shuffle_ledger.ledger.values.requests import (
     epsilon_left,
 )
 
-ROUNDS_MAX = 200  # more are not counted
+INSTEAD_MAX = 200  # rounds that fit in place of one; more are not counted
 _DIGITS = 3  # of the epsilon0 that fits
 
 
@@ -52,7 +52,7 @@ def quote(store: Store, accountant: Accountant, request: RoundRequest) -> Quote:
     """
     request = with_budgets(store, request)
     views = views_of(store, request)
-    now = quote_for_all(store, accountant, views, request)
+    now, _ = quote_next(store, accountant, views, request)
     try:
         record = round_record(store, request.round_id)
     except NotFound:
@@ -64,7 +64,7 @@ def price(store: Store, accountant: Accountant, request: RoundRequest) -> Quote:
     """Return what the answer to a round would be now under a new identifier; raises what `quote` raises."""
     request = with_budgets(store, request, is_new=True)
     views = views_of(store, request)
-    now = quote_for_all(store, accountant, views, request)
+    now, _ = quote_next(store, accountant, views, request)
     return dataclasses.replace(now, slots_would_help=_help_of_slots(store, accountant, views, request))
 
 
@@ -110,10 +110,11 @@ def _help_of_slots(
     return help_of_slots(losses, views[0], request.round)
 
 
-def quote_for_all(
+def quote_next(
     store: Store, accountant: Accountant, views: Sequence[CohortView], request: RoundRequest
-) -> Quote:
-    """Return what the answer would be for a new identifier, if its cohorts were as `views` say.
+) -> tuple[Quote, list[CohortView]]:
+    """Return what the answer would be for a new identifier, if its cohorts were as `views` say, and how they
+    would be after that answer.
 
     Of several budgets, the numbers are those of the one with the least left, of those that would refuse the
     round if there are any; `refused_by` names all that would refuse it. `epsilon_remaining` is
@@ -122,13 +123,6 @@ def quote_for_all(
     Raises:
         InvalidValue, AccountingError, LedgerError: as `quote`.
     """
-    return quote_next(store, accountant, views, request)[0]
-
-
-def quote_next(
-    store: Store, accountant: Accountant, views: Sequence[CohortView], request: RoundRequest
-) -> tuple[Quote, list[CohortView]]:
-    """Return what `quote_for_all` returns, and how the cohorts would be after that answer."""
     decide.check_request(request, [view.cohort for view in views])
     decisions = decide.decide(LossSource(store=store, accountant=accountant, keep=False), views, request)
     pairs = [_quoted(store, view, one) for view, one in zip(views, decisions, strict=True)]
@@ -216,7 +210,7 @@ def quote_batch(
         epsilon_spent_upper=first.spent.epsilon_upper,
         epsilon_remaining=first.cohort.remaining(after[first.cohort.name].spent.epsilon_upper),
         quotes=tuple(quotes),
-        fits=what_fits(store, accountant, requests[0]) if fits else None,
+        fits=fits_instead(store, accountant, requests[0]) if fits else None,
     )
 
 
@@ -266,7 +260,7 @@ def quotes_in_turn(
         yield answer, after
 
 
-def what_fits(store: Store, accountant: Accountant, request: RoundRequest) -> Fits:
+def fits_instead(store: Store, accountant: Accountant, request: RoundRequest) -> Fits:
     """Return what would fit now in place of a round; raises what `quote` raises.
 
     The number of rounds that are tried is bounded, so that the answer is a matter of seconds.
@@ -282,9 +276,9 @@ def what_fits(store: Store, accountant: Accountant, request: RoundRequest) -> Fi
     losses = LossSource(store=store, accountant=accountant, keep=False)
 
     def count(described: ShuffledRound) -> int:
-        return min(room_of(losses, view, [described]).turns for view in views)
+        return room_of(losses, views, [described]).turns
 
-    rounds = min(count(request.round), ROUNDS_MAX)
+    rounds = min(count(request.round), INSTEAD_MAX)
 
     def takes(described: ShuffledRound) -> bool:
         try:

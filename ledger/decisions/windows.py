@@ -281,7 +281,8 @@ def _missing(
     if not set(request.windows) <= set(period_names(request, cohorts)):
         raise TryAgain(f"cohort {request.cohort!r} was opened again meanwhile; ask the same again")
     # Cohorts that are not stored have no periods that are.
-    asked = [name for name in request.windows if name not in known and periods[name][0].opened_at]
+    new = {name for name, (cohort, _) in periods.items() if cohort.opened_at is None}
+    asked = [name for name in request.windows if name not in new and name not in known]
     there = known.keys() | {cohort.name for cohort in store.cohorts(only=asked)} if asked else known.keys()
     return [_as_cohort(*periods[name]) for name in request.windows if name not in there]
 

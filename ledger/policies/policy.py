@@ -35,7 +35,6 @@ from shuffle_ledger.ledger.machine import (
     BudgetKind,
     Cause,
     Charge,
-    Coordinates,
     Cost,
     Described,
     Level,
@@ -452,14 +451,6 @@ class BudgetPolicy:
         """Returns the local epsilon that a round costs, if there is a limit of it; in `EPSILON_UNIT`."""
         return 0 if self.limits.local is None else local_units(described)
 
-    def local_room(self, view: CohortView, *kinds: ShuffledRound) -> int:
-        """Returns how many more turns of some rounds the limit of local epsilon takes, up to `ROUNDS_MAX`."""
-        state, cost = self.state(view), sum(map(self.local, kinds))
-        if state.limits.local is None:
-            return machine.ROUNDS_MAX
-        left = state.limits.local - state.total.local
-        return max(min(left // cost if cost else machine.ROUNDS_MAX, machine.ROUNDS_MAX), 0)
-
     def is_quick(self, losses: LossSource, accounted: ShuffledRound) -> bool:
         """Returns whether `cost` answers from memory, so that a decision may be awaited."""
         if self.filters is None:
@@ -612,30 +603,14 @@ class BudgetPolicy:
         """Returns the limits in force."""
         return self.state(view).limits
 
-    def room(self, losses: LossSource, view: CohortView, *kinds: ShuffledRound) -> Coordinates:
-        """Returns how many more turns each limit and filter takes: one round of each kind, in this order."""
-        return machine.room(self.state(view), *(self.cost(losses, kind) for kind in kinds))
-
     def spending(self, state: State, *, rounds: int) -> Spending:
         """Returns the smallest epsilon at which a filter, or the slots, hold, as spending."""
         return spending_of(self.readings_of(state, deciding=True), rounds=rounds, delta=self.delta)
 
-    def after(self, state: State, cost: Cost) -> tuple[State, bool]:
-        """Returns the state after a round of some cost is decided, and whether it is admitted."""
-        posting = decided(state, cost)
-        return machine.fold(state, posting), not posting.reasons
-
-    def epsilon_after(
-        self, losses: LossSource, view: CohortView, described: ShuffledRound, rounds: int
-    ) -> float:
-        """Returns an epsilon within the budget that holds after `rounds` more rounds of one kind; infinite if
-        one of them would be refused."""
-        epsilon = view.cohort.epsilon_budget
-        return self.epsilon_of(self.state(view), self.cost(losses, described), rounds, epsilon=epsilon)
-
-    def epsilon_of(self, state: State, cost: Cost, rounds: int, *, epsilon: float) -> float:
-        """Returns the same of a cost, for a state whose `refuse_at` is `epsilon`."""
-        if machine.room(state, cost).promised < rounds:
+    def epsilon_after(self, state: State, cost: Cost, rounds: int, *, epsilon: float) -> float:
+        """Returns an epsilon, within `epsilon` of the budget, that holds after `rounds` more rounds of some
+        cost; infinite if one of them would be refused."""
+        if machine.room(state, cost).budget < rounds:
             return math.inf
         if self.filters is None:
             return self.slots_epsilon[0]

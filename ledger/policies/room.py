@@ -1,12 +1,14 @@
-"""How many more rounds one budget takes, one after the other, and which limit ends them."""
+"""How many more rounds budgets take, one after the other, and which limit ends them: the one place that asks
+the machine what still fits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from shuffle_ledger.accounting import ShuffledRound, fits
+from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.machine import ROUNDS_MAX, Coordinates
 from shuffle_ledger.ledger.policies.base import LossSource, slot_of
 from shuffle_ledger.ledger.policies.policy import BudgetPolicy, slots_share
@@ -42,21 +44,30 @@ class Room:
     limit: str  # the same as a sentence
 
 
-def room_of(losses: LossSource, view: CohortView, kinds: Sequence[ShuffledRound]) -> Room:
-    """Returns how many more turns of some rounds a budget admits by itself, up to `ROUNDS_MAX`.
+def room_of(losses: LossSource, views: Iterable[CohortView], kinds: Sequence[ShuffledRound]) -> Room:
+    """Returns how many more turns of some rounds all of some budgets admit, up to `ROUNDS_MAX`.
 
     Args:
         losses: where privacy losses come from.
-        view: the budget now.
+        views: the budgets now, one at least.
         kinds: the rounds of one turn in their order, as declared or as they are accounted.
 
-    Guarantee: if this number of turns is registered with nothing else in between, this budget refuses none
-    of their rounds. Where `is_largest`, it refuses one round of the next turn. A budget that is not open
-    admits nothing, and neither does a period of a window that is over.
+    Guarantee: if this number of turns is registered with nothing else in between, none of these budgets
+    refuses one of their rounds. Where `is_largest`, one of them refuses one round of the next turn. A budget
+    that is not open admits nothing, and neither does a period of a window that is over.
 
     Raises:
         AccountingError, LedgerError: the numbers cannot be computed.
     """
+    return least(_room_in(losses, view, kinds) for view in views)
+
+
+def least(rooms: Iterable[Room]) -> Room:
+    """Returns which of some budgets' rooms ends rounds of them all: the least, as each decides by itself."""
+    return min(rooms, key=lambda each: each.turns)
+
+
+def _room_in(losses: LossSource, view: CohortView, kinds: Sequence[ShuffledRound]) -> Room:
     if is_over(view):
         return Room(turns=0, is_largest=True, word="collection_over", limit=_LIMITS["collection_over"])
     if view.cohort.status != "open":
@@ -64,8 +75,8 @@ def room_of(losses: LossSource, view: CohortView, kinds: Sequence[ShuffledRound]
         sentence = f"The cohort is {status}: it admits nothing any more."
         return Room(turns=0, is_largest=True, word=f"cohort_{status}", limit=sentence)
     policy = policy_of(losses.store, view)
-    found = policy.room(losses, view, *kinds)
-    turns, is_exact = min(found.promised, found.local), True
+    found = machine.room(policy.state(view), *(policy.cost(losses, kind) for kind in kinds))
+    turns, is_exact = found.budget, True
     if turns >= ROUNDS_MAX:
         word, is_exact = SEARCH, False
     else:
@@ -110,9 +121,9 @@ def help_of_slots(losses: LossSource, view: CohortView, kind: ShuffledRound) -> 
     policy = policy_of(losses.store, view)
     if not (is_new and is_plain) or policy.slots_declared:
         return None
-    without = room_of(losses, view, [kind]).turns
-    most = policy.room(losses, view, kind).local
-    with_slots, limit = int(SLOTS_HELP_FROM * without) + 1, min(most, SLOTS_COUNTED_MAX)
+    found = machine.room(policy.state(view), policy.cost(losses, kind))
+    without = found.budget
+    with_slots, limit = int(SLOTS_HELP_FROM * without) + 1, min(found.local, SLOTS_COUNTED_MAX)
     delta, epsilon = cohort.delta_budget * slots_share(cohort.policy), cohort.epsilon_budget
 
     def hold(count: int) -> bool:

@@ -4,7 +4,7 @@ number of rounds."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from shuffle_ledger import accounting
 from shuffle_ledger.accounting import (
@@ -23,7 +23,7 @@ from shuffle_ledger.ledger.decisions.windows import views_today
 from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.policies.numbers import cost_of
 from shuffle_ledger.ledger.policies.registry import BudgetPolicy, LossSource, policy_of
-from shuffle_ledger.ledger.policies.room import is_over
+from shuffle_ledger.ledger.policies.room import is_over, room_of
 from shuffle_ledger.ledger.reports.listing import views_now
 from shuffle_ledger.ledger.storage.rows import CohortView
 from shuffle_ledger.ledger.storage.store import Store
@@ -83,7 +83,7 @@ def calibrate(
         if opened.filters is None:
             raise AssertionError("policy adaptive has filters")
         cost = cost_of(accountant.charge(slot_for(shuffled), opened.filters))
-        return opened.epsilon_of(state, cost, rounds, epsilon=epsilon)
+        return opened.epsilon_after(state, cost, rounds, epsilon=epsilon)
 
     return calibrate_by(
         decides,
@@ -131,29 +131,23 @@ def calibrate_for(
     store.check_anchor()  # now: the connection may have been opened for this
     _refuse_closed(view)
     losses = LossSource(store=store, accountant=accountant, keep=False)
-    budgets = [
-        (each, _with_local(each, policy_of(store, each), rounds, _decision(losses, each, rounds)))
-        for each in (*([view] if view.cohort.has_life else []), *views_today(store, view))
-    ]
-    # The answer is about the budget of its life; else about the one with the least left, and the others must
-    # hold too.
-    target, decides = budgets[0]
-    if not view.cohort.has_life:
-        target, decides = min(budgets, key=lambda each: each[0].cohort.remaining(each[0].spent.epsilon_upper))
+    budgets = [*([view] if view.cohort.has_life else []), *views_today(store, view)]
+    # The answer is about the budget of its life; else about the one with the least left.
+    target = min(budgets, key=lambda each: each.cohort.remaining(each.spent.epsilon_upper))
+    target = view if view.cohort.has_life else target
+    policy, epsilon = policy_of(store, target), target.cohort.epsilon_budget
 
-    def decides_for_all(described: ShuffledRound) -> float:
-        fits_in = all(
-            each.cohort.status == "open" and decide(described) <= each.cohort.epsilon_budget
-            for each, decide in budgets
-            if each is not target
-        )
-        return decides(described) if fits_in and target.cohort.status == "open" else math.inf
+    def decides(described: ShuffledRound) -> float:
+        if room_of(losses, budgets, [described]).turns < rounds:
+            return math.inf
+        cost = policy.cost(losses, described)
+        return policy.epsilon_after(policy.state(target), cost, rounds, epsilon=epsilon)
 
     try:
         return calibrate_by(
-            decides_for_all,
+            decides,
             described,
-            epsilon=target.cohort.epsilon_budget,
+            epsilon=epsilon,
             delta=target.cohort.delta_budget,
             rounds=rounds,
             policy=view.cohort.policy,
@@ -174,20 +168,3 @@ def _refuse_closed(view: CohortView) -> None:
         raise Conflict(f"cohort {name!r} is {status}: it admits no rounds")
     if is_over(view):
         raise Conflict(f"the days of {name!r} have passed: it admits no rounds")
-
-
-def _with_local(
-    view: CohortView, policy: BudgetPolicy, rounds: int, decides: Callable[[ShuffledRound], float]
-) -> Callable[[ShuffledRound], float]:
-    """Return the same function, infinite where the rounds are beyond the cohort's local budget."""
-
-    def decides_locally(described: ShuffledRound) -> float:
-        return decides(described) if rounds <= policy.local_room(view, described) else math.inf
-
-    return decides_locally
-
-
-def _decision(losses: LossSource, view: CohortView, rounds: int) -> Callable[[ShuffledRound], float]:
-    """Return the function from a round to the epsilon that decides on this number of such rounds."""
-    policy = policy_of(losses.store, view)
-    return lambda described: policy.epsilon_after(losses, view, described, rounds)

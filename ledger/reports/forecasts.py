@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from typing import Any, Final
@@ -37,7 +37,7 @@ from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.policies.base import changed
 from shuffle_ledger.ledger.policies.largest_epsilon0 import epsilon0_of, largest_epsilon0, with_epsilon0
 from shuffle_ledger.ledger.policies.registry import LossSource, policy_of
-from shuffle_ledger.ledger.policies.room import SEARCH, Room, dearest, help_of_slots, is_over, room_of
+from shuffle_ledger.ledger.policies.room import SEARCH, Room, dearest, help_of_slots, is_over, least, room_of
 from shuffle_ledger.ledger.reports.calibrations import calibrate_for
 from shuffle_ledger.ledger.reports.chain_outlines import chain_outlines
 from shuffle_ledger.ledger.reports.listing import views_now
@@ -52,7 +52,7 @@ from shuffle_ledger.ledger.values.schedules import (
     ScheduleDays,
 )
 from shuffle_ledger.ledger.values.texts import checked_text
-from shuffle_ledger.ledger.values.windows import Period, Window, periods_of
+from shuffle_ledger.ledger.values.windows import Window, periods_of
 
 PERIODS_MAX: Final = 10_000  # of a schedule of several kinds; more are not counted
 SCHEDULED_MAX: Final = 1_000  # days of a schedule on which windows are looked at
@@ -100,13 +100,12 @@ def fitting(
     Raises:
         AccountingError, LedgerError: the numbers cannot be computed.
     """
-    room = room_of(losses, view, kinds)
+    room = room_of(losses, [view], kinds)
     if not view.cohort.windows or not room.turns:
         return _up_to(most, room)
     if days.every is None:
-        rooms = _rooms_on(losses, view, kinds, days.first)
-        ends = min((each for _, each in rooms), key=lambda each: each.turns)
-        return _up_to(most, ends if ends.turns < room.turns else room)
+        rooms = (each for _, each in _rooms_on(losses, view, kinds, days.first))
+        return _up_to(most, least([room, *rooms]))
     room = _up_to(min(most, SCHEDULED_MAX), room)
     dates = (days.last_of(turn) for turn in range(1, room.turns + 1))
     return _in_windows(losses, view, kinds, [day for day in dates if day is not None]) or room
@@ -131,49 +130,36 @@ def _in_windows(
 
     @functools.cache
     def of_opened(period: str) -> Room:
-        return room_of(losses, losses.store.view(period), kinds)
+        return room_of(losses, [losses.store.view(period)], kinds)
 
     @functools.cache
     def of_empty(kind: str) -> Room:
-        return _room_in_empty(losses, view, _window(view, kind), kinds)
+        return room_of(losses, [empty_view(losses.store, view, windows_by_kind[kind])], kinds)
 
+    windows_by_kind = {window.kind: window for window in windows}
     taken: Counter[str] = Counter()
     for turn, periods in enumerate(met):
         for period in periods:
             room = of_opened(period.name) if period.name in opened else of_empty(period.kind)
             if taken[period.name] >= room.turns:
-                return replace(_of_window(view, period, room), turns=turn)
+                return replace(_of_window(windows_by_kind[period.kind], room), turns=turn)
             taken[period.name] += 1
     return None
 
 
 def _rooms_on(
     losses: LossSource, view: CohortView, kinds: Sequence[ShuffledRound], day: date
-) -> list[tuple[Period, Room]]:
-    """Returns the rooms of the periods that a round collected on a day is charged to."""
-    found = []
+) -> Iterator[tuple[Window, Room]]:
+    """Yields the rooms of the periods that a round collected on a day is charged to, with their windows."""
+    windows = {window.kind: window for window in view.cohort.windows}
     for each in views_on(losses.store, view, day):
-        if each.cohort.period is None:
-            raise AssertionError("a view of a period")
-        room = room_of(losses, each, kinds)
-        found.append((each.cohort.period, _of_window(view, each.cohort.period, room)))
-    return found
+        window = windows[each.cohort.period.kind if each.cohort.period else ""]
+        yield window, _of_window(window, room_of(losses, [each], kinds))
 
 
-def _room_in_empty(
-    losses: LossSource, view: CohortView, window: Window, kinds: Sequence[ShuffledRound]
-) -> Room:
-    return room_of(losses, empty_view(losses.store, view, window), kinds)
-
-
-def _of_window(view: CohortView, period: Period, room: Room) -> Room:
-    window = _window(view, period.kind)
+def _of_window(window: Window, room: Room) -> Room:
     sentence = f"The budget for each {window.described} would be used up."
     return replace(room, word=f"window {window.kind}", limit=sentence)
-
-
-def _window(view: CohortView, kind: str) -> Window:
-    return next(window for window in view.cohort.windows if window.kind == kind)
 
 
 # The question.
@@ -445,12 +431,12 @@ def _of_windows(losses: LossSource, view: CohortView, kind: ShuffledRound) -> tu
     """Returns how many more rounds each window of an open cohort admits by itself."""
     if view.cohort.status != "open" or not view.cohort.windows:
         return ()
-    today = _rooms_on(losses, view, [kind], view.now.date())
+    today = list(_rooms_on(losses, view, [kind], view.now.date()))
     return tuple(
         WindowForecast(
             window=window,
-            rounds_today=min(room.turns for period, room in today if period.kind == window.kind),
-            rounds_in_empty=_room_in_empty(losses, view, window, [kind]).turns,
+            rounds_today=least(room for of, room in today if of == window).turns,
+            rounds_in_empty=room_of(losses, [empty_view(losses.store, view, window)], [kind]).turns,
         )
         for window in view.cohort.windows
     )

@@ -21,7 +21,7 @@ from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.decisions import admit, open_cohort, quote, register
 from shuffle_ledger.ledger.machine import ROUNDS_MAX, Cost, State
 from shuffle_ledger.ledger.policies.numbers import cost_of
-from shuffle_ledger.ledger.policies.policy import SLOTS_SHARE, BudgetPolicy
+from shuffle_ledger.ledger.policies.policy import SLOTS_SHARE, BudgetPolicy, decided
 from shuffle_ledger.ledger.storage import schema
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, Cohort, RoundRequest
@@ -180,8 +180,9 @@ class Budget:
 
     def admits(self, kind: ShuffledRound) -> bool:
         """Decides a round, and charges it if it is admitted."""
-        self.state, is_admitted = self.policy.after(self.state, self.cost(kind))
-        return is_admitted
+        posting = decided(self.state, self.cost(kind))
+        self.state = machine.fold(self.state, posting)
+        return not posting.reasons
 
     def room(self, kind: ShuffledRound) -> int:
         """How many more rounds of one kind are admitted."""

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
 from shuffle_ledger.ledger.decisions import (
+    fits_instead,
     register_and_admit,
-    what_fits,
 )
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.reports.budgets import budget
@@ -94,7 +94,7 @@ def test_a_quote_counts_the_rounds_that_the_limit_lets_fit(
     desk = Desk(store, accountant, policy=policy, plan={kind: 9} if policy == "plan" else None)
     assert isinstance(desk.ask(kind), Admitted)
     quoted = RoundRequest(round_id="quoted", cohort="watches", round=kind)
-    assert what_fits(store, accountant, quoted).rounds == 4
+    assert fits_instead(store, accountant, quoted).rounds == 4
     outcomes = [desk.ask(kind) for _ in range(5)]
     assert [isinstance(each, Admitted) for each in outcomes] == [True] * 4 + [False]
     assert isinstance(outcomes[-1], Refused)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer, slot_for
 from shuffle_ledger.ledger.decisions import admit, open_cohort, register, settle
-from shuffle_ledger.ledger.decisions.quoting import what_fits
+from shuffle_ledger.ledger.decisions.quoting import fits_instead
 from shuffle_ledger.ledger.errors import BeyondBudget
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.storage.schema import initialise
@@ -111,7 +111,7 @@ def test_the_ledger_splits_budgets_of_plans(ledger: Store) -> None:
         described = made(KINDS[kind].format(repr(epsilon / shares)))
         cohort = opened(ledger, epsilon, delta, {described: shares}, accountant)
         request = RoundRequest(round_id=f"{cohort}-asked", cohort=cohort, round=described)
-        assert what_fits(ledger, accountant, request).rounds == shares
+        assert fits_instead(ledger, accountant, request).rounds == shares
         answers = [ask(ledger, accountant, cohort, described) for _ in range(shares)]
         assert all(isinstance(one, Admitted) for one in answers)
         assert verify(ledger, accountant, cohort, numbers="all").ok

@@ -49,7 +49,7 @@ from shuffle_ledger.ledger.api.pages.spending import Continuation, drawn_until, 
 from shuffle_ledger.ledger.api.strict_body import check_media_type
 from shuffle_ledger.ledger.decisions.outcomes import collected_on
 from shuffle_ledger.ledger.decisions.quotas import quotas_of
-from shuffle_ledger.ledger.decisions.quoting import quote_batch, what_fits
+from shuffle_ledger.ledger.decisions.quoting import fits_instead, quote_batch
 from shuffle_ledger.ledger.errors import InvalidValue, NotAllowed
 from shuffle_ledger.ledger.evidence.conditions import OF_SEVERAL_REPORTS
 from shuffle_ledger.ledger.health import VERIFIED_ALARM_SECONDS
@@ -403,7 +403,7 @@ def _priced(store: Store, accountant: Accountant, wanted: RoundRequest) -> Price
     """Return the price of a round, with the number that `forecast` gives of its kind."""
     (answer,) = quote_batch(store, accountant, [wanted]).quotes
     if answer.would_be != "admitted":
-        instead = what_fits(store, accountant, wanted)
+        instead = fits_instead(store, accountant, wanted)
         return Priced(quote=answer, more=None, epsilon0=instead.epsilon0)
     losses, view = LossSource(store=store, accountant=accountant, keep=False), store.view(wanted.cohort)
     day = wanted.collected_on or datetime.now(UTC).date()

@@ -154,26 +154,32 @@ def test_as_many_rounds_as_are_said_to_fit_are_admitted_one_by_one(policy: Budge
         ]
         state = machine.new_state(policy.machine_rules, policy.limits)
         for cost in draw.choices(costs[:2], k=3) + draw.choices(costs, k=draw.randrange(3)):
-            state, _ = policy.after(state, cost)
+            state, _ = after(state, cost)
         if state.limits.sliding is not None and draw.random() < 0.2:  # restatements used up its headroom
             state = dataclasses.replace(state, total=dataclasses.replace(state.total, late=2**200))
         epsilon = draw.choice([1.0, 1.0, 0.8])
         refuse = level(policy.filters, epsilon)
         state = dataclasses.replace(state, limits=dataclasses.replace(state.limits, refuse=refuse))
         for cost in costs:
-            count = counted(policy, state, cost)
+            count = counted(state, cost)
             assert min(machine.room(state, cost).budget, MOST) == count
             if count < MOST:
                 refused += 1
-                assert policy.epsilon_of(state, cost, count, epsilon=epsilon) <= epsilon or not count
-                assert policy.epsilon_of(state, cost, count + 1, epsilon=epsilon) == math.inf
+                assert policy.epsilon_after(state, cost, count, epsilon=epsilon) <= epsilon or not count
+                assert policy.epsilon_after(state, cost, count + 1, epsilon=epsilon) == math.inf
     assert refused > 10
 
 
-def counted(policy: BudgetPolicy, state: State, cost: Cost) -> int:
+def after(state: State, cost: Cost) -> tuple[State, bool]:
+    """The state after a round of some cost is decided, and whether it is admitted."""
+    posting = decided(state, cost)
+    return machine.fold(state, posting), not posting.reasons
+
+
+def counted(state: State, cost: Cost) -> int:
     """How many rounds are admitted one by one."""
     for number in range(MOST):
-        state, is_admitted = policy.after(state, cost)
+        state, is_admitted = after(state, cost)
         if not is_admitted:
             return number
     return MOST
@@ -190,10 +196,10 @@ def test_what_is_admitted_reads_as_within_the_budget(epsilon: float, delta: floa
         Cost(gaussian=gaussian, divergences=tuple(one + 1 for one in limit.divergences)),
         Cost(gaussian=tuple(one + 1 for one in gaussian), divergences=limit.divergences),
     ):
-        full, is_admitted = policy.after(empty, cost)
+        full, is_admitted = after(empty, cost)
         assert is_admitted
         assert policy.spending(full, rounds=1).epsilon_upper <= epsilon
-        assert policy.epsilon_of(empty, cost, 1, epsilon=epsilon) <= epsilon
+        assert policy.epsilon_after(empty, cost, 1, epsilon=epsilon) <= epsilon
         assert Fraction(repr(epsilon)) == limit.epsilon * EPSILON_UNIT
     beyond = Cost(
         gaussian=tuple(one + 1 for one in gaussian), divergences=tuple(one + 1 for one in limit.divergences)
