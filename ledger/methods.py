@@ -31,9 +31,9 @@ from shuffle_ledger.ledger.questions.audits import (
     VerifyChains,
 )
 from shuffle_ledger.ledger.questions.cohorts import ListCohorts
-from shuffle_ledger.ledger.questions.rounds import ListRounds, ResolveAudience
+from shuffle_ledger.ledger.questions.rounds import ListRounds, RehearseRounds, ResolveAudience
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint, CheckpointHead, read_head
-from shuffle_ledger.ledger.values.requests import RoundState
+from shuffle_ledger.ledger.values.requests import Cohort, Quote, RoundRequest, RoundState
 
 if TYPE_CHECKING:
     from shuffle_ledger.ledger.evidence.statement import Statement
@@ -256,6 +256,26 @@ class Operations:
             if len(page) < PAGE_ROWS:
                 return
             after = page[-1].name
+
+    @method
+    def rehearse(
+        self,
+        requests: Sequence[RoundRequest],
+        *,
+        opening: Sequence[Cohort] = (),
+        progress: Progress | None = None,
+    ) -> Steps[tuple[Quote, ...]]:
+        """Return what would be decided about new rounds of the caller's team, registered in this order, as
+        `decisions.quoting.rehearse`.
+
+        Args:
+            requests: the rounds, one at least; their identifiers do not matter.
+            opening: cohorts without plans that would be opened before; one that is open stays as it is.
+            progress: told how many are decided, where that is done here.
+        """
+        asked = RehearseRounds.of(requests, opening=opening)
+        found: tuple[Quote, ...] = yield Ask(operation=operations.REHEARSE, asked=asked, progress=progress)
+        return found
 
     @method
     def audience(self, audience: str, *, round_id: str | None = None) -> Steps[tuple[str, ...]]:

@@ -345,6 +345,14 @@ QUOTE_FOR_ALL = Operation(
     "rounds_quote", "POST /v1/quote", READ, rounds.QuoteForAll.asking, Quote, _CHANGED,
     "Price a round of an audience as if it were registered now. Leaves no trace and promises nothing.",
 )
+REHEARSE = Operation(
+    "rounds_rehearse", "POST /v1/rehearsal", READ,
+    rounds.RehearseRounds.of, tuple[Quote, ...], _CHANGED,
+    """Say what would be decided about new rounds of any cohorts, registered in this order, also in cohorts
+that are still to be opened. Of a refused round of several budgets, `reason` is the one in the entry of the
+first of them. Leaves no trace and promises nothing.""",
+    long=True,
+)
 FORECAST_FOR_ALL = Operation(
     "rounds_forecast", "POST /v1/forecast", READ, rounds.ForecastForAll.of, JointForecast, _CHANGED,
     "Say how many more rounds of an audience fit, and which budget ends them. Reserves nothing.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,7 +21,6 @@ from shuffle_ledger.ledger.decisions import (
     quote,
     register,
     register_and_admit,
-    rehearse,
     round_record,
 )
 from shuffle_ledger.ledger.errors import NotFound
@@ -116,12 +115,6 @@ class DatabaseLedger(Operations, Blocking):
 
         retry(self.session.store, round_id)
         return decide(self.session, round_id)
-
-    def rehearse(self, requests: Sequence[RoundRequest], *, opening: Sequence[Cohort]) -> Iterator[Quote]:
-        """Yield the decisions about new rounds, one after the other, in open cohorts and in those of
-        `opening`. Writes nothing."""
-        named = [self._of_team(request) for request in requests]
-        return rehearse(self.session.store, self.session.accountant, named, opening)
 
     def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Preparing:
         """Compute the privacy losses of rounds ahead, where this program computes any; give a function to

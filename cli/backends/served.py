@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
-
-import click
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.answers import Fits
@@ -21,6 +19,7 @@ from shuffle_ledger.ledger.values import (
     RoundRecord,
     RoundRequest,
     least_open,
+    opening_of,
     quote_repeated,
 )
 
@@ -34,14 +33,7 @@ class ServedLedger(LedgerClient):
     def open_many(self, cohorts: Sequence[Cohort]) -> None:
         """Open some cohorts that have no plans; each is one request."""
         for cohort in cohorts:
-            self.open_cohort(
-                name=cohort.name,
-                population=cohort.population,
-                epsilon=cohort.epsilon_budget,
-                delta=cohort.delta_budget,
-                policy=cohort.policy,
-                accept_warnings=True,
-            )
+            self.open_cohort(**opening_of(cohort), accept_warnings=True)
 
     def fits_instead(self, request: RoundRequest) -> Fits | None:
         """Return what would fit in place of a round of one cohort, unless its days of collection matter."""
@@ -84,10 +76,6 @@ class ServedLedger(LedgerClient):
         known = self.registered(requests[0].round_id)
         answer = self.register(requests[0], accept_warnings=accept_warnings)
         return [(answer, known is not None and known.outcome is not None)]
-
-    def rehearse(self, requests: Sequence[RoundRequest], *, opening: Sequence[Cohort]) -> Iterator[Quote]:
-        """Refuse: a server has no such answer."""
-        raise click.UsageError("--dry-run works on a database only: a server prices at most 200 rounds")
 
     def losses_ahead(self, rounds: Sequence[ShuffledRound], *, processes: int) -> Preparing:
         """Compute nothing: the server does."""

@@ -186,11 +186,11 @@ def rehearse_import(ledger: Ledger, plan: ImportPlan) -> ImportSummary:
             new.append(line)
             continue
         tally.add(line, record.state, _refusal(record.outcome), known=True)
-    quotes = ledger.rehearse([line.request for line in new], opening=plan.opening)
+    requests = [line.request for line in new]
     with progress_on(sys.stderr) as tell:
-        for number, (line, answer) in enumerate(zip(new, quotes, strict=True), start=1):
-            tally.add(line, answer.would_be, answer if answer.would_be == "refused" else None)
-            tell("rounds", number, len(new))
+        quotes = ledger.rehearse(requests, opening=plan.opening, progress=tell) if requests else ()
+    for line, answer in zip(new, quotes, strict=True):
+        tally.add(line, answer.would_be, answer if answer.would_be == "refused" else None)
     return tally.summary(opened=len(plan.opening), dry_run=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -10,8 +11,11 @@ from shuffle_ledger.ledger.answering.calls import Call, answers
 from shuffle_ledger.ledger.answers.forecasts import JointForecast
 from shuffle_ledger.ledger.answers.rounds import RoundPage
 from shuffle_ledger.ledger.decisions import incidents, restatements
+from shuffle_ledger.ledger.decisions.opening import check_new_cohort
 from shuffle_ledger.ledger.decisions.outcomes import round_record
 from shuffle_ledger.ledger.decisions.quoting import price
+from shuffle_ledger.ledger.decisions.quoting import rehearse as rehearsed
+from shuffle_ledger.ledger.errors import NotAllowed
 from shuffle_ledger.ledger.questions import rounds as asking
 from shuffle_ledger.ledger.reports.forecasts import joint_forecast
 from shuffle_ledger.ledger.reports.round_lists import RoundFilter, list_rounds, without_audience
@@ -23,6 +27,32 @@ def quote(call: Call, asked: asking.QuoteForAll) -> Quote:
     names = call.audience(asked.named())
     request = asked.request_for(names, round_id="quote", team=call.team)
     return price(call.store, call.accountant, request)
+
+
+@answers(operations.REHEARSE, at="auditing")  # each of its rounds may take a computation
+def rehearse(call: Call, asked: asking.RehearseRounds) -> tuple[Quote, ...]:
+    opening = {cohort.name: cohort for cohort in asked.opened()}
+    for name in opening:
+        if not call.sees(name):
+            raise NotAllowed("the token is limited to other cohorts")
+    for open_ in call.store.cohorts_among(opening):
+        del opening[open_.name]
+    for cohort in opening.values():
+        check_new_cohort(cohort)
+    requests = [
+        each.request_for(_seen(call, each.named()), round_id="rehearsal", team=call.team)
+        for each in asked.rounds
+    ]
+    found: list[Quote] = []
+    for answer in rehearsed(call.store, call.accountant, requests, list(opening.values())):
+        found.append(answer)
+        call.progress("rounds", len(found), len(requests))
+    return tuple(found)
+
+
+def _seen(call: Call, named: str | Sequence[str]) -> Sequence[str]:
+    """Return the cohorts of a round, which need not be open yet; raises NotFound, NotAllowed."""
+    return call.audience(named) if isinstance(named, str) else tuple(map(call.cohort, named))
 
 
 @answers(operations.FORECAST_FOR_ALL, at="pricing")

@@ -23,7 +23,6 @@ from shuffle_ledger.ledger.decisions.quoting import (
     is_first_sample,
     price,
     quote,
-    rehearse,
 )
 from shuffle_ledger.ledger.decisions.restatements import correct, settle, void
 from shuffle_ledger.ledger.decisions.windows import check_collection
@@ -51,7 +50,6 @@ __all__ = [
     "record_incident",
     "register",
     "register_and_admit",
-    "rehearse",
     "resolve_audience",
     "round_record",
     "set_quota",

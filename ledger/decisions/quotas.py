@@ -11,12 +11,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Mapping
-from typing import Final
 
 from shuffle_ledger.accounting import NUMERICAL_POLICY, share_of_budget
 from shuffle_ledger.ledger.answers.budgets import QuotaReading
 from shuffle_ledger.ledger.decisions.budget_changes import change_budget, check_quota
-from shuffle_ledger.ledger.decisions.windows import with_windows
+from shuffle_ledger.ledger.decisions.windows import NOTHING_KNOWN, with_windows
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.storage.rows import CohortView
@@ -32,11 +31,13 @@ from shuffle_ledger.ledger.values.requests import (
 )
 from shuffle_ledger.ledger.values.texts import checked_text
 
-_NONE: Final[Mapping[str, CohortView]] = {}
-
 
 def with_budgets(
-    store: Store, request: RoundRequest, *, is_new: bool = False, known: Mapping[str, CohortView] = _NONE
+    store: Store,
+    request: RoundRequest,
+    *,
+    is_new: bool = False,
+    known: Mapping[str, CohortView] = NOTHING_KNOWN,
 ) -> RoundRequest:
     """Return a request with all that it is charged to beside its cohorts: periods of windows, and quotas.
 

@@ -29,11 +29,15 @@ CHAINS_MAX: Final = 1_000  # that one round is charged to: each of them gets an 
 YEARS_AHEAD: Final = 2  # a collection may end in this year or in so many later ones, whatever the windows
 BOOKED_MAX: Final = 100  # later periods that are shown
 _NOT_OPENED: Final = "nobody"
-_NONE: Final[Mapping[str, CohortView]] = {}
+NOTHING_KNOWN: Final[Mapping[str, CohortView]] = {}
 
 
 def with_windows(
-    store: Store, request: RoundRequest, *, is_new: bool = False, known: Mapping[str, CohortView] = _NONE
+    store: Store,
+    request: RoundRequest,
+    *,
+    is_new: bool = False,
+    known: Mapping[str, CohortView] = NOTHING_KNOWN,
 ) -> RoundRequest:
     """Return a request with the periods of its cohorts' windows; opens nothing.
 
@@ -169,7 +173,7 @@ def open_periods(store: Store, request: RoundRequest, *, actor: str) -> None:
 
 
 def views_of(
-    store: Store, request: RoundRequest, known: Mapping[str, CohortView] = _NONE
+    store: Store, request: RoundRequest, known: Mapping[str, CohortView] = NOTHING_KNOWN
 ) -> list[CohortView]:
     """Return the views of a request's cohorts and periods in order; periods that are not open yet as they
     would be opened. Leaves no trace.
@@ -200,18 +204,14 @@ def views_of(
     return [found[name] for name in request.cohorts]
 
 
-def views_today(store: Store, view: CohortView) -> list[CohortView]:
-    """Return the views of the periods that a round collected today would be charged to, beside its cohort.
+def views_on(store: Store, view: CohortView, day: date) -> list[CohortView]:
+    """Return the views of the periods that a round collected on a day would be charged to, beside its cohort.
 
     Args:
         store: the ledger.
         view: the cohort now. Leaves no trace.
+        day: the day; raises InvalidValue for one too far away.
     """
-    return views_on(store, view, view.now.date())
-
-
-def views_on(store: Store, view: CohortView, day: date) -> list[CohortView]:
-    """Return the same for a round that is collected on a day; raises InvalidValue for one too far away."""
     found = periods_of(view.cohort.windows, view.cohort.name, day, day)
     names = [period.name for period in found]
     known = {cohort.name for cohort in store.cohorts(only=names)} if names else set()
@@ -273,7 +273,7 @@ def _missing(
     store: Store,
     request: RoundRequest,
     cohorts: Sequence[Cohort],
-    known: Mapping[str, CohortView] = _NONE,
+    known: Mapping[str, CohortView] = NOTHING_KNOWN,
 ) -> list[Cohort]:
     if not request.windows:
         return []

@@ -599,10 +599,6 @@ class BudgetPolicy:
         """Returns an upper bound on what is spent or, of slots alone, on what all of them cost."""
         return self.slots_epsilon[0] if self.filters is None else view.spent.epsilon_upper
 
-    def limits_in(self, view: CohortView) -> Limits:
-        """Returns the limits in force."""
-        return self.state(view).limits
-
     def spending(self, state: State, *, rounds: int) -> Spending:
         """Returns the smallest epsilon at which a filter, or the slots, hold, as spending."""
         return spending_of(self.readings_of(state, deciding=True), rounds=rounds, delta=self.delta)

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.ledger.errors import InvalidValue
-from shuffle_ledger.ledger.questions.cohorts import Future, _asked
+from shuffle_ledger.ledger.questions.cohorts import COHORTS_MAX, Future, OpenCohort, _asked
 from shuffle_ledger.ledger.questions.fields import (
     Audience,
     Body,
@@ -31,14 +31,19 @@ from shuffle_ledger.ledger.questions.fields import (
 from shuffle_ledger.ledger.questions.kinds import ROUND_FIELDS, RoundParameters
 from shuffle_ledger.ledger.values.audiences import checked_audience
 from shuffle_ledger.ledger.values.requests import (
+    POLICY_PLAN,
+    Cohort,
     ReleaseTimes,
     RoundRequest,
     RoundState,
+    cohort_from_opening,
+    opening_of,
     request_of,
 )
 from shuffle_ledger.ledger.values.schedules import ForecastWanted
 from shuffle_ledger.ledger.values.texts import checked_text
 
+REHEARSED_MAX = 1000  # rounds of one rehearsal over HTTP
 _KRR: dict[str, Any] = {"randomizer": "krr(k=96, epsilon0=2)", "reports": 30000}
 
 
@@ -98,6 +103,40 @@ class QuoteForAll(OfCohorts):
     accept_warnings: Annotated[Flag, Field(description="Does not matter.")] = False
 
     __pydantic_config__ = config(audience=["nz-phone"], **_KRR)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RehearseRounds(Body):
+    """New rounds to decide, one after the other; nothing is stored and nothing is promised."""
+
+    rounds: Annotated[
+        tuple[QuoteForAll, ...],
+        Field(min_length=1, max_length=REHEARSED_MAX, description="The rounds, in their order."),
+    ]
+    opening: Annotated[
+        tuple[OpenCohort, ...],
+        Field(
+            max_length=COHORTS_MAX,
+            description="Cohorts that would be opened before them, without `plan` and `approximate_share`;"
+            " one that is open stays as it is.",
+        ),
+    ] = ()
+
+    __pydantic_config__ = config(rounds=[{"cohort": "nz-phone", **_KRR}])
+
+    @classmethod
+    def of(cls, requests: Sequence[RoundRequest], *, opening: Sequence[Cohort] = ()) -> Self:
+        """Return the question about rounds of the caller's team, and about cohorts without plans."""
+        opened = tuple(OpenCohort.of(**opening_of(each)) for each in opening)
+        return cls(rounds=tuple(map(QuoteForAll.asking, requests)), opening=opened)
+
+    def opened(self) -> list[Cohort]:
+        """Return the cohorts that would be opened; raises InvalidValue."""
+        for each in self.opening:
+            if each.policy == POLICY_PLAN or each.plan is not None or each.approximate_share is not None:
+                expected = "cohorts without plan and approximate_share"
+                raise InvalidValue(field="opening", value=each.name, expected=expected)
+        return [cohort_from_opening(**each.opening()) for each in self.opening]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from shuffle_ledger.accounting import (
     slot_for,
 )
 from shuffle_ledger.ledger import machine
-from shuffle_ledger.ledger.decisions.windows import views_today
+from shuffle_ledger.ledger.decisions.windows import views_on
 from shuffle_ledger.ledger.errors import Conflict
 from shuffle_ledger.ledger.policies.numbers import cost_of
 from shuffle_ledger.ledger.policies.registry import BudgetPolicy, LossSource, policy_of
@@ -131,7 +131,7 @@ def calibrate_for(
     store.check_anchor()  # now: the connection may have been opened for this
     _refuse_closed(view)
     losses = LossSource(store=store, accountant=accountant, keep=False)
-    budgets = [*([view] if view.cohort.has_life else []), *views_today(store, view)]
+    budgets = [*([view] if view.cohort.has_life else []), *views_on(store, view, view.now.date())]
     # The answer is about the budget of its life; else about the one with the least left.
     target = min(budgets, key=lambda each: each.cohort.remaining(each.spent.epsilon_upper))
     target = view if view.cohort.has_life else target

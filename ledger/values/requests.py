@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from enum import StrEnum
-from typing import Any, Final, Literal, Protocol, Required, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Literal, Protocol, Required, TypeAlias, TypedDict, TypeVar, Unpack, cast
 
 from shuffle_ledger.accounting import AccountsReading, ShuffledRound, exact_text, upper_text
 from shuffle_ledger.ledger import machine
@@ -249,6 +249,14 @@ def cohort_from_opening(**opening: Unpack[Opening]) -> Cohort:
         budget = {"epsilon_budget": epsilon, "delta_budget": delta}
     declared |= {"labels": opening.get("labels") or {}, "windows": tuple(opening.get("windows", ()))}
     return Cohort(**budget, **declared)
+
+
+def opening_of(cohort: Cohort) -> Opening:
+    """Return the arguments with which a cohort is opened: the inverse of `cohort_from_opening`."""
+    found = {name: getattr(cohort, name) for name in Opening.__annotations__.keys() - {"epsilon", "delta"}}
+    if cohort.has_life:
+        found |= {"epsilon": cohort.epsilon_budget, "delta": cohort.delta_budget}
+    return cast(Opening, found)
 
 
 def openness(status: CohortStatus) -> int:

@@ -50,10 +50,14 @@ ORDERS: tuple[tuple[str, ...], ...] = (
     ("round", "settle", "a", "--reports", "800"),
     ("round", "void", "e", "--reason", "never sent"),
     ("round", "show", "e"),
+    (*IMPORT, "--dry-run"),
     IMPORT,
+    (*IMPORT, "--dry-run"),
     IMPORT,
     ("round", "import", "bad.csv"),
     ("budget", "phones"),
+    ("budget", "imported"),
+    ("budget", "monthly"),
     ("budget", "nobody"),
     ("round", "list", "phones", "--outcome", "refused"),
     ("round", "list", "phones", "--since", "2999-01-01"),
@@ -96,9 +100,10 @@ def _without_clock(value: Any) -> Any:
 
 HEADER = "randomizer,reports,count\n"
 FILES = {
-    "cohorts.csv": "cohort,population,epsilon,delta\nimported,5000,1,1e-6\n",
+    "cohorts.csv": "cohort,population,epsilon,delta,per\nimported,5000,1,1e-6,\nmonthly,900,1,1e-6,month\n",
     "rounds.csv": "round_id,cohort,randomizer,reports\n"
-    + "".join(f'i{number},imported,"krr(k=2, epsilon0=1)",{400 + number}\n' for number in range(8)),
+    + "".join(f'i{number},imported,"krr(k=2, epsilon0=1)",{400 + number}\n' for number in range(8))
+    + 'm,monthly,"krr(k=2, epsilon0=1)",400\n',
     "bad.csv": 'round_id,cohort,randomizer,reports\na,phones,"krr(k=2, epsilon0=1)",5\n',
     "plan.csv": HEADER + '"krr(k=2, epsilon0=0.5)",1000,2\n"krr(k=2, epsilon0=0.25)",1000,1\n',
     "other.csv": HEADER + '"krr(k=2, epsilon0=0.5)",1000,3\n',

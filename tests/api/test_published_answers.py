@@ -104,6 +104,7 @@ def _compute_everything(server: Server) -> None:
     schemas = description()["components"]["schemas"]
     for path, body in {
         "/v1/quote": both,
+        "/v1/rehearsal": {"rounds": [both], "opening": [schemas["OpenCohort"]["examples"][0]]},
         "/v1/forecast": {"round": ROUND, "audience": ["tablets", "watches"]},
         "/v1/cohorts/watches/quote": {"rounds": [ROUND], "fits": True},
         "/v1/cohorts/watches/forecast": {"round": ROUND, "every": "week"},

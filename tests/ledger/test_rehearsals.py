@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from datetime import date, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shuffle_ledger.accounting import Accountant, ShuffledRound
-from shuffle_ledger.ledger.decisions import open_cohort, open_many, register_and_admit, rehearse, set_quota
+from shuffle_ledger.ledger.decisions import (
+    close_cohort,
+    open_cohort,
+    open_many,
+    register_and_admit,
+    set_quota,
+)
+from shuffle_ledger.ledger.decisions.quoting import rehearse
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, Cohort, Outcome, Quote, RoundRequest
 from shuffle_ledger.ledger.values.windows import Window
@@ -107,9 +115,17 @@ def agrees(quote: Quote, outcome: Outcome) -> None:
 
 @pytest.mark.slow
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
-@given(before=st.lists(ROUNDS, max_size=4), then=st.lists(ROUNDS, min_size=3, max_size=14))
+@given(
+    before=st.lists(ROUNDS, max_size=4),
+    closed=st.sampled_from([None, "users", "week"]),
+    then=st.lists(ROUNDS, min_size=3, max_size=14),
+)
 def test_a_rehearsal_says_what_is_then_decided_and_writes_nothing(
-    tmp_path_factory: pytest.TempPathFactory, sqlite_template: Any, before: list[Round], then: list[Round]
+    tmp_path_factory: pytest.TempPathFactory,
+    sqlite_template: Path,
+    before: list[Round],
+    closed: str | None,
+    then: list[Round],
 ) -> None:
     folder, accountant = tmp_path_factory.mktemp("rehearsal"), Accountant(precision=PRECISION)
     shutil.copy(sqlite_template, folder / "ledger.db")
@@ -119,6 +135,8 @@ def test_a_rehearsal_says_what_is_then_decided_and_writes_nothing(
         known = [one for one in before if not one[0] & {cohort.name for cohort in NEW}]
         for request in asked(known, today, "before"):
             register_and_admit(store, accountant, request, actor="ada")
+        if closed is not None:
+            close_cohort(store, closed, reason="not needed", actor="ada")
         requests, heads = asked(then, today, "then"), store.heads()
         quotes = list(rehearse(store, accountant, requests, NEW))
         assert store.heads() == heads
