@@ -6,91 +6,43 @@ of rounds needs neither.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from shuffle_ledger.accounting.certificate import (
-    NUMERICAL_POLICY,
-    Certificate,
-    ErrorBudget,
-    RenyiBound,
-    is_known_policy,
-)
-from shuffle_ledger.accounting.errors import AccountingError, DamagedPrivacyLoss, InvalidParameter, given_text
-from shuffle_ledger.accounting.filters.delta_accounts import AccountsReading, DeltaAccounts
-from shuffle_ledger.accounting.filters.filter_set import (
-    APPROXIMATE_SHARE,
-    LARGEST_APPROXIMATE_SHARE,
-    FilterCharge,
-    FilterLimits,
-    FilterReading,
-    FilterSet,
-    checked_share,
-    share_of_budget,
-)
-from shuffle_ledger.accounting.printed_numbers import (
-    bounds_text,
-    exact_text,
-    interval_text,
-    lower_column,
-    lower_text,
-    upper_column,
-    upper_text,
-)
-from shuffle_ledger.accounting.randomizers import (
-    RANDOMIZERS,
-    BinaryLocalHash,
-    BinomialHistogram,
-    BinomialSum,
-    BlockHadamard,
-    BloomRappor,
-    BoundedLaplace,
-    CentralLaplace,
-    CountMeanSketch,
-    Declared,
-    DiscreteGaussian,
-    DistinctElements,
-    Duchi,
-    Gaussian,
-    Generic,
-    HadamardCountMeanSketch,
-    HadamardResponse,
-    Joint,
-    KaryRandomizedResponse,
-    Laplace,
-    LocalGaussian,
-    LocalHash,
-    LocalRandomizer,
-    OptimizedUnaryEncoding,
-    Parallel,
-    Piecewise,
-    PrivacyLoss,
-    Rappor,
-    SubsetSelection,
-    Table,
-    UniformityTester,
-)
-from shuffle_ledger.accounting.randomizers.memoization import memoized_epsilon
-from shuffle_ledger.accounting.randomizers.notation import parse_randomizer
-from shuffle_ledger.accounting.rounds.attributes import attribute_rounds
-from shuffle_ledger.accounting.rounds.dominance import fits
-from shuffle_ledger.accounting.rounds.shuffled_round import (
-    ShuffledRound,
-    charged_as,
-    charged_together,
-    honest_share,
-)
-from shuffle_ledger.accounting.rounds.slots import slot_for
-from shuffle_ledger.accounting.validation import MAXIMUM_REPORTS_PER_USER, MAXIMUM_ROUNDS
+from shuffle_ledger.names import imported_when_used
 
 if TYPE_CHECKING:
-    from shuffle_ledger.accounting.accountant import DEFAULT_PRECISION, Accountant
+    from shuffle_ledger.accounting.accountant import Accountant
+    from shuffle_ledger.accounting.certificate import (
+        DEFAULT_PRECISION,
+        NUMERICAL_POLICY,
+        Certificate,
+        ErrorBudget,
+        RenyiBound,
+        is_known_policy,
+    )
     from shuffle_ledger.accounting.comparison.attacks import attack_delta, attack_epsilon
     from shuffle_ledger.accounting.comparison.closed_forms import PublishedBound, published_bounds
     from shuffle_ledger.accounting.comparison.conversions import (
         from_dp_accounting,
         rounds_of_dp_event,
         to_dp_accounting,
+    )
+    from shuffle_ledger.accounting.errors import (
+        AccountingError,
+        DamagedPrivacyLoss,
+        InvalidParameter,
+        given_text,
+    )
+    from shuffle_ledger.accounting.filters.delta_accounts import AccountsReading, DeltaAccounts
+    from shuffle_ledger.accounting.filters.filter_set import (
+        APPROXIMATE_SHARE,
+        LARGEST_APPROXIMATE_SHARE,
+        FilterCharge,
+        FilterLimits,
+        FilterReading,
+        FilterSet,
+        checked_share,
+        share_of_budget,
     )
     from shuffle_ledger.accounting.mechanisms import Estimate, Mechanism, mechanism_of
     from shuffle_ledger.accounting.planning.calibration import (
@@ -105,8 +57,108 @@ if TYPE_CHECKING:
     from shuffle_ledger.accounting.planning.questions import Curve, certify, curve
     from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
     from shuffle_ledger.accounting.pld.pair_bounds import RoundLoss
+    from shuffle_ledger.accounting.printed_numbers import (
+        bounds_text,
+        exact_text,
+        interval_text,
+        lower_column,
+        lower_text,
+        upper_column,
+        upper_text,
+    )
+    from shuffle_ledger.accounting.randomizers import (
+        RANDOMIZERS,
+        BinaryLocalHash,
+        BinomialHistogram,
+        BinomialSum,
+        BlockHadamard,
+        BloomRappor,
+        BoundedLaplace,
+        CentralLaplace,
+        CountMeanSketch,
+        Declared,
+        DiscreteGaussian,
+        DistinctElements,
+        Duchi,
+        Gaussian,
+        Generic,
+        HadamardCountMeanSketch,
+        HadamardResponse,
+        Joint,
+        KaryRandomizedResponse,
+        Laplace,
+        LocalGaussian,
+        LocalHash,
+        LocalRandomizer,
+        OptimizedUnaryEncoding,
+        Parallel,
+        Piecewise,
+        PrivacyLoss,
+        Rappor,
+        SubsetSelection,
+        Table,
+        UniformityTester,
+    )
     from shuffle_ledger.accounting.randomizers.estimation_error import FrequencyError, frequency_error
+    from shuffle_ledger.accounting.randomizers.memoization import memoized_epsilon
+    from shuffle_ledger.accounting.randomizers.notation import parse_randomizer
+    from shuffle_ledger.accounting.rounds.attributes import attribute_rounds
+    from shuffle_ledger.accounting.rounds.dominance import fits
+    from shuffle_ledger.accounting.rounds.shuffled_round import (
+        ShuffledRound,
+        charged_as,
+        charged_together,
+        honest_share,
+    )
+    from shuffle_ledger.accounting.rounds.slots import slot_for
     from shuffle_ledger.accounting.rounds.summed_curves import with_summed_curves
+    from shuffle_ledger.accounting.validation import MAXIMUM_REPORTS_PER_USER, MAXIMUM_ROUNDS
+
+else:
+    __getattr__ = imported_when_used(
+        __name__,
+        {
+            "accountant": "Accountant",
+            "certificate": (
+                "Certificate DEFAULT_PRECISION ErrorBudget NUMERICAL_POLICY RenyiBound is_known_policy"
+            ),
+            "comparison.attacks": "attack_delta attack_epsilon",
+            "comparison.closed_forms": "PublishedBound published_bounds",
+            "comparison.conversions": "from_dp_accounting rounds_of_dp_event to_dp_accounting",
+            "errors": "AccountingError DamagedPrivacyLoss InvalidParameter given_text",
+            "filters.delta_accounts": "AccountsReading DeltaAccounts",
+            "filters.filter_set": (
+                "APPROXIMATE_SHARE FilterCharge FilterLimits FilterReading FilterSet "
+                "LARGEST_APPROXIMATE_SHARE checked_share share_of_budget"
+            ),
+            "mechanisms": "Estimate Mechanism mechanism_of",
+            "planning.calibration": "CALIBRATION_POLICIES Calibration alike_rounds calibrate calibrate_by",
+            "planning.local_gaussian": "LocalGaussianRound best_local_gaussian",
+            "planning.plans": "largest_common_epsilon0 place",
+            "planning.questions": "Curve certify curve",
+            "pld.distribution": "PrivacyLossDistribution",
+            "pld.pair_bounds": "RoundLoss",
+            "printed_numbers": (
+                "bounds_text exact_text interval_text lower_column lower_text upper_column upper_text"
+            ),
+            "randomizers": (
+                "BinaryLocalHash BinomialHistogram BinomialSum BlockHadamard BloomRappor BoundedLaplace "
+                "CentralLaplace CountMeanSketch Declared DiscreteGaussian DistinctElements Duchi Gaussian "
+                "Generic HadamardCountMeanSketch HadamardResponse Joint KaryRandomizedResponse Laplace "
+                "LocalGaussian LocalHash LocalRandomizer OptimizedUnaryEncoding Parallel Piecewise "
+                "PrivacyLoss RANDOMIZERS Rappor SubsetSelection Table UniformityTester"
+            ),
+            "randomizers.estimation_error": "FrequencyError frequency_error",
+            "randomizers.memoization": "memoized_epsilon",
+            "randomizers.notation": "parse_randomizer",
+            "rounds.attributes": "attribute_rounds",
+            "rounds.dominance": "fits",
+            "rounds.shuffled_round": "ShuffledRound charged_as charged_together honest_share",
+            "rounds.slots": "slot_for",
+            "rounds.summed_curves": "with_summed_curves",
+            "validation": "MAXIMUM_REPORTS_PER_USER MAXIMUM_ROUNDS",
+        },
+    )
 
 __all__ = [
     "APPROXIMATE_SHARE",
@@ -207,31 +259,3 @@ __all__ = [
     "upper_text",
     "with_summed_curves",
 ]
-# By the module that has them.
-_LATER = {
-    name: module
-    for module, names in {
-        "accountant": "DEFAULT_PRECISION Accountant",
-        "comparison.attacks": "attack_delta attack_epsilon",
-        "comparison.closed_forms": "PublishedBound published_bounds",
-        "comparison.conversions": "from_dp_accounting rounds_of_dp_event to_dp_accounting",
-        "mechanisms": "Estimate Mechanism mechanism_of",
-        "planning.calibration": "CALIBRATION_POLICIES Calibration alike_rounds calibrate calibrate_by",
-        "planning.local_gaussian": "LocalGaussianRound best_local_gaussian",
-        "planning.plans": "largest_common_epsilon0 place",
-        "planning.questions": "Curve certify curve",
-        "pld.distribution": "PrivacyLossDistribution",
-        "pld.pair_bounds": "RoundLoss",
-        "randomizers.estimation_error": "FrequencyError frequency_error",
-        "rounds.summed_curves": "with_summed_curves",
-    }.items()
-    for name in names.split()
-}
-
-
-def __getattr__(name: str) -> object:
-    """Imports a public name that computes when it is first used."""
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
-    return value

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from shuffle_ledger.accounting import validation
-from shuffle_ledger.accounting.certificate import Certificate, Interval, RenyiBound
+from shuffle_ledger.accounting.certificate import DEFAULT_PRECISION, Certificate, Interval, RenyiBound
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.filters.charges import KnownBounds, charge_of
 from shuffle_ledger.accounting.filters.filter_set import FilterCharge, FilterSet
@@ -50,8 +50,7 @@ from shuffle_ledger.accounting.rounds.shuffled_round import (
 )
 from shuffle_ledger.accounting.rounds.summed_curves import with_summed_curves
 
-#: Relative width of intervals of epsilon by default, and the least that can be asked for.
-DEFAULT_PRECISION = 1e-3
+#: Least relative width of intervals of epsilon that can be asked for.
 LEAST_PRECISION = 1e-6
 
 # Limits of what one accountant keeps in memory: bytes of privacy losses, charges (a few hundred bytes each),

@@ -10,6 +10,8 @@ from shuffle_ledger.accounting.printed_numbers import interval_text
 
 #: Version of everything that can change a number; any such change gets a new name.
 NUMERICAL_POLICY = "shuffle-ledger-numerics-31"
+#: Relative width of intervals of epsilon by default.
+DEFAULT_PRECISION = 1e-3
 
 
 def is_known_policy(name: str) -> bool:

@@ -6,7 +6,6 @@ performs them one after the other, an awaiting one awaits each of them.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import time
@@ -17,27 +16,18 @@ from datetime import datetime
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar, overload
 
-from shuffle_ledger.ledger import operations
-from shuffle_ledger.ledger.answers.cohorts import ListedCohort
-from shuffle_ledger.ledger.answers.entries import Event, PublishedEntry
-from shuffle_ledger.ledger.answers.rounds import ListedRound
+from shuffle_ledger.ledger import operations, questions
 from shuffle_ledger.ledger.operations import Operation, Unfinished
-from shuffle_ledger.ledger.questions.audits import (
-    ListEntries,
-    ListEvents,
-    ListHeads,
-    MakeBundle,
-    MakeStatement,
-    VerifyChains,
-)
-from shuffle_ledger.ledger.questions.cohorts import ListCohorts
-from shuffle_ledger.ledger.questions.rounds import ListRounds, RehearseRounds, ResolveAudience
-from shuffle_ledger.ledger.values.checkpoint import Checkpoint, CheckpointHead, read_head
-from shuffle_ledger.ledger.values.requests import Cohort, Quote, RoundRequest, RoundState
+from shuffle_ledger.ledger.values.requests import RoundState
 
 if TYPE_CHECKING:
+    from shuffle_ledger.ledger.answers.cohorts import ListedCohort
+    from shuffle_ledger.ledger.answers.entries import Event, PublishedEntry
+    from shuffle_ledger.ledger.answers.rounds import ListedRound
     from shuffle_ledger.ledger.evidence.statement import Statement
     from shuffle_ledger.ledger.evidence.statement_request import StatementWanted
+    from shuffle_ledger.ledger.values.checkpoint import Checkpoint, CheckpointHead
+    from shuffle_ledger.ledger.values.requests import Cohort, Quote, RoundRequest
     from shuffle_ledger.ledger.values.saved_heads import SavedHeads
     from shuffle_ledger.ledger.verification.number_checks import Numbers
     from shuffle_ledger.ledger.verification.verifier import VerificationReport
@@ -100,6 +90,8 @@ class Awaiting:
 
     async def perform(self, step: Ask | Pause) -> Any:
         """Return the answer of an operation, or pause."""
+        import asyncio  # noqa: PLC0415 - what awaits has it; a blocking program does not wait for it
+
         return await (self.answer(step) if isinstance(step, Ask) else asyncio.sleep(step.seconds))
 
 
@@ -152,16 +144,27 @@ def asks(
     operation: Operation[Parameters, Answer],
 ) -> Method[Parameters, Answer, Coroutine[Any, Any, Answer]]:
     """Return the method that asks one operation, with the arguments of its question."""
+    return method(_Asking(operation))
 
-    def steps(_ledger: Any, /, *given: Parameters.args, **named: Parameters.kwargs) -> Steps[Answer]:
-        found: Answer = yield Ask(operation=operation, asked=operation.asked(*given, **named))
+
+class _Asking(Generic[Parameters, Answer]):
+    """The steps that ask one operation. Only their signature and a call import the question's module."""
+
+    def __init__(self, operation: Operation[Parameters, Answer]) -> None:
+        self._operation = operation
+        self.__doc__ = operation.about
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """The arguments of the question."""
+        itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        signature = inspect.signature(self._operation.asked)
+        return signature.replace(parameters=[itself, *signature.parameters.values()])
+
+    def __call__(self, _ledger: Any, /, *given: Parameters.args, **named: Parameters.kwargs) -> Steps[Answer]:
+        """Ask the operation."""
+        found: Answer = yield Ask(operation=self._operation, asked=self._operation.asked(*given, **named))
         return found
-
-    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-    signature = inspect.signature(operation.asked)
-    steps.__signature__ = signature.replace(parameters=[itself, *signature.parameters.values()])  # type: ignore[attr-defined]  # which inspect reads
-    steps.__doc__ = operation.about
-    return method(steps)
 
 
 def _run(ledger: Blocking, steps: Steps[Answer]) -> Answer:
@@ -238,7 +241,8 @@ class Operations:
     def cohorts(self) -> Steps[list[ListedCohort]]:
         """Return the cohorts that the caller sees, in the order of their names, with what is used and left of
         their promises today."""
-        found, after = list[ListedCohort](), ""
+        found: list[ListedCohort] = []
+        after = ""
         while True:
             page: list[ListedCohort] = yield _cohorts_behind(after)
             found += page
@@ -273,14 +277,14 @@ class Operations:
             opening: cohorts without plans that would be opened before; one that is open stays as it is.
             progress: told how many are decided, where that is done here.
         """
-        asked = RehearseRounds.of(requests, opening=opening)
+        asked = questions.rounds.RehearseRounds.of(requests, opening=opening)
         found: tuple[Quote, ...] = yield Ask(operation=operations.REHEARSE, asked=asked, progress=progress)
         return found
 
     @method
     def audience(self, audience: str, *, round_id: str | None = None) -> Steps[tuple[str, ...]]:
         """Return the cohorts that a selector or a list means, as `decisions.audiences.resolve_audience`."""
-        asked = ResolveAudience(audience, round_id=round_id)
+        asked = questions.rounds.ResolveAudience(audience, round_id=round_id)
         found: operations.Audience = yield Ask(operation=operations.AUDIENCE, asked=asked)
         return found.audience
 
@@ -299,7 +303,7 @@ class Operations:
             outcome: only rounds that are in this state now.
             since: only those registered then or later; with its zone.
         """
-        asked = ListRounds(cohort=cohort, outcome=outcome, since=since, limit=PAGE_ROWS)
+        asked = questions.rounds.ListRounds(cohort=cohort, outcome=outcome, since=since, limit=PAGE_ROWS)
         while True:
             page = yield Ask(operation=operations.LIST_ROUNDS, asked=asked)
             yield NextValues(page.rounds)
@@ -312,7 +316,7 @@ class Operations:
         """Yield a cohort's entries in order, from the one behind sequence `after`."""
         last: int | None = after
         while last is not None:
-            asked = ListEntries(cohort=cohort, after=last, limit=PAGE_ROWS)
+            asked = questions.audits.ListEntries(cohort=cohort, after=last, limit=PAGE_ROWS)
             page = yield Ask(operation=operations.LIST_ENTRIES, asked=asked)
             yield NextValues(page.entries)
             last = page.after
@@ -337,7 +341,7 @@ class Operations:
         Raises:
             Conflict: the ledger has no event with this cursor.
         """
-        asked = ListEvents(after=after, limit=PAGE_ROWS, cohort=cohort, kind=tuple(kinds))  # type: ignore[arg-type]  # the answering side checks them
+        asked = questions.audits.ListEvents(after=after, limit=PAGE_ROWS, cohort=cohort, kind=tuple(kinds))  # type: ignore[arg-type]  # the answering side checks them
         while True:
             page = yield Ask(operation=operations.LIST_EVENTS, asked=asked)
             yield NextValues(page.events)
@@ -352,16 +356,18 @@ class Operations:
     def heads(self) -> Steps[dict[str, Any]]:
         """Return the heads of all chains that the caller sees, as `reports.budgets.heads` does: of one
         moment."""
-        found: dict[str, Any] = yield Ask(operation=operations.LIST_HEADS, asked=ListHeads())
+        found: dict[str, Any] = yield Ask(operation=operations.LIST_HEADS, asked=questions.audits.ListHeads())
         return found
 
     @listing
     def each_head(self, *, after: str = "") -> Pages[CheckpointHead]:
         """Yield the heads of the chains that the caller sees, in the order of their names, those behind
         `after`: in pages, each of another moment."""
+        from shuffle_ledger.ledger.values.checkpoint import read_head  # noqa: PLC0415 - few programs read heads
+
         position: str | None = after
         while position is not None:
-            asked = ListHeads(after=position, limit=PAGE_ROWS)
+            asked = questions.audits.ListHeads(after=position, limit=PAGE_ROWS)
             page = yield Ask(operation=operations.LIST_HEADS, asked=asked)
             yield NextValues([read_head(each) for each in page["heads"]])
             position = page.get("after")
@@ -385,7 +391,7 @@ class Operations:
             numbers: which numbers are computed again.
             progress: told what is done, if that takes long.
         """
-        asked = VerifyChains.of(cohort, against=against, numbers=numbers)
+        asked = questions.audits.VerifyChains.of(cohort, against=against, numbers=numbers)
         found: VerificationReport = yield from _made(
             Ask(operation=operations.VERIFY, asked=asked, progress=progress)
         )
@@ -408,7 +414,7 @@ class Operations:
             checkpoint: signed heads to state with it.
             progress: told what is done, if that takes long.
         """
-        asked = MakeStatement.of(wanted)
+        asked = questions.audits.MakeStatement.of(wanted)
         found: Statement = yield from _made(
             Ask(operation=operations.MAKE_STATEMENT, asked=asked, progress=progress)
         )
@@ -424,13 +430,14 @@ class Operations:
     ) -> Steps[bytes]:
         """Return the evidence of cohorts and their periods, all if None, as `evidence.bundle.make_bundle`
         does; a server does not say how far it is."""
-        asked = MakeBundle.of(cohorts, checkpoint=checkpoint)
+        asked = questions.audits.MakeBundle.of(cohorts, checkpoint=checkpoint)
         found: bytes = yield Ask(operation=operations.MAKE_BUNDLE, asked=asked, progress=progress)
         return found
 
 
 def _cohorts_behind(name: str) -> Ask:
-    return Ask(operation=operations.LIST_COHORTS, asked=ListCohorts(after=name, limit=PAGE_ROWS))
+    asked = questions.cohorts.ListCohorts(after=name, limit=PAGE_ROWS)
+    return Ask(operation=operations.LIST_COHORTS, asked=asked)
 
 
 def _made(ask: Ask) -> Steps[Any]:

@@ -18,14 +18,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 from urllib.parse import quote as quoted
 
-from shuffle_ledger.ledger.answers.budgets import BudgetStatement, QuotaReading
-from shuffle_ledger.ledger.answers.calculations import Amplification, CalibratedRounds, Composition
-from shuffle_ledger.ledger.answers.cohorts import ListedCohort, ShownCohort
-from shuffle_ledger.ledger.answers.entries import EventPage, PublishedPage
-from shuffle_ledger.ledger.answers.forecasts import Forecast, JointForecast
-from shuffle_ledger.ledger.answers.heads import Standing
-from shuffle_ledger.ledger.answers.quotes import BatchQuote
-from shuffle_ledger.ledger.answers.rounds import RoundPage
+from shuffle_ledger.ledger import answers, questions
 from shuffle_ledger.ledger.errors import (
     BadSignature,
     BeyondBudget,
@@ -36,8 +29,6 @@ from shuffle_ledger.ledger.errors import (
     NotFound,
     UnacceptedWarnings,
 )
-from shuffle_ledger.ledger.questions import audits, calculators, cohorts, permits, rounds
-from shuffle_ledger.ledger.questions.fields import Body
 from shuffle_ledger.ledger.roles import Permission
 from shuffle_ledger.ledger.values.documents import (
     DECISIONS,
@@ -64,8 +55,10 @@ from shuffle_ledger.ledger.values.requests import (
 from shuffle_ledger.ledger.values.texts import checked_text
 
 if TYPE_CHECKING:
+    from shuffle_ledger.ledger.answers.calculations import Amplification, Composition
     from shuffle_ledger.ledger.health import Health
     from shuffle_ledger.ledger.permits import IssuedPermit
+    from shuffle_ledger.ledger.questions.fields import Body
 
 Parameters = ParamSpec("Parameters")
 Answer = TypeVar("Answer")
@@ -97,11 +90,6 @@ class ServerState:
     status: Literal["ok", "ending", "unavailable"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Nothing(Body):
-    """A question without fields."""
-
-
 @dataclass(frozen=True, eq=False)
 class Operation(Generic[Parameters, Answer]):
     """One thing that can be asked. Its name is its tag, and its function in `ledger.answering`."""
@@ -109,8 +97,9 @@ class Operation(Generic[Parameters, Answer]):
     name: str
     address: str  # the method, and the path with the fields that are in it
     permission: Permission | None  # what the token's role has to allow; None: it is open to all
-    asked: Callable[Parameters, Body]  # the type of the question, or what makes one of a program's arguments
-    answer: type[Answer] | UnionType | _Later[Answer]
+    # The type of the question, or what makes one of a program's arguments; and the type of the answer. Their
+    # modules are imported when the operation is asked.
+    types: Callable[[], tuple[Callable[Parameters, Body], type[Answer] | UnionType | _Later[Answer]]]
     errors: tuple[type[Exception], ...]  # of statuses 404 and 409; any operation may have the others
     about: str
     status: int = 200
@@ -147,6 +136,11 @@ class Operation(Generic[Parameters, Answer]):
         """All paths where a server offers it."""
         return (self.path,) if self.also is None else (self.path, self.also)
 
+    @cached_property
+    def asked(self) -> Callable[Parameters, Body]:
+        """What makes the question of a program's arguments."""
+        return self.types()[0]
+
     @property
     def question(self) -> type[Body]:
         """The type of the question."""
@@ -156,7 +150,8 @@ class Operation(Generic[Parameters, Answer]):
     @cached_property
     def kind(self) -> Any:
         """The type of the answer."""
-        return self.answer.found() if isinstance(self.answer, _Later) else self.answer
+        answer = self.types()[1]
+        return answer.found() if isinstance(answer, _Later) else answer
 
     @cached_property
     def places(self) -> Mapping[str, str]:
@@ -235,7 +230,7 @@ def _given(asked: Any) -> Iterator[tuple[str, Json]]:
 
 
 def _written(value: object) -> Json:
-    if isinstance(value, Body):
+    if isinstance(value, questions.fields.Body):
         return dict(_given(value))
     if isinstance(value, tuple | list):
         return [_written(each) for each in value]
@@ -274,7 +269,7 @@ _SIGNED = (InvalidValue, BadSignature, DoesNotExtend)
 
 # fmt: off
 OPEN_COHORT = Operation(
-    "cohorts_open", "POST /v1/cohorts", MANAGE, cohorts.OpenCohort.of, Cohort, _OPENED,
+    "cohorts_open", "POST /v1/cohorts", MANAGE, lambda: (questions.cohorts.OpenCohort.of, Cohort), _OPENED,
     """Open a cohort with a budget. The same name with the same content changes nothing. With other content it
 is opened again while nothing was decided about it, no round waits and it has neither periods nor quotas that
 are open: that replaces what was opened. Later it is a conflict.
@@ -283,54 +278,59 @@ are open: that replaces what was opened. Later it is a conflict.
     status=201, long=True,
 )
 LIST_COHORTS = Operation(
-    "cohorts_list", "GET /v1/cohorts", READ, cohorts.ListCohorts, list[ListedCohort], (),
+    "cohorts_list", "GET /v1/cohorts", READ,
+    lambda: (questions.cohorts.ListCohorts, list[answers.ListedCohort]), (),
     """List the cohorts that the token sees, in the order of their names, with what is used and left of each
 promise, and when it renews.""",
 )
 SHOW_COHORT = Operation(
-    "cohorts_show", "GET /v1/cohorts/{cohort}", READ, cohorts.OfCohort, ShownCohort, _NAMED,
+    "cohorts_show", "GET /v1/cohorts/{cohort}", READ,
+    lambda: (questions.cohorts.OfCohort, answers.ShownCohort), _NAMED,
     "Show a cohort, with how often it was opened, the slots of its plan and how many of each are taken.",
 )
 SHOW_BUDGET = Operation(
     "cohorts_show_budget", "GET /v1/cohorts/{cohort}/budget", READ,
-    cohorts.ShowBudget, BudgetStatement, (*_NAMED, InvalidValue),
+    lambda: (questions.cohorts.ShowBudget, answers.BudgetStatement), (*_NAMED, InvalidValue),
     """Show each promise of a cohort: what it may spend, has spent and has left, and when it renews.
 
 The numbers beside `promises` are those of the promise that has the least left.""",
 )
 CHANGE_BUDGET = Operation(
     "cohorts_change_budget", "PUT /v1/cohorts/{cohort}/budget", MANAGE,
-    cohorts.ChangeBudget, Cohort, _CHANGED,
+    lambda: (questions.cohorts.ChangeBudget, Cohort), _CHANGED,
     "Change a cohort's epsilon, by an entry that says who did it and why. Repeating it changes nothing.",
 )
 CLOSE_COHORT = Operation(
-    "cohorts_close", "POST /v1/cohorts/{cohort}/close", MANAGE, cohorts.CloseCohort, Cohort, _CHANGED,
+    "cohorts_close", "POST /v1/cohorts/{cohort}/close", MANAGE,
+    lambda: (questions.cohorts.CloseCohort, Cohort), _CHANGED,
     """Close a cohort that is not needed any more: it, its periods and its quotas admit nothing from then on.
 Its record stays, and how rounds of before ended is still recorded. Repeating it changes nothing.""",
 )
 QUOTAS = Operation(
     "cohorts_quotas", "GET /v1/cohorts/{cohort}/quotas", READ,
-    cohorts.OfCohort, tuple[QuotaReading, ...], _NAMED,
+    lambda: (questions.cohorts.OfCohort, tuple[answers.QuotaReading, ...]), _NAMED,
     "List what teams may use of a cohort's budget, and have used.",
 )
 SET_QUOTA = Operation(
     "cohorts_set_quota", "PUT /v1/cohorts/{cohort}/quotas/{team}", MANAGE,
-    cohorts.SetQuota, QuotaReading, _CHANGED,
+    lambda: (questions.cohorts.SetQuota, answers.QuotaReading), _CHANGED,
     "Set what a team's rounds may use of a cohort's budget. It is a limit, and reserves nothing.",
 )
 QUOTE = Operation(
-    "cohorts_quote", "POST /v1/cohorts/{cohort}/quote", READ, cohorts.QuoteRounds.of, BatchQuote, _CHANGED,
+    "cohorts_quote", "POST /v1/cohorts/{cohort}/quote", READ,
+    lambda: (questions.cohorts.QuoteRounds.of, answers.BatchQuote), _CHANGED,
     "Price rounds as if they were registered now, in this order. Leaves no trace and promises nothing.",
 )
 FORECAST = Operation(
     "cohorts_forecast", "POST /v1/cohorts/{cohort}/forecast", READ,
-    cohorts.ForecastRounds.of, Forecast, _CHANGED,
+    lambda: (questions.cohorts.ForecastRounds.of, answers.Forecast), _CHANGED,
     "Say how many more rounds fit, what limits them, and on which day a schedule ends. Reserves nothing.",
     long=True,
 )
 REGISTER_ROUND: Operation[..., Any] = Operation(
     "rounds_register", "POST /v1/rounds", REGISTER,
-    rounds.RegisterRound.asking, Outcome | Pending, (*_CHANGED, NotCollectable, UnacceptedWarnings),
+    lambda: (questions.rounds.RegisterRound.asking, Outcome | Pending),
+    (*_CHANGED, NotCollectable, UnacceptedWarnings),
     """Register a round of one cohort, or of an audience, under an identifier you choose, and have it decided.
 
 `201` admitted, which permits one release of this round; `409` refused; `202` while it is undecided: ask
@@ -342,7 +342,7 @@ nothing is registered, and `accept_warnings` says that it is meant.""",
     status=201, waits=True,
 )
 QUOTE_FOR_ALL = Operation(
-    "rounds_quote", "POST /v1/quote", READ, rounds.QuoteForAll.asking, Quote, _CHANGED,
+    "rounds_quote", "POST /v1/quote", READ, lambda: (questions.rounds.QuoteForAll.asking, Quote), _CHANGED,
     "Price a round of an audience as if it were registered now. Leaves no trace and promises nothing.",
 )
 REHEARSE = Operation(
@@ -354,100 +354,105 @@ first of them. Leaves no trace and promises nothing.""",
     long=True,
 )
 FORECAST_FOR_ALL = Operation(
-    "rounds_forecast", "POST /v1/forecast", READ, rounds.ForecastForAll.of, JointForecast, _CHANGED,
+    "rounds_forecast", "POST /v1/forecast", READ,
+    lambda: (questions.rounds.ForecastForAll.of, answers.JointForecast), _CHANGED,
     "Say how many more rounds of an audience fit, and which budget ends them. Reserves nothing.",
     long=True,
 )
 AUDIENCE = Operation(
-    "rounds_audience", "GET /v1/audience", READ, rounds.ResolveAudience, Audience, (NotFound, InvalidValue),
+    "rounds_audience", "GET /v1/audience", READ,
+    lambda: (questions.rounds.ResolveAudience, Audience), (NotFound, InvalidValue),
     "Say which cohorts a list of names or a selector over labels means now.",
 )
 LIST_ROUNDS = Operation(
-    "rounds_list", "GET /v1/rounds", READ, rounds.ListRounds, RoundPage, _NAMED,
+    "rounds_list", "GET /v1/rounds", READ, lambda: (questions.rounds.ListRounds, answers.RoundPage), _NAMED,
     """List rounds that the token sees in the order of registration, with why each was refused.
 
 Go on with `after` until it is null: a page may have fewer rounds than `limit`, or none, before the end.""",
 )
 SHOW_ROUND = Operation(
-    "rounds_show", "GET /v1/rounds/{round_id}", READ, rounds.OfRound, RoundRecord, _NAMED,
+    "rounds_show", "GET /v1/rounds/{round_id}", READ, lambda: (questions.rounds.OfRound, RoundRecord), _NAMED,
     "Show a round and all that has happened to it.",
 )
 RETRY_ROUND: Operation[..., Any] = Operation(
     "rounds_retry", "POST /v1/rounds/{round_id}/retry", REGISTER,
-    rounds.OfRound, Outcome | Pending, (*_CHANGED, NotCollectable),
+    lambda: (questions.rounds.OfRound, Outcome | Pending), (*_CHANGED, NotCollectable),
     "Have a round decided that was left alone after too many failures. Answers like a registration.",
     status=201, waits=True,
 )
 SETTLE = Operation(
-    "rounds_settle", "POST /v1/rounds/{round_id}/settle", REGISTER, rounds.SettleRound, Settled, _CHANGED,
+    "rounds_settle", "POST /v1/rounds/{round_id}/settle", REGISTER,
+    lambda: (questions.rounds.SettleRound, Settled), _CHANGED,
     "Record what a round really collected; fewer reports than planned cost more.",
 )
 VOID = Operation(
-    "rounds_void", "POST /v1/rounds/{round_id}/void", REGISTER, rounds.VoidRound, Voided, _CHANGED,
+    "rounds_void", "POST /v1/rounds/{round_id}/void", REGISTER,
+    lambda: (questions.rounds.VoidRound, Voided), _CHANGED,
     "Close a round of which nothing was or will be released. It gives back what it reserved.",
 )
 CORRECT = Operation(
     "rounds_correct", "POST /v1/rounds/{round_id}/corrections", REGISTER,
-    rounds.CorrectRound.of, Corrected, _CHANGED,
+    lambda: (questions.rounds.CorrectRound.of, Corrected), _CHANGED,
     """Tell what a released round truly was. It is charged at its true cost, even beyond the budget; what was
 charged does not shrink. What else it was collected from is an incident of each cohort or period that
 lacks it.""",
 )
 RECORD_INCIDENT = Operation(
     "rounds_record_incident", "POST /v1/cohorts/{cohort}/incidents", REGISTER,
-    rounds.RecordIncident.of, Incident, _CHANGED,
+    lambda: (questions.rounds.RecordIncident.of, Incident), _CHANGED,
     """Record a release that nothing admitted, under a new identifier or that of a round that is undecided,
 refused or voided. It is charged, even beyond the budget.""",
 )
 ISSUE_PERMIT = Operation(
     "permits_issue", "POST /v1/rounds/{round_id}/permit", REGISTER,
-    permits.IssuePermit, _PERMIT, (*_CHANGED, NotCollectable),
+    lambda: (questions.permits.IssuePermit, _PERMIT), (*_CHANGED, NotCollectable),
     """Get the permit of an admitted round, for the gate that releases its reports. Asked again, it is the
 same.""",
 )
 SETTLE_BY_RECEIPT: Operation[[str], Settled | Incident] = Operation(
     "permits_settle_by_receipt", "POST /v1/receipts", REGISTER,
-    permits.SettleByReceipt, Settled | Incident, (*_CHANGED, BadSignature),
+    lambda: (questions.permits.SettleByReceipt, Settled | Incident), (*_CHANGED, BadSignature),
     """Settle a round with the number of reports that the releaser signed. A release that nothing here admits
 is recorded as an incident.""",
 )
 PERMIT_KEYS = Operation(
-    "permits_keys", "GET /v1/permits/keys", None, Nothing, dict[str, Any], (),
+    "permits_keys", "GET /v1/permits/keys", None, lambda: (questions.fields.Nothing, dict[str, Any]), (),
     "Read the public keys of permits, retired ones included. Needs no token.",
     schema="PermitKeys", also="/.well-known/jwks.json",
 )
 REVOKED_PERMITS = Operation(
-    "permits_revoked", "GET /v1/permits/revoked", None, Nothing, str, (Conflict,),
+    "permits_revoked", "GET /v1/permits/revoked", None, lambda: (questions.fields.Nothing, str), (Conflict,),
     "Read the signed list of permits that count no more, by the events that admitted. Needs no token.",
     media="application/jwt",
 )
 AMPLIFY = Operation(
     "calculators_amplify", "POST /v1/amplify", READ,
-    calculators.AmplifyRound.asking, _AMPLIFIED, (InvalidValue,),
+    lambda: (questions.calculators.AmplifyRound.asking, _AMPLIFIED), (InvalidValue,),
     "Bound the privacy loss of one round, as the command `amplify --json` does.",
 )
 COMPOSE = Operation(
     "calculators_compose", "POST /v1/compose", READ,
-    calculators.ComposeRounds.of, _COMPOSED, (InvalidValue,),
+    lambda: (questions.calculators.ComposeRounds.of, _COMPOSED), (InvalidValue,),
     "Bound the privacy loss of many rounds together, as the command `compose --json` does.",
 )
 CALIBRATE = Operation(
     "calculators_calibrate", "POST /v1/calibrate", READ,
-    calculators.CalibrateRounds.asking, CalibratedRounds, (InvalidValue,),
+    lambda: (questions.calculators.CalibrateRounds.asking, answers.CalibratedRounds), (InvalidValue,),
     """Find the largest epsilon0, the least common noise, or the least number of dummies, with which rounds
 meet a target, as the command `calibrate --json` does without a cohort.""",
 )
 LIST_ENTRIES = Operation(
     "auditing_entries", "GET /v1/cohorts/{cohort}/entries", ENTRIES,
-    audits.ListEntries, PublishedPage, _NAMED,
+    lambda: (questions.audits.ListEntries, answers.PublishedPage), _NAMED,
     "Read a cohort's chain in pages: go on with `after` until it is null.",
 )
 LIST_EVENTS = Operation(
-    "auditing_events", "GET /v1/events", ENTRIES, audits.ListEvents, EventPage, _CHANGED,
+    "auditing_events", "GET /v1/events", ENTRIES,
+    lambda: (questions.audits.ListEvents, answers.EventPage), _CHANGED,
     "Read the entries of all chains the token sees, once each, in one order: go on with `after`.",
 )
 LIST_HEADS = Operation(
-    "auditing_list_heads", "GET /v1/heads", ENTRIES, audits.ListHeads, dict[str, Any], (),
+    "auditing_list_heads", "GET /v1/heads", ENTRIES, lambda: (questions.audits.ListHeads, dict[str, Any]), (),
     """Read the heads of all chains the token sees: saved elsewhere, they show a later rewriting.
 
 Without parameters, all of one moment. With `after` or `limit`, a page: go on with its `after` until it is
@@ -456,7 +461,7 @@ null; each page is of another moment.""",
 )
 VERIFY_COHORT: Operation[..., Any] = Operation(
     "auditing_verification_of_one", "POST /v1/cohorts/{cohort}/verification", ENTRIES,
-    audits.VerifyCohort, _FINDINGS, (NotFound, InvalidValue),
+    lambda: (questions.audits.VerifyCohort, _FINDINGS), (NotFound, InvalidValue),
     """Replay a cohort's chain, and compute an even sample of its numbers again.
 
 `200` with the findings, or `202` as `POST /v1/verification`.""",
@@ -464,7 +469,7 @@ VERIFY_COHORT: Operation[..., Any] = Operation(
 )
 VERIFY: Operation[..., Any] = Operation(
     "auditing_verification", "POST /v1/verification", ENTRIES,
-    audits.VerifyChains.of, _FINDINGS, (NotFound, *_SIGNED),
+    lambda: (questions.audits.VerifyChains.of, _FINDINGS), (NotFound, *_SIGNED),
     """Replay one chain or all, compute numbers again, and compare with heads that were kept elsewhere.
 
 `200` with the findings, if there are any within 25 seconds or as long as `Prefer: wait=N` says; else
@@ -472,14 +477,15 @@ VERIFY: Operation[..., Any] = Operation(
     unfinished=True, waits=True, long=True,
 )
 STANDING = Operation(
-    "auditing_standing", "POST /v1/standing", ENTRIES, audits.LedgerStanding.of, Standing, _SIGNED,
+    "auditing_standing", "POST /v1/standing", ENTRIES,
+    lambda: (questions.audits.LedgerStanding.of, answers.Standing), _SIGNED,
     """Read which ledger this is and where all its chains end, to sign it with a key that is not here.
 
 Answers `503`, type `...:behind_checkpoint`, when the ledger lacks what the earlier checkpoint has seen.""",
 )
 MAKE_STATEMENT: Operation[..., Any] = Operation(
     "auditing_statement", "POST /v1/statements", ENTRIES,
-    audits.MakeStatement.of, _STATEMENT, (NotFound, *_SIGNED),
+    lambda: (questions.audits.MakeStatement.of, _STATEMENT), (NotFound, *_SIGNED),
     """State what was promised to the users of cohorts, and whether it was kept.
 
 `200` with the statement, if it is made within 25 seconds or as long as `Prefer: wait=N` says; else `202`:
@@ -487,17 +493,18 @@ it goes on, and the same request waits for it.""",
     unfinished=True, waits=True, long=True,
 )
 MAKE_BUNDLE = Operation(
-    "auditing_bundle", "POST /v1/bundles", ENTRIES, audits.MakeBundle.of, bytes, (NotFound, *_SIGNED),
+    "auditing_bundle", "POST /v1/bundles", ENTRIES,
+    lambda: (questions.audits.MakeBundle.of, bytes), (NotFound, *_SIGNED),
     "Read the evidence of cohorts in one file, verified where no ledger is. It names every cohort.",
     media="application/zip", long=True,
 )
 ALIVE = Operation(
-    "operations_healthz", "GET /v1/healthz", None, Nothing, ServerState, (),
+    "operations_healthz", "GET /v1/healthz", None, lambda: (questions.fields.Nothing, ServerState), (),
     "Say that the server is alive. Needs no token.",
     also="/healthz",
 )
 READY = Operation(
-    "operations_readyz", "GET /v1/readyz", None, Nothing, ServerState, (),
+    "operations_readyz", "GET /v1/readyz", None, lambda: (questions.fields.Nothing, ServerState), (),
     """Say whether this server takes requests: its database has the right schema, and it is not ending.
 
 A broker that cannot be reached changes nothing here: rounds are registered and read without it, and a
@@ -505,11 +512,12 @@ load balancer would otherwise send requests to no server at all. `health` has an
     also="/readyz",
 )
 HEALTH: Operation[[], Health] = Operation(
-    "operations_health", "GET /v1/health", METRICS, Nothing, _Later("health", "Health"), (),
+    "operations_health", "GET /v1/health", METRICS,
+    lambda: (questions.fields.Nothing, _Later("health", "Health")), (),
     "Read what waits, what is stuck and what verification found, in every cohort.",
 )
 SHOW_METRICS = Operation(
-    "operations_show_metrics", "GET /v1/metrics", METRICS, Nothing, str, (),
+    "operations_show_metrics", "GET /v1/metrics", METRICS, lambda: (questions.fields.Nothing, str), (),
     "Read the metrics, for Prometheus. A token limited to some cohorts may not: they are about all.",
     media="text/plain", also="/metrics",
 )

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shuffle_ledger.accounting import validation
-from shuffle_ledger.accounting.accountant import DEFAULT_PRECISION, Accountant
-from shuffle_ledger.accounting.certificate import Certificate
+from shuffle_ledger.accounting.accountant import Accountant
+from shuffle_ledger.accounting.certificate import DEFAULT_PRECISION, Certificate
 from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.numeric.bracketing import least_true
 from shuffle_ledger.accounting.numeric.later import scipy

@@ -13,7 +13,8 @@ import dataclasses
 from collections import OrderedDict
 from fractions import Fraction
 
-from shuffle_ledger.accounting.accountant import DEFAULT_PRECISION, Accountant
+from shuffle_ledger.accounting.accountant import Accountant
+from shuffle_ledger.accounting.certificate import DEFAULT_PRECISION
 from shuffle_ledger.accounting.filters.charges import is_covered
 from shuffle_ledger.accounting.filters.filter_set import FilterCharge, FilterSet
 from shuffle_ledger.accounting.pld.approximate import ROUNDED

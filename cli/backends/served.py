@@ -7,24 +7,15 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shuffle_ledger.accounting import ShuffledRound
-from shuffle_ledger.ledger.answers import Fits
+from shuffle_ledger.ledger import values
 from shuffle_ledger.ledger.client import LedgerClient
 from shuffle_ledger.ledger.errors import NotFound
-from shuffle_ledger.ledger.values import (
-    Cohort,
-    Outcome,
-    Pending,
-    Quote,
-    RoundRecord,
-    RoundRequest,
-    least_open,
-    opening_of,
-    quote_repeated,
-)
 
 if TYPE_CHECKING:
+    from shuffle_ledger.accounting import ShuffledRound
     from shuffle_ledger.cli.backends.database import Preparing
+    from shuffle_ledger.ledger.answers import Fits
+    from shuffle_ledger.ledger.values import Cohort, Outcome, Pending, Quote, RoundRecord, RoundRequest
 
 
 class ServedLedger(LedgerClient):
@@ -33,7 +24,7 @@ class ServedLedger(LedgerClient):
     def open_many(self, cohorts: Sequence[Cohort]) -> None:
         """Open some cohorts that have no plans; each is one request."""
         for cohort in cohorts:
-            self.open_cohort(**opening_of(cohort), accept_warnings=True)
+            self.open_cohort(**values.opening_of(cohort), accept_warnings=True)
 
     def fits_instead(self, request: RoundRequest) -> Fits | None:
         """Return what would fit in place of a round of one cohort, unless its days of collection matter."""
@@ -51,8 +42,8 @@ class ServedLedger(LedgerClient):
         if record.outcome is not None:  # its days may have passed since
             asked = replace(request, collected_on=None, collected_until=None)
         now = self.quote_for_all(asked)
-        least = least_open([self.cohort(name) for name in request.cohorts])
-        return quote_repeated(request, record, least.status, now)
+        least = values.least_open([self.cohort(name) for name in request.cohorts])
+        return values.quote_repeated(request, record, least.status, now)
 
     def registered(self, round_id: str) -> RoundRecord | None:
         """Return the round that an identifier is bound to, None if to nothing."""

@@ -13,7 +13,6 @@ from shuffle_ledger.cli.backends.opening import open_ledger
 from shuffle_ledger.cli.commands.budget_groups import GroupedBudgets
 from shuffle_ledger.cli.commands.plan_slots import plan_facts, quote_plan, slot_facts
 from shuffle_ledger.cli.failures import BadValue, ExitCode, NeedsYes
-from shuffle_ledger.cli.files.round_files import read_composition
 from shuffle_ledger.cli.options import (
     FILE,
     REAL,
@@ -161,6 +160,8 @@ def open_(
 
     An epsilon above 10, a delta of at least 1 divided by the population, and fewer than 100 users need --yes.
     """
+    from shuffle_ledger.cli.files.round_files import read_composition  # noqa: PLC0415 - other commands read none
+
     planned = read_composition(plan) if plan is not None else None
     content |= {"labels": _labels(labels), "windows": [Window.from_text(text) for text in windows]}
     if like is None and content["population"] is None:

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shuffle_ledger.accounting import Accountant, largest_common_epsilon0
+from shuffle_ledger import accounting
 from shuffle_ledger.cli.failures import BadValue
-from shuffle_ledger.cli.files.round_files import read_composition
 from shuffle_ledger.cli.rendering.present import bounds, lower, shown
 from shuffle_ledger.ledger.answers import SlotReading
 
@@ -31,7 +30,9 @@ def quote_plan(path: Path, *, epsilon: float, delta: float) -> PlanQuote:
     """Returns what the rounds of a file cost together, and whether that fits; leaves no trace."""
     if not epsilon > 0:
         raise BadValue("epsilon", epsilon, "a number above 0")
-    plan, accountant = read_composition(path), Accountant()
+    from shuffle_ledger.cli.files.round_files import read_composition  # noqa: PLC0415 - few commands read plans
+
+    plan, accountant = read_composition(path), accounting.Accountant()
     whole = accountant.certify(plan, delta=delta, budget=epsilon)
     return PlanQuote(
         fits=whole.epsilon_upper <= epsilon,
@@ -41,7 +42,9 @@ def quote_plan(path: Path, *, epsilon: float, delta: float) -> PlanQuote:
         epsilon_lower=whole.epsilon_lower,
         epsilon_budget=epsilon,
         delta_budget=delta,
-        largest_common_epsilon0=largest_common_epsilon0(accountant, plan, epsilon=epsilon, delta=delta),
+        largest_common_epsilon0=accounting.largest_common_epsilon0(
+            accountant, plan, epsilon=epsilon, delta=delta
+        ),
     )
 
 

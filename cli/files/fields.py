@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
-from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger import accounting
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.ledger.values import (
     DAY_EXPECTED,
@@ -195,7 +195,7 @@ ROUND_FIELDS: Mapping[str, Kind] = {
 REGISTRATION_FIELDS: Mapping[str, Kind] = {"collected_on": DATE, "use_case": TEXT, "collected_until": DATE}
 
 
-def round_from_fields(fields: Fields) -> ShuffledRound:
+def round_from_fields(fields: Fields) -> accounting.ShuffledRound:
     """Returns the round that `fields` describe.
 
     Raises:
@@ -204,4 +204,6 @@ def round_from_fields(fields: Fields) -> ShuffledRound:
     """
     if "sampled_from" in fields and "participation" in fields:
         raise BadValue("participation", fields["participation"], "it left out where sampled_from is given")
-    return ShuffledRound.from_mapping({name: fields[name] for name in ROUND_FIELDS if name in fields})
+    return accounting.ShuffledRound.from_mapping(
+        {name: fields[name] for name in ROUND_FIELDS if name in fields}
+    )

@@ -8,6 +8,7 @@ from shuffle_ledger.ledger import operations
 from shuffle_ledger.ledger.answering.calls import Call, answers
 from shuffle_ledger.ledger.permits import IssuedPermit, PermitKeys, issue_permit, revoked_permits
 from shuffle_ledger.ledger.questions import permits as asking
+from shuffle_ledger.ledger.questions.fields import Nothing
 from shuffle_ledger.ledger.receipts import settle_by_receipt as settled_by
 from shuffle_ledger.ledger.values.requests import Incident, Settled
 
@@ -29,10 +30,10 @@ def settle_by_receipt(call: Call, asked: asking.SettleByReceipt) -> Settled | In
 
 
 @answers(operations.PERMIT_KEYS)
-def keys(call: Call, _asked: operations.Nothing) -> dict[str, Any]:
+def keys(call: Call, _asked: Nothing) -> dict[str, Any]:
     return _keys(call).published
 
 
 @answers(operations.REVOKED_PERMITS)
-def revoked(call: Call, _asked: operations.Nothing) -> str:
+def revoked(call: Call, _asked: Nothing) -> str:
     return revoked_permits(call.store, _keys(call))

@@ -7,14 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
-from shuffle_ledger.accounting import (
-    AccountsReading,
-    FilterReading,
-    ShuffledRound,
-    exact_text,
-    lower_text,
-    upper_text,
-)
+from shuffle_ledger import accounting
+from shuffle_ledger.accounting import exact_text, lower_text, upper_text
 from shuffle_ledger.ledger.answers.heads import Head
 from shuffle_ledger.ledger.values.requests import CohortStatus, openness, worst_status
 from shuffle_ledger.ledger.values.windows import Period, Window
@@ -117,7 +111,7 @@ def worth_showing(promises: Sequence[PromiseReading]) -> tuple[PromiseReading, .
 class SlotReading:
     """One kind of rounds in a plan."""
 
-    round: ShuffledRound
+    round: accounting.ShuffledRound
     count: int
     claimed: int  # by rounds admitted and not voided
 
@@ -129,7 +123,7 @@ class FittingRounds:
     The other cohorts of a round, and the quota of its team, decide too.
     """
 
-    round: ShuffledRound  # as the ledger accounts it
+    round: accounting.ShuffledRound  # as the ledger accounts it
     rounds_at_least: int  # all of these are admitted; perhaps more are
 
 
@@ -168,8 +162,10 @@ class BudgetStatement:
     decided_by: str  # what the policy decides by, and what it assumes
     slots: tuple[SlotReading, ...]  # of policy plan: what was declared, and what of it is taken
     epsilon_promised_upper: float | None  # of policy plan: what all of it costs
-    filters: tuple[FilterReading, ...]  # of policy adaptive; rounds go on while one is within the budget
-    delta_accounts: AccountsReading | None  # what approximate rounds used of delta; None: no accounts of it
+    # Of policy adaptive; rounds go on while one is within the budget.
+    filters: tuple[accounting.FilterReading, ...]
+    # What approximate rounds used of delta; None: no accounts of it.
+    delta_accounts: accounting.AccountsReading | None
     # The exact composition of what is held: valid only for rounds fixed in advance.
     composition_epsilon_upper: float
     composition_epsilon_lower: float
@@ -191,9 +187,8 @@ class BudgetStatement:
     head: Head
     closure: Closure | None = None  # None: the cohort is not closed
     today: date | None = None  # by the database's clock, in UTC
-    on_refused: str | None = (
-        None  # why no round that is collected on `on` can be registered today; None: one can
-    )
+    # Why no round that is collected on `on` can be registered today; None: one can.
+    on_refused: str | None = None
 
     @property
     def least(self) -> PromiseReading | None:

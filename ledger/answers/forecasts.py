@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date
 
-from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger import accounting
 from shuffle_ledger.ledger.values.requests import CohortStatus, SlotsHelp
 from shuffle_ledger.ledger.values.schedules import Every
 from shuffle_ledger.ledger.values.windows import Window
@@ -32,7 +32,7 @@ class WindowForecast:
 class KindForecast:
     """How many more rounds of one kind fit, each kind by itself."""
 
-    round: ShuffledRound  # as asked; of kinds in use as the ledger accounts it
+    round: accounting.ShuffledRound  # as asked; of kinds in use as the ledger accounts it
     rounds_at_least: int  # this number is admitted, one after the other
     next_is_refused: bool  # one more certainly is; False: it may fit too
     limited_by: str  # a word for the limit that ends it
@@ -61,7 +61,8 @@ class RecentSchedule:
     """How long a cohort can go on at its present pace, from today: one round of each kind in every period."""
 
     every: Every
-    kinds: tuple[ShuffledRound, ...]  # the last round of each use case and randomizer, as accounted
+    # The last round of each use case and randomizer, as accounted.
+    kinds: tuple[accounting.ShuffledRound, ...]
     periods_at_least: int
     ends_on: date | None  # the day of the last rounds; None: no period fits, or no end is known
 
@@ -92,7 +93,7 @@ class JointForecast:
 
     audience: tuple[str, ...]  # the cohorts
     team: str | None  # whose rounds they are: its quotas are among the budgets
-    round: ShuffledRound  # as asked
+    round: accounting.ShuffledRound  # as asked
     rounds_at_least: int  # this number is admitted by every budget, one after the other
     next_is_refused: bool  # one more certainly is; False: it may fit too
     limited_by: str  # the cohort or quota that ends it, the first of several

@@ -8,12 +8,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from fractions import Fraction
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from shuffle_ledger.accounting import LocalRandomizer
-from shuffle_ledger.ledger.answers.budgets import FittingRounds
-from shuffle_ledger.ledger.answers.forecasts import RecentSchedule
 from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, POLICY_PLAN, CohortStatus
+
+if TYPE_CHECKING:
+    from shuffle_ledger.accounting import LocalRandomizer
+    from shuffle_ledger.ledger.answers.budgets import FittingRounds
+    from shuffle_ledger.ledger.answers.forecasts import RecentSchedule
 
 BudgetState: TypeAlias = Literal["open", "nearly used up", "used up", "over", "closed", "overspent", "frozen"]
 

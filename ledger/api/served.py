@@ -34,6 +34,7 @@ from shuffle_ledger.ledger.health import health, health_document, retry
 from shuffle_ledger.ledger.operations import Operation, Unfinished
 from shuffle_ledger.ledger.questions.audits import VerifyChains, VerifyCohort
 from shuffle_ledger.ledger.questions.cohorts import ShowBudget
+from shuffle_ledger.ledger.questions.fields import Nothing
 from shuffle_ledger.ledger.questions.rounds import OfRound, RecordIncident, RegisterRound
 from shuffle_ledger.ledger.reports.budgets import budget
 from shuffle_ledger.ledger.values.documents import Json, document_of, json_parts
@@ -102,7 +103,7 @@ async def show_budget(ask: ServedAsk, asked: ShowBudget) -> BudgetStatement:
 
 
 @serves(operations.PERMIT_KEYS, operations.REVOKED_PERMITS)
-async def published(ask: ServedAsk, asked: operations.Nothing) -> Response:
+async def published(ask: ServedAsk, asked: Nothing) -> Response:
     """Answer as a moment ago: anyone may ask, so that the database is not asked each time."""
     kept, name, now = ask.service.published, ask.operation.name, time.monotonic()
     if name not in kept or now - kept[name][0] >= PUBLISHED_SECONDS:

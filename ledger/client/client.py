@@ -12,10 +12,9 @@ from typing import Any, Generic, Self, TypeVar
 
 import httpx
 
-from shuffle_ledger.ledger import operations
+from shuffle_ledger.ledger import operations, questions
 from shuffle_ledger.ledger.client.transport import RETRY_SECONDS, TIMEOUT_SECONDS, AsyncWire, Wire
 from shuffle_ledger.ledger.methods import Ask, Awaiting, Blocking, Operations, Steps, asks, method
-from shuffle_ledger.ledger.questions.rounds import OfRound, RegisterRound
 from shuffle_ledger.ledger.values.requests import Outcome, Pending, RoundRequest
 
 WAIT_SECONDS = 60.0  # for a decision, where workers make them
@@ -66,14 +65,14 @@ class _Served(Operations, Generic[Transport, AnyWire]):
             UnacceptedWarnings: it is the first of its cohort and a sample of which declared slots would admit
                 far more, and `accept_warnings` was not given; nothing was registered.
         """
-        asked = replace(RegisterRound.asking(request), accept_warnings=accept_warnings)
+        asked = replace(questions.rounds.RegisterRound.asking(request), accept_warnings=accept_warnings)
         ask = Ask(operation=operations.REGISTER_ROUND, asked=asked)
         return (yield from self._decided(ask, wait_seconds))
 
     @method
     def retry(self, round_id: str, *, wait_seconds: float | None = None) -> Steps[Outcome | Pending]:
         """Have a round decided that was left alone after too many failures; otherwise as `register`."""
-        ask = Ask(operation=operations.RETRY_ROUND, asked=OfRound(round_id))
+        ask = Ask(operation=operations.RETRY_ROUND, asked=questions.rounds.OfRound(round_id))
         return (yield from self._decided(ask, wait_seconds))
 
     def _decided(self, ask: Ask, wait_seconds: float | None) -> Steps[Outcome | Pending]:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import math
+import random
 import ssl
+import time
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import httpx
-from tenacity import (
-    AsyncRetrying,
-    RetryCallState,
-    Retrying,
-    retry_if_exception,
-    stop_after_delay,
-    wait_random_exponential,
-)
 
 from shuffle_ledger.ledger.errors import (
     KINDS,
@@ -89,13 +82,7 @@ class _Requests:
             follow_redirects=False,  # a token goes to the server it was given for
             verify=url.startswith("https://") or _NO_AUTHORITIES,
         )
-        self._policy: dict[str, Any] = {
-            "retry": retry_if_exception(lambda error: isinstance(error, _Transient)),
-            "stop": stop_after_delay(retry_seconds),
-            "wait": _wait,
-            "before_sleep": functools.partial(_tell_first, seconds=retry_seconds),
-            "reraise": True,
-        }
+        self._retry_seconds = retry_seconds
 
     def _sent(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return a request as httpx takes it."""
@@ -118,18 +105,30 @@ def _is_address(url: str) -> bool:
     return url.startswith(("http://", "https://")) and usable and not parts.userinfo and " " not in url
 
 
-def _tell_first(state: RetryCallState, *, seconds: float) -> None:
-    """Log the first repetition of a request, so that its caller knows why it waits."""
-    if state.attempt_number == 1 and state.outcome is not None:
-        _log.warning("%s: trying again for up to %d seconds", state.outcome.exception(), seconds)
-
-
 class _Attempts:
     """The attempts of one request: one whose answer was lost decides what is known of all of them."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, seconds: float) -> None:
+        """Begin the attempts; none begins after so many seconds."""
+        self._url, self._seconds = url, seconds
+        self._ends = time.monotonic() + seconds
+        self._made = 0
         self._lost: AnswerLost | None = None
+
+    def pause(self, last: _Transient) -> float:
+        """Return the seconds until the next attempt; raise the error of the last one if there is none.
+
+        The first pause is logged, so that the caller knows why it waits.
+        """
+        if time.monotonic() >= self._ends:
+            raise last.error from last
+        self._made += 1
+        if self._made == 1:
+            _log.warning("%s: trying again for up to %d seconds", last, self._seconds)
+        if last.wait_seconds is not None:
+            return min(last.wait_seconds, RETRY_WAIT_MAX_SECONDS)
+        # Random, so that clients that failed together do not come back together.
+        return random.uniform(0, min(0.1 * 2 ** min(self._made - 1, 10), RETRY_WAIT_MAX_SECONDS))  # noqa: S311 - no secret
 
     def failed(self, error: httpx.TransportError) -> _Transient:
         """Return what an attempt without an answer means."""
@@ -163,19 +162,15 @@ class Wire(_Requests):
                 sent.
         """
         sent = self._sent(request)
-        attempts = _Attempts(self._url)
-
-        def once() -> Any:
+        attempts = _Attempts(self._url, self._retry_seconds)
+        while True:
             try:
-                answer = self._http.request(**sent)
+                return _content(self._http.request(**sent))
             except httpx.TransportError as error:
-                raise attempts.failed(error) from error
-            return _content(answer)
-
-        try:
-            return Retrying(**self._policy)(once)
-        except _Transient as last:
-            raise last.error from last
+                pause = attempts.pause(attempts.failed(error))
+            except _Transient as last:
+                pause = attempts.pause(last)
+            time.sleep(pause)
 
 
 class AsyncWire(_Requests):
@@ -189,30 +184,18 @@ class AsyncWire(_Requests):
 
     async def ask(self, request: Mapping[str, Any]) -> Any:
         """Return the content of the answer; as `Wire.ask`."""
+        import asyncio  # noqa: PLC0415 - what awaits has it; a blocking program does not wait for it
+
         sent = self._sent(request)
-        attempts = _Attempts(self._url)
-
-        async def once() -> Any:
+        attempts = _Attempts(self._url, self._retry_seconds)
+        while True:
             try:
-                answer = await self._http.request(**sent)
+                return _content(await self._http.request(**sent))
             except httpx.TransportError as error:
-                raise attempts.failed(error) from error
-            return _content(answer)
-
-        try:
-            return await AsyncRetrying(**self._policy)(once)
-        except _Transient as last:
-            raise last.error from last
-
-
-_backing_off = wait_random_exponential(multiplier=0.1, max=RETRY_WAIT_MAX_SECONDS)
-
-
-def _wait(state: RetryCallState) -> float:
-    error = state.outcome.exception() if state.outcome else None
-    if isinstance(error, _Transient) and error.wait_seconds is not None:
-        return min(error.wait_seconds, RETRY_WAIT_MAX_SECONDS)
-    return _backing_off(state)
+                pause = attempts.pause(attempts.failed(error))
+            except _Transient as last:
+                pause = attempts.pause(last)
+            await asyncio.sleep(pause)
 
 
 def _content(answer: httpx.Response) -> Any:

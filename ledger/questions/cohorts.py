@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self, Unpack, cast
 
 from pydantic import BeforeValidator, Field
 
-from shuffle_ledger.accounting import LARGEST_APPROXIMATE_SHARE, ShuffledRound
+from shuffle_ledger import accounting
 from shuffle_ledger.ledger.answers.quotes import BATCH_MAX
 from shuffle_ledger.ledger.questions.fields import (
     Body,
@@ -79,7 +79,7 @@ class OpenCohort(Body):
 
     plan: Annotated[tuple[PlannedRound, ...], Field(min_length=1, max_length=PLAN_MAX)] | None = None
     approximate_share: Annotated[
-        Annotated[float, Field(strict=True, gt=0, le=LARGEST_APPROXIMATE_SHARE)] | None,
+        Annotated[float, Field(strict=True, gt=0, le=accounting.LARGEST_APPROXIMATE_SHARE)] | None,
         Field(
             description="The part of delta that policy adaptive sets aside for rounds that are only"
             " approximately private, half of it for local deltas; of the cohort's windows and quotas too. It"
@@ -129,7 +129,7 @@ class OpenCohort(Body):
     def of(
         cls,
         *,
-        plan: Mapping[ShuffledRound, int] | None = None,
+        plan: Mapping[accounting.ShuffledRound, int] | None = None,
         approximate_share: float | None = None,
         accept_warnings: bool = False,
         **opening: Unpack[Opening],
@@ -147,7 +147,7 @@ class OpenCohort(Body):
         given = {name: value for name, value in vars(self).items() if name in Opening.__annotations__}
         return cast(Opening, {**given, "windows": [each.window() for each in self.windows]})
 
-    def planned(self) -> dict[ShuffledRound, int] | None:
+    def planned(self) -> dict[accounting.ShuffledRound, int] | None:
         """Return how often each kind of round is planned; raises InvalidParameter."""
         return counted(self.plan or ()) or None
 
@@ -220,7 +220,7 @@ class QuoteRounds(Body):
     __pydantic_config__ = config(rounds=[{"randomizer": "krr(k=96, epsilon0=2)", "reports": 30000}])
 
     @classmethod
-    def of(cls, cohort: str, rounds: Sequence[ShuffledRound], *, fits: bool = False) -> Self:
+    def of(cls, cohort: str, rounds: Sequence[accounting.ShuffledRound], *, fits: bool = False) -> Self:
         """Return the question about rounds; `fits` also asks what would fit instead."""
         return cls(cohort=cohort, rounds=tuple(map(RoundParameters.of, rounds)), fits=fits)
 

@@ -26,10 +26,11 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from shuffle_ledger.accounting import MAXIMUM_ROUNDS, InvalidParameter, parse_randomizer
+from shuffle_ledger import accounting
+from shuffle_ledger.accounting import MAXIMUM_ROUNDS, InvalidParameter
+from shuffle_ledger.ledger import questions
 from shuffle_ledger.ledger.answers.entries import CURSOR_PATTERN, PAGE_MAX
 from shuffle_ledger.ledger.gone_names import replacement
-from shuffle_ledger.ledger.questions.randomizers import RANDOMIZER_SCHEMA, is_described_in_full
 from shuffle_ledger.ledger.values.audiences import AUDIENCE_MAX, LABELS_MAX
 from shuffle_ledger.ledger.values.days import DAY_EXPECTED, MOMENT_EXPECTED, NotADay, day_from, moment_from
 from shuffle_ledger.ledger.values.quotas import TEAM_LENGTH_MAX
@@ -92,7 +93,7 @@ class _RandomizerField:
     def __get_pydantic_json_schema__(
         cls, _core: CoreSchema, _handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        return RANDOMIZER_SCHEMA
+        return questions.randomizers.RANDOMIZER_SCHEMA
 
 
 def whole(value: object) -> object:
@@ -107,9 +108,9 @@ def whole(value: object) -> object:
 def _randomizer(value: object) -> object:
     written = whole(value)
     try:
-        return parse_randomizer(written)
+        return accounting.parse_randomizer(written)
     except InvalidParameter:
-        if is_described_in_full(written):
+        if questions.randomizers.is_described_in_full(written):
             raise
         return written  # `RoundParameters.described` refuses it again, as values that contradict each other
 
@@ -232,6 +233,11 @@ class Body:
     def _known_fields_only(cls, written: object) -> object:
         """Raise for the first unknown field, naming those there are: Pydantic's error names none."""
         return check_known(cls, written) if isinstance(written, dict) else written
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Nothing(Body):
+    """A question without fields."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field
 
-from shuffle_ledger.accounting import MAXIMUM_REPORTS_PER_USER, ShuffledRound
+from shuffle_ledger import accounting
+from shuffle_ledger.accounting import MAXIMUM_REPORTS_PER_USER
 from shuffle_ledger.ledger.questions.fields import (
     Analysis,
     Body,
@@ -46,13 +47,13 @@ class RoundParameters(Body):
     __pydantic_config__ = config(randomizer="krr(k=96, epsilon0=2)", reports=30000)
 
     @classmethod
-    def of(cls, described: ShuffledRound, **more: Any) -> Self:
+    def of(cls, described: accounting.ShuffledRound, **more: Any) -> Self:
         """Return the words that described a round: they are read with the reader's own defaults."""
         return cls(**described.asked_mapping(), **more)  # type: ignore[arg-type]  # a round's own fields
 
-    def described(self) -> ShuffledRound:
+    def described(self) -> accounting.ShuffledRound:
         """Return the round; raises InvalidParameter where values contradict each other."""
-        return ShuffledRound(**{name: getattr(self, name) for name in ROUND_FIELDS})
+        return accounting.ShuffledRound(**{name: getattr(self, name) for name in ROUND_FIELDS})
 
 
 ROUND_FIELDS = tuple(RoundParameters.__dataclass_fields__)
@@ -65,9 +66,9 @@ class PlannedRound(RoundParameters):
     count: Repeated = 1
 
 
-def counted(planned: Iterable[PlannedRound]) -> dict[ShuffledRound, int]:
+def counted(planned: Iterable[PlannedRound]) -> dict[accounting.ShuffledRound, int]:
     """Return how often each kind of round happens; raises InvalidParameter."""
-    counts: dict[ShuffledRound, int] = {}
+    counts: dict[accounting.ShuffledRound, int] = {}
     for each in planned:
         described = each.described()
         counts[described] = counts.get(described, 0) + each.count

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self, get_type_hints
 
 from pydantic import Field
 
-from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger import accounting
 from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.questions.cohorts import COHORTS_MAX, Future, OpenCohort, _asked
 from shuffle_ledger.ledger.questions.fields import (
@@ -312,7 +312,7 @@ class RecordIncident(Restating, Explained):
         cohort: str,
         *,
         round_id: str,
-        described: ShuffledRound | None,
+        described: accounting.ShuffledRound | None,
         reason: str,
         released: ReleaseTimes | None = None,
         collected_on: date | None = None,

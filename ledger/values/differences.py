@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from shuffle_ledger.accounting import AccountingError, exact_text, parse_randomizer
+from shuffle_ledger import accounting
+from shuffle_ledger.accounting import AccountingError, exact_text
 from shuffle_ledger.ledger.errors import Difference, OtherContent
 from shuffle_ledger.ledger.values.documents import document_of
 from shuffle_ledger.ledger.values.requests import DECLARED, Cohort, RoundRequest
@@ -90,7 +91,7 @@ def _shown(value: object) -> str:
         return "nothing"
     if isinstance(value, Mapping) and "kind" in value:
         try:
-            return parse_randomizer(value).describe()
+            return accounting.parse_randomizer(value).describe()
         except AccountingError:
             pass
     if isinstance(value, float):

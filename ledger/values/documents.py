@@ -21,7 +21,8 @@ from typing import (
     get_type_hints,
 )
 
-from shuffle_ledger.accounting import AccountingError, ShuffledRound
+from shuffle_ledger import accounting
+from shuffle_ledger.accounting import AccountingError
 from shuffle_ledger.ledger.errors import InvalidValue, LedgerError
 from shuffle_ledger.ledger.values.field_marks import is_left_out
 from shuffle_ledger.ledger.values.requests import (
@@ -73,8 +74,9 @@ def document_of(value: object) -> Json:
         return value.isoformat()
     if isinstance(value, bytes):
         return value.hex()
-    if isinstance(value, ShuffledRound | Window):
-        value = value.to_mapping()
+    kind: Any = type(value)
+    if _has_own_form(kind):
+        value = kind.to_mapping(value)
     elif (fields := _fields_of(value)) is not None:
         value = fields
     if isinstance(value, Mapping):
@@ -124,10 +126,17 @@ def _fields_of(value: object) -> dict[str, object] | None:
 
 
 @functools.cache
+def _has_own_form(kind: type) -> bool:
+    """Return whether a class's documents are its mappings: of rounds and windows. Others import no rounds."""
+    rounds = accounting.ShuffledRound if kind.__module__.startswith("shuffle_ledger.accounting.") else Window
+    return issubclass(kind, rounds | Window)
+
+
+@functools.cache
 def _stated_fields(kind: type) -> tuple[tuple[str, object], ...] | None:
     """Return the fields of a class whose documents are made of these, else None: the name of each, and the
     value with which it is left out."""
-    if not dataclasses.is_dataclass(kind) or issubclass(kind, ShuffledRound | Window):
+    if not dataclasses.is_dataclass(kind) or _has_own_form(kind):
         return None
     return tuple(
         (field.name, field.default if is_left_out(field) else _NEVER) for field in dataclasses.fields(kind)
@@ -255,11 +264,11 @@ def _read_union(kinds: Sequence[Any], document: Any) -> Any:
     raise NotADocument(f"expected one of {kinds}, got {document!r:.200}")
 
 
-def _read_plain(kind: type, document: Any) -> Any:
+def _read_plain(kind: Any, document: Any) -> Any:
     try:
         if kind is float:
             return _read_float(document)
-        if kind in (ShuffledRound, Window):
+        if _has_own_form(kind):
             return kind.from_mapping(_expect(isinstance(document, Mapping), document, kind))
         if dataclasses.is_dataclass(kind):
             return _read_fields(kind, _expect(isinstance(document, Mapping), document, kind))
@@ -282,7 +291,7 @@ def _read_float(document: Any) -> float:
     )
 
 
-def _read_fields(kind: type, document: Mapping[str, Any]) -> Any:
+def _read_fields(kind: Any, document: Mapping[str, Any]) -> Any:
     known = {name: hint for name, hint in field_types(kind).items() if name in document}
     return kind(**{name: _read(hint, document[name]) for name, hint in known.items()})
 

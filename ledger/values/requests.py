@@ -14,7 +14,8 @@ from datetime import date, datetime
 from enum import StrEnum
 from typing import Any, Final, Literal, Protocol, Required, TypeAlias, TypedDict, TypeVar, Unpack, cast
 
-from shuffle_ledger.accounting import AccountsReading, ShuffledRound, exact_text, upper_text
+from shuffle_ledger import accounting
+from shuffle_ledger.accounting import exact_text, upper_text
 from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue
 from shuffle_ledger.ledger.gone_names import gone_sentence
@@ -311,7 +312,7 @@ def declared_details(cohort: Cohort) -> dict[str, Any]:
     return {name: each for name, each in given.items() if each}
 
 
-def one_randomizer(described: ShuffledRound) -> ShuffledRound:
+def one_randomizer(described: accounting.ShuffledRound) -> accounting.ShuffledRound:
     """Return a round; raises InvalidValue if its devices run several randomizers: how many reports each group
     has would be part of what is settled."""
     if described.randomizer.kind == "mixed":
@@ -327,7 +328,7 @@ class RoundRequest:
 
     round_id: str
     cohort: str  # the first one, where the round has an audience
-    round: ShuffledRound  # the parameters as declared, before they are put on the accounting grid
+    round: accounting.ShuffledRound  # the parameters as declared, before they are put on the accounting grid
     collected_on: date | None = None
     collected_until: date | None = None  # the last day of collection, if there are several
     use_case: str | None = None
@@ -342,7 +343,7 @@ class RoundRequest:
         """Raise InvalidValue for an identifier, date or use case that cannot be stored."""
         object.__setattr__(self, "round_id", checked_text("round_id", self.round_id))
         object.__setattr__(self, "cohort", checked_text("cohort", self.cohort))
-        if not isinstance(self.round, ShuffledRound):
+        if not isinstance(self.round, accounting.ShuffledRound):
             raise InvalidValue(field="round", value=self.round, expected="a ShuffledRound")
         one_randomizer(self.round)
         if self.collected_on is not None and type(self.collected_on) is not date:
@@ -531,7 +532,7 @@ class Admitted:
     epsilon_spent_upper: float
     epsilon_spent_lower: float
     epsilon_remaining: float  # the least of the budgets that promise, as in every answer about a round
-    accounted: ShuffledRound  # what is charged: the declared round's slot
+    accounted: accounting.ShuffledRound  # what is charged: the declared round's slot
     audience: tuple[Member, ...] = ()  # of a round of several cohorts: the numbers of each
 
 
@@ -560,7 +561,7 @@ class Settled:
     cohort: str
     sequence: int
     reports: int
-    accounted: ShuffledRound  # what is charged from now on
+    accounted: accounting.ShuffledRound  # what is charged from now on
     overspent: bool  # the budget, or the plan, does not cover the truth; the cohort admits nothing any more
     epsilon_spent_upper: float
     epsilon_spent_lower: float
@@ -609,14 +610,15 @@ class Quote:
     would_be: Literal["admitted", "refused"]
     reason: RefusalReason | None  # None when it would be admitted
     message: str | None
-    accounted: ShuffledRound
+    accounted: accounting.ShuffledRound
     epsilon_spent_upper: float  # now
     epsilon_requested_upper: float | None  # with the round; None: no finite bound, or not computed
     epsilon_requested_lower: float | None
     epsilon_remaining: float  # after the round if it would be admitted, else now; the least that is promised
     epsilon_budget: float
     delta_budget: float
-    delta_accounts: AccountsReading | None = None  # likewise; None: the cohort has no accounts of delta
+    # Likewise; None: the cohort has no accounts of delta.
+    delta_accounts: accounting.AccountsReading | None = None
     audience: tuple[str, ...] = ()  # of several budgets, windows included: all; `cohort` has these numbers
     refused_by: tuple[RefusedBy, ...] = ()  # of a round of several cohorts: those that would not admit it
     slots_would_help: SlotsHelp | None = None  # of a new cohort: slots would admit far more
@@ -668,9 +670,9 @@ class Corrected:
     round_id: str
     cohort: str
     sequence: int
-    round: ShuffledRound  # the round as it truly was
+    round: accounting.ShuffledRound  # the round as it truly was
     reason: str
-    accounted: ShuffledRound  # what is charged from now on
+    accounted: accounting.ShuffledRound  # what is charged from now on
     changed: bool  # what is charged is not what was charged before
     overspent: bool  # the budget, or the plan, does not cover the truth; the cohort admits nothing any more
     epsilon_spent_upper: float
@@ -687,10 +689,11 @@ class Incident:
     round_id: str
     cohort: str
     sequence: int
-    round: ShuffledRound | None  # what was released; None: unknown, so that it counts as data in the clear
+    # What was released; None: unknown, so that it counts as data in the clear.
+    round: accounting.ShuffledRound | None
     released: ReleaseTimes
     reason: str
-    accounted: ShuffledRound  # what is charged
+    accounted: accounting.ShuffledRound  # what is charged
     overspent: bool
     chosen_after: bool  # its cohort was opened when its output may have been known
     epsilon_spent_upper: float
@@ -722,7 +725,7 @@ class RoundRecord:
     state: RoundState
     outcome: Outcome | None  # None while pending, and of an incident that no decision preceded
     closing: Settled | Voided | None
-    accounted: ShuffledRound | None  # what is or was charged; None while pending
+    accounted: accounting.ShuffledRound | None  # what is or was charged; None while pending
     attempts: int  # failed attempts to decide
     last_error: str | None
     corrections: tuple[Corrected, ...] = ()  # in order
@@ -809,7 +812,7 @@ def request_digest(content: bytes) -> bytes:
 
 def request_of(
     audience: Sequence[str],
-    described: ShuffledRound,
+    described: accounting.ShuffledRound,
     *,
     round_id: str,
     **more: Any,

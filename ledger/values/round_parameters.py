@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import functools
 
-from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger import accounting
 from shuffle_ledger.ledger.values import canonical
 
 _REMEMBERED_MAX = 8192  # kinds of rounds
 
 
-def read_round(content: object) -> ShuffledRound:
+def read_round(content: object) -> accounting.ShuffledRound:
     """Returns the round whose parameters a decoded part of an entry spells.
 
     Raises:
@@ -23,5 +23,5 @@ def read_round(content: object) -> ShuffledRound:
 
 
 @functools.lru_cache(maxsize=_REMEMBERED_MAX)
-def _read(spelled: bytes) -> ShuffledRound:
-    return ShuffledRound.from_mapping(canonical.of_memo_key(spelled))
+def _read(spelled: bytes) -> accounting.ShuffledRound:
+    return accounting.ShuffledRound.from_mapping(canonical.of_memo_key(spelled))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import MAXYEAR, date, timedelta
 from typing import Final, Literal, TypeAlias
 
-from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger import accounting
 from shuffle_ledger.ledger.errors import InvalidValue
 
 Every: TypeAlias = Literal["day", "week", "month"]
@@ -22,7 +22,8 @@ class Schedule:
     """Rounds that were collected again and again: one of each kind in every period, or fewer."""
 
     every: Every
-    kinds: tuple[ShuffledRound, ...]  # as accounted: the last round of each use case and randomizer
+    # As accounted: the last round of each use case and randomizer.
+    kinds: tuple[accounting.ShuffledRound, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +75,8 @@ class ScheduleDays:
 class ForecastWanted:
     """A question about the future of a cohort."""
 
-    round: ShuffledRound | None = None  # None: each kind that the cohort has had, or that its plan has
+    # None: each kind that the cohort has had, or that its plan has.
+    round: accounting.ShuffledRound | None = None
     fit: int | None = None  # ask for the largest epsilon0 with which this number of rounds still fits
     every: Every | None = None  # one round in each of these periods
     until: date | None = None  # the last day of the schedule
@@ -99,7 +101,7 @@ class ForecastWanted:
         """Returns the days of the schedule; `today` is its first one, if it names none."""
         return ScheduleDays(every=self.every, first=self.first_on or today, until=self.until)
 
-    def described(self) -> ShuffledRound:
+    def described(self) -> accounting.ShuffledRound:
         """Returns the round; raises InvalidValue if none is described."""
         if self.round is None:
             expected = "a round described, by randomizer and reports"

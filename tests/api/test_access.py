@@ -126,7 +126,7 @@ def test_strangers_all_get_the_same_answer_everywhere(server: Server) -> None:
         if credentials is not None:
             headers[b"Authorization"] = credentials.encode("latin-1")
         more = _requests(server, MISSING) if what == "nothing" else ()
-        for method, path, body in (*asked, *((each for each in more if each[1] not in OPEN_PATHS))):
+        for method, path, body in (*asked, *(each for each in more if each[1] not in OPEN_PATHS)):
             answers.add(str(_answer(server.http.request(method, path, headers=headers, json=body))))
         answers.add(str(_answer(server.http.post("/v1/rounds", headers=headers, content=b"{not json"))))
     assert len(answers) == 1
