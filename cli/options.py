@@ -262,6 +262,9 @@ team_option = click.option(
     help="Whose round it is: it is charged to this team's quotas, too. A server knows it by the token."
     "  [env: SHUFFLE_LEDGER_TEAM]",
 )
+releaser_option = click.option(
+    "--releaser", type=TEXT, metavar="NAME", help="The only gate that may use the permit (default: any)."
+)
 broker_option = click.option(
     "--broker-url", metavar="URL", help="Queue decisions for workers there.  [env: SHUFFLE_LEDGER_BROKER_URL]"
 )

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import getpass
+import json
+import os
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import Field, SecretStr, field_validator
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 SETTINGS_FILE = "shuffle-ledger.toml"  # in the working directory
+PREFIX = "SHUFFLE_LEDGER_"  # of names in the environment
 _SecretKey = Annotated[SecretStr, Field(min_length=32)]
 
 
@@ -25,12 +24,22 @@ def _operating_system_user() -> str:
         return "unknown"
 
 
-class Settings(BaseSettings):
-    """Where the ledger and the broker are, and who is acting."""
+class NotJson(ValueError):
+    """A setting in the environment that has parts, and is no JSON."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="SHUFFLE_LEDGER_", frozen=True, extra="forbid", toml_file=SETTINGS_FILE
-    )
+    def __init__(self, name: str) -> None:
+        """Keep the setting's name in the environment."""
+        super().__init__(f"{name} is no JSON")
+        self.name = name
+
+
+class Settings(BaseModel):
+    """Where the ledger and the broker are, and who is acting.
+
+    Arguments win over the environment, which wins over the file.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     database_url: str = "sqlite:///shuffle-ledger.db"
     broker_url: str | None = Field(
@@ -83,21 +92,14 @@ class Settings(BaseSettings):
     releaser_keys: Path | None = None  # a JWK set, or a folder of these: whose receipts settle rounds
     precision: float = Field(default=4e-3, ge=1e-6, le=0.1)  # of the accountant
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is the library's
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - as above
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return where settings come from: arguments win over the environment, which wins over the file.
+    def __init__(self, **given: Any) -> None:
+        """Read the settings that are not given.
 
         Raises:
+            NotJson: a setting in the environment has parts, and is no JSON.
             ValueError: the file is not TOML in UTF-8.
         """
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+        super().__init__(**{**settings_of_file(), **dict(_of_environment(type(self))), **given})
 
     @field_validator("*", mode="before")
     @classmethod
@@ -106,3 +108,27 @@ class Settings(BaseSettings):
         if value == "":
             raise ValueError("it is empty: give it a value, or unset it")
         return value
+
+
+def settings_of_file() -> dict[str, Any]:
+    """Return what the settings file has, none if there is no file; raises ValueError if it is not TOML."""
+    place = Path(SETTINGS_FILE)
+    return tomllib.loads(place.read_text("utf-8")) if place.is_file() else {}
+
+
+def _of_environment(settings: type[Settings]) -> Iterator[tuple[str, Any]]:
+    """Yield the settings that the environment has: texts, and the values of those that are JSON."""
+    environment = {name.upper(): value for name, value in os.environ.items()}
+    for name, field in settings.model_fields.items():
+        variable = PREFIX + name.upper()
+        if variable not in environment:
+            continue
+        kinds = (field.annotation, *get_args(field.annotation))
+        value = environment[variable]
+        if not any(get_origin(kind) in (dict, tuple) for kind in kinds):
+            yield name, value
+            continue
+        try:
+            yield name, json.loads(value)
+        except ValueError as error:
+            raise NotJson(variable) from error

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_settings import SettingsError
 
 from shuffle_ledger.cli.failures import BadValue
 from shuffle_ledger.cli.usage import meant
 from shuffle_ledger.ledger.gone_names import replacement
-from shuffle_ledger.ledger.settings import SETTINGS_FILE, Settings
+from shuffle_ledger.ledger.settings import PREFIX, SETTINGS_FILE, NotJson, Settings, settings_of_file
 
 SECRETS = frozenset({"token", "session_key", "webhook_key"})  # settings whose values no message shows
 _PASSWORD = re.compile(r"([^/@:]*):[^/]*@")  # in an address, also in one that cannot be parsed
@@ -49,9 +46,9 @@ def settings_from(
         return Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as problem:
         raise _bad_setting(problem.errors()[0]) from problem
-    except SettingsError as problem:  # a text that is no JSON, where a setting has parts
-        field = "SHUFFLE_LEDGER_" + "".join(re.findall(r'field "(\w+)"', str(problem))).upper()
-        raise BadValue(field, os.environ.get(field), 'a JSON object, such as {"phones": 3}') from problem
+    except NotJson as problem:
+        given_text = os.environ.get(problem.name)
+        raise BadValue(problem.name, given_text, 'a JSON object, such as {"phones": 3}') from problem
     except ValueError as problem:  # of the file itself
         raise BadValue(SETTINGS_FILE, None, "TOML in UTF-8", f"{SETTINGS_FILE}: {problem}") from problem
 
@@ -59,11 +56,11 @@ def settings_from(
 def _bad_setting(error: Mapping[str, Any]) -> BadValue:
     """Returns the error of a setting, without the passwords that it may have."""
     name = str(error["loc"][0]) if error["loc"] else ""
-    field, value = "SHUFFLE_LEDGER_" + "_".join(map(str, error["loc"])).upper(), error.get("input")
+    field, value = PREFIX + "_".join(map(str, error["loc"])).upper(), error.get("input")
     if error["type"] == "extra_forbidden":  # only the file can have a name that is none
         hint = replacement(field) or f"there is no such setting{meant(name, Settings.model_fields)}"
         return BadValue(name, None, "the name of a setting", f"{SETTINGS_FILE}, {name}: {hint}")
-    if field not in os.environ and name in _keys_of_file():
+    if field not in os.environ and name in settings_of_file():
         field = f"{SETTINGS_FILE}, {name}"
     if value == "":
         message = f"{field} is empty: give it a value, or unset it"
@@ -74,9 +71,3 @@ def _bad_setting(error: Mapping[str, Any]) -> BadValue:
         value = _PASSWORD.sub(r"\1:***@", value)
     said = re.sub(r"^(Value error, |(Input|String) should (be )?)", "", str(error["msg"]))
     return BadValue(field, value, f"a setting that fits ({said})")
-
-
-def _keys_of_file() -> set[str]:
-    """Returns the names in the settings file, which can be read."""
-    place = Path(SETTINGS_FILE)
-    return set(tomllib.loads(place.read_text("utf-8"))) if place.is_file() else set()

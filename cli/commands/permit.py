@@ -22,6 +22,7 @@ from shuffle_ledger.cli.options import (
     asking_options,
     database_options,
     output_options,
+    releaser_option,
     server_refused,
 )
 from shuffle_ledger.cli.rendering.present import facts, present
@@ -31,15 +32,12 @@ from shuffle_ledger.ledger.receipts import Receipt, read_receipt, receipt_proble
 from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.values import SigningKey
 
-RELEASER = click.option(
-    "--releaser", type=TEXT, metavar="NAME", help="The only gate that may use the permit (default: any)."
-)
 _OUTPUT = click.option("--output", "-o", type=NEW_FILE, metavar="FILE", help="Write it to this file.")
 
 
 @click.command("issue")
 @click.argument("round_id", metavar="ID")
-@RELEASER
+@releaser_option
 @_OUTPUT
 @asking_options
 @output_options

@@ -10,7 +10,6 @@ import click
 
 from shuffle_ledger.accounting import ShuffledRound
 from shuffle_ledger.cli.backends.opening import open_ledger
-from shuffle_ledger.cli.commands.permit import RELEASER
 from shuffle_ledger.cli.commands.round_views import decision_facts, quote_facts, record_facts
 from shuffle_ledger.cli.failures import BadValue, ExitCode, NeedsSlots
 from shuffle_ledger.cli.files.output_files import checked_place, write_whole
@@ -27,6 +26,7 @@ from shuffle_ledger.cli.options import (
     names_given,
     output_options,
     registration_options,
+    releaser_option,
     round_options,
     team_option,
 )
@@ -106,7 +106,7 @@ def quote_(
 @click.option(
     "--permit", type=NEW_FILE, metavar="FILE", help="Write the permit there, if the round is admitted."
 )
-@RELEASER
+@releaser_option
 @click.option(
     "--yes", is_flag=True, help="The first round may be one for which --plan should have declared slots."
 )

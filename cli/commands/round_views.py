@@ -5,16 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from shuffle_ledger.accounting import ShuffledRound
+from shuffle_ledger import accounting
 from shuffle_ledger.cli.commands.budget import account_facts
-from shuffle_ledger.cli.files.round_import import ImportSummary
 from shuffle_ledger.cli.rendering.present import Listing, facts, lower, shown, upper
-from shuffle_ledger.ledger.answers import Fits
 from shuffle_ledger.ledger.values import (
     Decision,
     Incident,
@@ -27,6 +26,10 @@ from shuffle_ledger.ledger.values import (
     most_spent,
     refusal_in_words,
 )
+
+if TYPE_CHECKING:
+    from shuffle_ledger.cli.files.round_import import ImportSummary
+    from shuffle_ledger.ledger.answers import Fits
 
 _NAMES = {
     "epsilon_requested_upper": "epsilon with it, at most",
@@ -163,7 +166,7 @@ def _by_cohort(members: Sequence[Member | RefusedBy]) -> dict[str, object]:
 
 
 def _described(field: str, value: object) -> object:
-    if isinstance(value, ShuffledRound):
+    if isinstance(value, accounting.ShuffledRound):
         return f"{value.in_words}, by {value.stated_analysis}"
     if isinstance(value, float) and field.endswith("_upper"):
         return upper(value)
