@@ -347,7 +347,7 @@ QUOTE_FOR_ALL = Operation(
 )
 REHEARSE = Operation(
     "rounds_rehearse", "POST /v1/rehearsal", READ,
-    rounds.RehearseRounds.of, tuple[Quote, ...], _CHANGED,
+    lambda: (questions.rounds.RehearseRounds.of, tuple[Quote, ...]), _CHANGED,
     """Say what would be decided about new rounds of any cohorts, registered in this order, also in cohorts
 that are still to be opened. Of a refused round of several budgets, `reason` is the one in the entry of the
 first of them. Leaves no trace and promises nothing.""",

@@ -102,7 +102,8 @@ else:
                 "Admitted COLLECTION_FIELDS Cohort Corrected Incident Member Opening Outcome POLICIES "
                 "POLICY_ADAPTIVE POLICY_PLAN Pending Quote RefusalReason Refused RefusedBy ReleaseTimes "
                 "RoundRecord RoundRequest RoundState Settled SlotsHelp Voided checked_new_name "
-                "checked_reports cohort_from_opening most_spent opening_of refusal_in_words request_of worst_status"
+                "checked_reports cohort_from_opening most_spent opening_of refusal_in_words request_of "
+                "worst_status"
             ),
             "saved_heads": "SavedHeads Signature read_saved_heads",
             "schedules": "EVERY ForecastWanted",
