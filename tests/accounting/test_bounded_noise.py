@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import mpmath as mp
 import numpy as np
 import pytest
 
@@ -44,6 +45,23 @@ def excess_above(law: Decomposition, order: float, thresholds: np.ndarray) -> np
     bare = np.maximum((law.a - order * law.b)[~hidden], 0).sum()
     found: np.ndarray = above + law.leftover * np.maximum(-thresholds, 0) + bare
     return found
+
+
+@pytest.mark.parametrize("epsilon0", [1e-3, 0.5, 12.0])
+def test_no_more_is_hidden_than_what_the_densities_of_all_values_share(epsilon0: float) -> None:
+    """Beside the lower end: the excess of its density, over the largest ratio of densities less 1."""
+    e = mp.mpf(epsilon0)
+
+    def density(x: mp.mpf, y: mp.mpf) -> mp.mpf:
+        return e / 2 * mp.exp(-e * abs(y - x))
+
+    def hidden(y: mp.mpf) -> mp.mpf:
+        most = density(max(y, 0), y) / density(1, y)
+        return (density(0, y) - density(1, y)) / (most - 1)
+
+    above = bracket(f"bounded_laplace(epsilon0={epsilon0})").above
+    exact = mp.quad(hidden, [-60 / e, 0, mp.mpf("0.5") - mp.mpf("1e-13")])
+    assert exact * (1 - 1e-9) <= math.fsum(above.c[above.difference > 0]) <= exact
 
 
 @pytest.mark.parametrize("epsilon0", [0.05, 1.0, 4.0])

@@ -15,6 +15,7 @@ from scipy import special
 
 from shuffle_ledger.accounting import (
     Accountant,
+    Declared,
     FilterSet,
     InvalidParameter,
     ShuffledRound,
@@ -137,6 +138,24 @@ def test_no_mechanism_of_a_declared_rho_reveals_more(some: list[float], others: 
     for loss, bound in zip(losses, upper, strict=True):
         for first, second in ((p, q), (q, p)):
             assert np.maximum(first - math.exp(loss) * second, 0).sum() <= bound + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("order", "ones"),
+    [(3.0, (0.9853, 1.28e-3, 6e-8)), (4.0, (0.994, 3.7e-3, 2.1e-6)), (8.0, (0.034, 0.995, 1 - 1e-5))],
+)
+def test_two_neighbours_by_adding_are_further_apart_than_twice_one(
+    order: float, ones: tuple[float, ...]
+) -> None:
+    """Bits of three datasets: the divergence of the first from the last, at half the order."""
+    first, middle, last = (np.array([1 - one, one]) for one in ones)
+    pairs = [(first, middle), (middle, first), (middle, last), (last, middle)]
+    largest = max(float(renyi(*pair, np.array([order]))[0]) for pair in pairs)
+    declared = parse_randomizer(f"declared(renyi=[[{order}, {largest!r}]], relation='add-remove')")
+    assert isinstance(declared, Declared)
+    ((half, bound),) = declared.curve
+    assert half == order / 2
+    assert 2 * largest < renyi(first, last, np.array([half]))[0] <= bound
 
 
 def test_a_curve_bounds_the_mechanism_it_is_the_curve_of() -> None:
