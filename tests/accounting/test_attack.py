@@ -34,43 +34,6 @@ def _response(k: int, epsilon0: float) -> list[Law]:
     return [[(e if x == y else mp.mpf(1)) / (e + k - 1) for y in range(k)] for x in range(k)]
 
 
-def _unary(kept: mp.mpf, flipped: mp.mpf) -> list[Law]:
-    laws = []
-    for x in range(3):
-        law = []
-        for bits in itertools.product((0, 1), repeat=3):
-            ones = [kept if i == x else flipped for i in range(3)]
-            law.append(mp.fprod(one if bit else 1 - one for one, bit in zip(ones, bits, strict=True)))
-        laws.append(law)
-    return laws
-
-
-def _rows(epsilon0: float) -> list[Law]:
-    """The first three rows of a Hadamard matrix: one is the product of the other two."""
-    e = mp.exp(epsilon0)
-    return [[(1 if (x & y).bit_count() % 2 else e) / (e + 1) / 4 for y in range(8)] for x in (1, 2, 3)]
-
-
-def _signs(epsilon0: float) -> list[Law]:
-    """Hashes of three values to a bit each."""
-    e = mp.exp(epsilon0)
-    patterns = list(itertools.product((0, 1), repeat=3))
-    return [[(e if hits[x] else mp.mpf(1)) / (e + 1) / 4 for hits in patterns] for x in range(3)]
-
-
-def _laws(kind: str, epsilon0: float) -> tuple[str, list[Law]]:
-    """How the randomizer is written, and its reports' laws under three values."""
-    e, x = mp.exp(epsilon0), mp.exp(mp.mpf(epsilon0) / 2)
-    return {
-        "krr": (f"krr(k=3, epsilon0={epsilon0!r})", _response(3, epsilon0)),
-        "binary": (f"krr(k=2, epsilon0={epsilon0!r})", _response(2, epsilon0)),
-        "rappor": (f"rappor(domain=3, epsilon0={epsilon0!r})", _unary(x / (x + 1), 1 / (x + 1))),
-        "oue": (f"oue(domain=3, epsilon0={epsilon0!r})", _unary(mp.mpf(1) / 2, 1 / (e + 1))),
-        "blh": (f"blh(domain=3, epsilon0={epsilon0!r})", _signs(epsilon0)),
-        "hadamard": (f"hadamard(domain=8, epsilon0={epsilon0!r})", _rows(epsilon0)),
-    }[kind]
-
-
 def _shuffled(users: list[Law]) -> Counter[tuple[int, ...]]:
     """The law of how often each output was reported, by users with these laws."""
     total: Counter[tuple[int, ...]] = Counter({(0,) * len(users[0]): mp.mpf(1)})
@@ -102,7 +65,7 @@ def _most(laws: list[Law], users: int, epsilon: float, rate: float = 1.0) -> mp.
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.5])
 def test_a_sampled_user_is_replaced_by_one_of_the_others(epsilon: float) -> None:
     mp.mp.dps = 40
-    written, laws = _laws("krr", 1.5)
+    written, laws = "krr(k=3, epsilon0=1.5)", _response(3, 1.5)
     exact = _most(laws, 3, epsilon, rate=3 / 8)
     bound = attack_delta(_round(written, 3, sampled_from=8), epsilon=epsilon)
     assert bound is not None
@@ -131,7 +94,7 @@ def test_a_replacement_may_report_what_the_user_himself_cannot(
 def test_honest_users_of_a_sample_are_counted_by_the_attacker() -> None:
     """Samples of 3 from 8 users, 5 honest: 0 to 3 honest ones with known probabilities."""
     mp.mp.dps = 40
-    written, laws = _laws("krr", 1.5)
+    written, laws = "krr(k=3, epsilon0=1.5)", _response(3, 1.5)
     for epsilon in (0.0, 0.2):
         exact = mp.mpf(0)
         for honest in (1, 2, 3):

@@ -21,36 +21,11 @@ from shuffle_ledger.accounting import (
 from shuffle_ledger.accounting.randomizers import RANDOMIZERS
 from tests.accounting.alike import alike
 from tests.accounting.datasets import largest, shuffled, worst
+from tests.accounting.tables import Rows, hadamard, hashes, oue, rappor, response, subsets
 
-Rows = np.ndarray  # probabilities of outputs, one row for each value
 E0 = 1.3
 E = math.exp(E0)
 EPSILONS = (0.0, 0.05, 0.3, 0.9)
-
-
-def likelier(hits: list[list[int]]) -> Rows:
-    """Outputs that are `e` times as likely under the values that they support: one list for each output."""
-    weights = np.exp(E0 * np.array(hits, dtype=float)).T
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
-
-
-def hashes(domain: int, g: int) -> Rows:
-    functions = itertools.product(range(g), repeat=domain)
-    return likelier([[int(one[x] == y) for x in range(domain)] for one in functions for y in range(g)])
-
-
-def bits(domain: int, kept: float, stray: float) -> Rows:
-    outputs = np.array(list(itertools.product((0, 1), repeat=domain)))
-    chances = np.where(np.eye(domain) == 1, kept, stray)[:, None, :]
-    return np.asarray(np.where(outputs == 1, chances, 1 - chances).prod(axis=2))
-
-
-def hadamard(values: int, blocks: int, outputs: int) -> Rows:
-    def supports(x: int, block: int, place: int) -> int:
-        return int(block == x % blocks and (place & (x // blocks + 1)).bit_count() % 2 == 0)
-
-    places = itertools.product(range(blocks), range(outputs))
-    return likelier([[supports(x, *one) for x in range(values)] for one in places])
 
 
 def windows() -> Rows:
@@ -71,10 +46,6 @@ def laplace(values: tuple[float, ...]) -> Rows:
     return np.asarray(np.diff(below, axis=1))
 
 
-def response(k: int) -> Rows:
-    return likelier(np.eye(k, dtype=int).tolist())
-
-
 def gaussian(values: tuple[float, ...]) -> Rows:
     """Noise of deviation 1 on values in [0, 1]."""
     t = np.concatenate([[-np.inf], np.linspace(-5, 6, 257), [np.inf]]) - np.array(values)[:, None]
@@ -82,37 +53,34 @@ def gaussian(values: tuple[float, ...]) -> Rows:
     return np.asarray(np.where(t[:, :-1] < 0, left, right))
 
 
-HALF = math.exp(E0 / 2)
 TABLE = np.array([[0.7, 0.2, 0.1], [0.3, 0.3, 0.4], [0.5, 0.1, 0.4]])
 #: Local randomizers, each with the laws of its reports; the ends of an interval are in the list of values.
 LOCAL: dict[str, list[Rows]] = {
-    f"generic(epsilon0={E0})": [response(2), response(3)],  # of any randomizer with this epsilon0
-    f"krr(k=2, epsilon0={E0})": [response(2)],
-    f"krr(k=4, epsilon0={E0})": [response(4)],
-    f"blh(epsilon0={E0}, domain=3)": [hashes(3, 2)],
-    f"blh(epsilon0={E0})": [hashes(2, 2)],  # pairwise independent: all that is known of two values
-    f"olh(epsilon0={E0}, g=3, domain=3)": [hashes(3, 3)],
-    f"olh(epsilon0={E0}, g=3)": [hashes(2, 3)],
-    f"rappor(epsilon0={E0}, domain=3)": [bits(3, HALF / (HALF + 1), 1 / (HALF + 1))],
-    f"oue(epsilon0={E0}, domain=3)": [bits(3, 0.5, 1 / (E + 1))],
-    f"hadamard(epsilon0={E0}, domain=4)": [hadamard(3, 1, 4)],
-    f"hadamard(epsilon0={E0}, domain=8)": [hadamard(7, 1, 8)],
-    f"subset(epsilon0={E0}, domain=3, size=1)": [response(3)],
-    f"subset(epsilon0={E0}, domain=4, size=2)": [
-        likelier([[int(x in one) for x in range(4)] for one in itertools.combinations(range(4), 2)])
-    ],
-    f"block_hadamard(epsilon0={E0}, domain=3, blocks=1)": [hadamard(3, 1, 4)],
-    f"block_hadamard(epsilon0={E0}, domain=6, blocks=2)": [hadamard(6, 2, 4)],
-    f"block_hadamard(epsilon0={E0}, domain=4, blocks=4)": [hadamard(4, 4, 2)],
+    f"generic(epsilon0={E0})": [response(2, E0), response(3, E0)],  # of any randomizer with this epsilon0
+    f"krr(k=2, epsilon0={E0})": [response(2, E0)],
+    f"krr(k=4, epsilon0={E0})": [response(4, E0)],
+    f"blh(epsilon0={E0}, domain=3)": [hashes(3, 2, E0)],
+    f"blh(epsilon0={E0})": [hashes(2, 2, E0)],  # pairwise independent: all that is known of two values
+    f"olh(epsilon0={E0}, g=3, domain=3)": [hashes(3, 3, E0)],
+    f"olh(epsilon0={E0}, g=3)": [hashes(2, 3, E0)],
+    f"rappor(epsilon0={E0}, domain=3)": [rappor(3, E0)],
+    f"oue(epsilon0={E0}, domain=3)": [oue(3, E0)],
+    f"hadamard(epsilon0={E0}, domain=4)": [hadamard(3, 1, 4, E0)],
+    f"hadamard(epsilon0={E0}, domain=8)": [hadamard(7, 1, 8, E0)],
+    f"subset(epsilon0={E0}, domain=3, size=1)": [response(3, E0)],
+    f"subset(epsilon0={E0}, domain=4, size=2)": [subsets(4, 2, E0)],
+    f"block_hadamard(epsilon0={E0}, domain=3, blocks=1)": [hadamard(3, 1, 4, E0)],
+    f"block_hadamard(epsilon0={E0}, domain=6, blocks=2)": [hadamard(6, 2, 4, E0)],
+    f"block_hadamard(epsilon0={E0}, domain=4, blocks=4)": [hadamard(4, 4, 2, E0)],
     f"laplace(epsilon0={E0})": [laplace((0.0, 1.0))],
     f"bounded_laplace(epsilon0={E0})": [laplace((0.0, 0.3, 0.5, 1.0))],
     "local_gaussian(sigma=1)": [gaussian((0.0, 0.5, 1.0))],
-    f"duchi(epsilon0={E0})": [response(2)],
+    f"duchi(epsilon0={E0})": [response(2, E0)],
     f"piecewise(epsilon0={E0})": [windows()],
     f"table({TABLE.tolist()})": [TABLE],
-    f"joint(krr(k=3, epsilon0={E0}), table({TABLE.tolist()}))": [np.kron(response(3), TABLE)],
+    f"joint(krr(k=3, epsilon0={E0}), table({TABLE.tolist()}))": [np.kron(response(3, E0), TABLE)],
     f"parallel((0.25, krr(k=3, epsilon0={E0})), (0.75, table({TABLE.tolist()})))": [
-        np.hstack([np.repeat(response(3) / 4, 3, axis=0), np.tile(TABLE * 0.75, (3, 1))])
+        np.hstack([np.repeat(response(3, E0) / 4, 3, axis=0), np.tile(TABLE * 0.75, (3, 1))])
     ],
 }
 #: Kinds of which no attack is known: hashes may collide, or the kind is accounted as another one, or only a
@@ -274,8 +242,8 @@ def test_gaussian_noise_on_devices_is_not_attacked_as_another_randomizer() -> No
 @pytest.mark.parametrize(
     "parts",
     [
-        ((f"krr(k=3, epsilon0={E0})", response(3)), (f"table({TABLE.tolist()})", TABLE)),
-        ((f"table({TABLE.tolist()})", TABLE), (f"duchi(epsilon0={E0})", response(2))),
+        ((f"krr(k=3, epsilon0={E0})", response(3, E0)), (f"table({TABLE.tolist()})", TABLE)),
+        ((f"table({TABLE.tolist()})", TABLE), (f"duchi(epsilon0={E0})", response(2, E0))),
     ],
 )
 def test_one_attribute_is_attacked_by_datasets_that_differ_in_it_alone(

@@ -25,36 +25,9 @@ from shuffle_ledger.accounting.randomizers.base import Bracket
 from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
 from tests.accounting.alike import alike
 from tests.accounting.datasets import worst
+from tests.accounting.tables import hashes, oue, response
 
 Rows = list[list[float]]  # probabilities of every output (columns) under every input (rows)
-
-
-def _krr(k: int, epsilon0: float) -> Rows:
-    e = math.exp(epsilon0)
-    return [[(e if x == y else 1) / (e + k - 1) for y in range(k)] for x in range(k)]
-
-
-def _blh(domain: int, epsilon0: float) -> Rows:
-    e = math.exp(epsilon0)
-    hashes = list(itertools.product((0, 1), repeat=domain))
-    return [
-        [(e if h[x] == bit else 1) / (e + 1) / len(hashes) for h in hashes for bit in (0, 1)]
-        for x in range(domain)
-    ]
-
-
-def _oue(domain: int, epsilon0: float) -> Rows:
-    flip = 1 / (math.exp(epsilon0) + 1)
-    return [
-        [
-            math.prod(
-                (0.5 if i == x else flip) if bit else (0.5 if i == x else 1 - flip)
-                for i, bit in enumerate(bits)
-            )
-            for bits in itertools.product((0, 1), repeat=domain)
-        ]
-        for x in range(domain)
-    ]
 
 
 def _both(*tables: Rows) -> Rows:
@@ -79,7 +52,8 @@ def _bounds(randomizer: Any, reports: int, excess: Any, **rest: Any) -> Any:
     return RoundProfile(shuffled, smoothing=2e-3)(np.asarray(excess, dtype=np.float64))
 
 
-KRR3, KRR2, BLH3, OUE3 = _krr(3, 1.2), _krr(2, 0.7), _blh(3, 0.9), _oue(3, 0.8)
+KRR3, KRR2 = response(3, 1.2).tolist(), response(2, 0.7).tolist()
+BLH3, OUE3 = hashes(3, 2, 0.9).tolist(), oue(3, 0.8).tolist()
 SKEWED = [[0.7, 0.2, 0.1], [0.2, 0.2, 0.6], [0.3, 0.4, 0.3]]
 SUBSET = [
     [m / (1 + 2 * math.exp(0.3)) for m in row]
@@ -312,6 +286,7 @@ def test_tight_pairs_take_no_silent_component() -> None:
         alike(randomizer=written, reports=10, participation=0.5, analysis="tight")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("computed_anew")
 def test_tiny_probabilities_overflow_nothing() -> None:
     """An output that is frequent under one value, and almost impossible under all others."""

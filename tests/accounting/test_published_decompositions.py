@@ -7,7 +7,6 @@ of users is ours.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 
@@ -17,6 +16,7 @@ import pytest
 from shuffle_ledger.accounting import Accountant, Certificate, ShuffledRound, attack_epsilon, parse_randomizer
 from tests.accounting.alike import alike
 from tests.accounting.exact_sums import Gains
+from tests.accounting.tables import hashes, oue, rappor, response
 
 Law = Callable[[float], Gains]  # of the gains at an order
 
@@ -49,37 +49,6 @@ def _of(rows: np.ndarray, x0: int = 0, x1: int = 1) -> Law:
     return lambda order: Gains.of(a, b, c, order)
 
 
-def _krr(epsilon0: float, k: int) -> np.ndarray:
-    e = math.exp(epsilon0)
-    return (np.ones((k, k)) + (e - 1) * np.eye(k)) / (e + k - 1)
-
-
-def _unary(domain: int, keep: float, flip: float) -> np.ndarray:
-    bits = np.array(list(itertools.product((0, 1), repeat=domain)))
-    rows = []
-    for x in range(domain):
-        ones = np.full(domain, flip)
-        ones[x] = keep
-        rows.append(np.prod(np.where(bits == 1, ones, 1 - ones), axis=1))
-    return np.array(rows)
-
-
-def _rappor(epsilon0: float, domain: int) -> np.ndarray:
-    x = math.exp(epsilon0 / 2)
-    return _unary(domain, x / (x + 1), 1 / (x + 1))
-
-
-def _oue(epsilon0: float, domain: int) -> np.ndarray:
-    return _unary(domain, 0.5, 1 / (math.exp(epsilon0) + 1))
-
-
-def _blh(epsilon0: float, domain: int) -> np.ndarray:
-    e = math.exp(epsilon0)
-    hashes = np.array(list(itertools.product((0, 1), repeat=domain)))
-    columns = [np.where(hashes == bit, e, 1.0) / (e + 1) / len(hashes) for bit in (0, 1)]
-    return np.concatenate(columns).T
-
-
 def _laplace(epsilon0: float, cells: int = 3000) -> Law:
     """Inputs 0 and 1 with noise of scale `1/epsilon0`; in each cell the gain lies between its ends."""
     y = np.linspace(0.0, 1.0, cells + 1)
@@ -107,10 +76,10 @@ def _laplace(epsilon0: float, cells: int = 3000) -> Law:
 @pytest.mark.parametrize(
     ("kind", "written", "table"),
     [
-        ("10-RR", "krr(k=10, epsilon0={})", lambda epsilon0: _krr(epsilon0, 10)),
-        ("BLH", "blh(domain=8, epsilon0={})", lambda epsilon0: _blh(epsilon0, 8)),
-        ("RAPPOR", "rappor(domain=8, epsilon0={})", lambda epsilon0: _rappor(epsilon0, 8)),
-        ("OUE", "oue(domain=8, epsilon0={})", lambda epsilon0: _oue(epsilon0, 8)),
+        ("10-RR", "krr(k=10, epsilon0={})", lambda epsilon0: response(10, epsilon0)),
+        ("BLH", "blh(domain=8, epsilon0={})", lambda epsilon0: hashes(8, 2, epsilon0)),
+        ("RAPPOR", "rappor(domain=8, epsilon0={})", lambda epsilon0: rappor(8, epsilon0)),
+        ("OUE", "oue(domain=8, epsilon0={})", lambda epsilon0: oue(8, epsilon0)),
     ],
 )
 def test_figures_2_and_3_randomizers(
@@ -138,7 +107,7 @@ def test_figure_3_laplace_noise_on_a_bit(epsilon0: float) -> None:
 def test_figure_6_random_participation(epsilon0: float, rate: float) -> None:
     """10-RR; each of 1,000 users takes part by a secret coin: silence is an output like any other."""
     shuffled, certificate = _certificate(f"krr(k=10, epsilon0={epsilon0})", participation=rate)
-    silent = np.concatenate([rate * _krr(epsilon0, 10), np.full((10, 1), 1 - rate)], axis=1)
+    silent = np.concatenate([rate * response(10, epsilon0), np.full((10, 1), 1 - rate)], axis=1)
     # An epsilon of a thousandth is close to the convolutions' grid.
     _check(certificate, _of(silent), away=0.05 if epsilon0 < 1 else 0.01)
     attack = attack_epsilon(shuffled, delta=_DELTA)

@@ -1,4 +1,4 @@
-"""Larger hashes, subsets, blocks, Bloom filters and sketches, against enumerations of every output."""
+"""Decompositions of frequency oracles, against enumerations of every output."""
 
 from __future__ import annotations
 
@@ -20,58 +20,15 @@ from shuffle_ledger.accounting import (
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition
 from shuffle_ledger.accounting.randomizers.base import DecomposedRandomizer
 from tests.accounting.conftest import Oracle
-
-Rows = np.ndarray  # probabilities of outputs, one row for each value
-
-
-def supports(hits: list[list[int]], epsilon0: float) -> Rows:
-    """Outputs that are `e` times as likely under the values that they support: one list for each output."""
-    weights = np.exp(epsilon0 * np.array(hits, dtype=float)).T
-    found: Rows = weights / weights.sum(axis=1, keepdims=True)
-    return found
+from tests.accounting.tables import Rows, bits, hadamard, hashes, likelier, oue, rappor, response, subsets
 
 
-def olh(domain: int, g: int, epsilon0: float) -> Rows:
-    hashes = itertools.product(range(g), repeat=domain)
-    return supports([[int(one[x] == b) for x in range(domain)] for one in hashes for b in range(g)], epsilon0)
-
-
-def subset(domain: int, size: int, epsilon0: float) -> Rows:
-    chosen = itertools.combinations(range(domain), size)
-    return supports([[int(x in one) for x in range(domain)] for one in chosen], epsilon0)
-
-
-def in_blocks(domain: int, blocks: int, outputs: int, epsilon0: float) -> Rows:
-    places = [(x % blocks, x // blocks + 1) for x in range(domain)]
-    return supports(
-        [
-            [int(block == own and not (y & row).bit_count() % 2) for own, row in places]
-            for block in range(blocks)
-            for y in range(outputs)
-        ],
-        epsilon0,
-    )
-
-
-def hcms(width: int, epsilon0: float) -> Rows:
+def sketch(width: int, epsilon0: float) -> Rows:
     """One hash, under which the values are the places."""
-    return supports(
-        [
-            [int((row & x).bit_count() % 2 == bit) for x in range(width)]
-            for row in range(width)
-            for bit in (0, 1)
-        ],
-        epsilon0,
+    places = itertools.product(range(width), (0, 1))
+    return likelier(
+        [[int((row & x).bit_count() % 2 == bit) for x in range(width)] for row, bit in places], epsilon0
     )
-
-
-def bits(values: list[tuple[int, ...]], size: int, kept: float, flip: float) -> Rows:
-    rows = []
-    for value in values:
-        ones = [kept if place in value else flip for place in range(size)]
-        outputs = itertools.product((0, 1), repeat=size)
-        rows.append([math.prod(p if b else 1 - p for p, b in zip(ones, y, strict=True)) for y in outputs])
-    return np.array(rows)
 
 
 def pair_of(rows: Rows, x0: int, x1: int) -> Decomposition:
@@ -93,20 +50,25 @@ def by_ratio(masses: Decomposition) -> Counter[tuple[float, float]]:
 
 
 CASES: list[tuple[str, Callable[[float], Rows]]] = [
-    ("olh(epsilon0={e}, g=3, domain=3)", lambda e: olh(3, 3, e)),
-    ("olh(epsilon0={e}, g=4, domain=4)", lambda e: olh(4, 4, e)),
-    ("subset(epsilon0={e}, domain=5, size=2)", lambda e: subset(5, 2, e)),
-    ("subset(epsilon0={e}, domain=4, size=3)", lambda e: subset(4, 3, e)),
-    ("subset(epsilon0={e}, domain=6, size=1)", lambda e: subset(6, 1, e)),
-    ("block_hadamard(epsilon0={e}, domain=6, blocks=2)", lambda e: in_blocks(6, 2, 4, e)[[0, 1, 2, 3, 4, 5]]),
-    ("block_hadamard(epsilon0={e}, domain=4, blocks=4)", lambda e: in_blocks(4, 4, 2, e)),
-    ("block_hadamard(epsilon0={e}, domain=3, blocks=1)", lambda e: in_blocks(3, 1, 4, e)),
-    ("hcms(epsilon0={e}, domain=4)", lambda e: hcms(4, e)),
-    ("hcms(epsilon0={e}, domain=8)", lambda e: hcms(8, e)),
-    (
-        "cms(epsilon0={e}, domain=4)",
-        lambda e: bits([(x,) for x in range(4)], 4, 1 / (1 + math.exp(-e / 2)), 1 / (1 + math.exp(e / 2))),
-    ),
+    ("olh(epsilon0={e}, g=3, domain=3)", lambda e: hashes(3, 3, e)),
+    ("olh(epsilon0={e}, g=4, domain=4)", lambda e: hashes(4, 4, e)),
+    ("subset(epsilon0={e}, domain=5, size=2)", lambda e: subsets(5, 2, e)),
+    ("subset(epsilon0={e}, domain=4, size=3)", lambda e: subsets(4, 3, e)),
+    ("subset(epsilon0={e}, domain=6, size=1)", lambda e: subsets(6, 1, e)),
+    ("block_hadamard(epsilon0={e}, domain=6, blocks=2)", lambda e: hadamard(6, 2, 4, e)),
+    ("block_hadamard(epsilon0={e}, domain=4, blocks=4)", lambda e: hadamard(4, 4, 2, e)),
+    ("block_hadamard(epsilon0={e}, domain=3, blocks=1)", lambda e: hadamard(3, 1, 4, e)),
+    ("hcms(epsilon0={e}, domain=4)", lambda e: sketch(4, e)),
+    ("hcms(epsilon0={e}, domain=8)", lambda e: sketch(8, e)),
+    ("cms(epsilon0={e}, domain=4)", lambda e: rappor(4, e)),
+    ("krr(epsilon0={e}, k=2)", lambda e: response(2, e)),
+    ("krr(epsilon0={e}, k=5)", lambda e: response(5, e)),
+    ("rappor(epsilon0={e}, domain=3)", lambda e: rappor(3, e)),
+    ("oue(epsilon0={e}, domain=3)", lambda e: oue(3, e)),
+    ("oue(epsilon0={e}, domain=4)", lambda e: oue(4, e)),
+    ("blh(epsilon0={e}, domain=4)", lambda e: hashes(4, 2, e)),
+    ("hadamard(epsilon0={e}, domain=4)", lambda e: hadamard(3, 1, 4, e)),
+    ("hadamard(epsilon0={e}, domain=8)", lambda e: hadamard(7, 1, 8, e)),
 ]
 
 
@@ -132,7 +94,16 @@ def test_masses_are_those_of_every_output(
 
 
 @pytest.mark.parametrize(
-    "kind", ["olh(epsilon0={e}, g=5{d})", "cms(epsilon0={e}{d})", "hcms(epsilon0={e}{d})"]
+    "kind",
+    [
+        *(
+            "olh(epsilon0={e}, g=5{d})",
+            "cms(epsilon0={e}{d})",
+            "hcms(epsilon0={e}{d})",
+            "blh(epsilon0={e}{d})",
+        ),
+        *("rappor(epsilon0={e}{d})", "oue(epsilon0={e}{d})", "hadamard(epsilon0={e}{d})"),
+    ],
 )
 def test_the_limit_dominates_every_domain(kind: str, oracle: Oracle) -> None:
     for epsilon0 in (0.5, 3.0):
@@ -170,9 +141,9 @@ def test_bloom_filters_are_bounded_whatever_the_hashes(
 @pytest.mark.parametrize(
     ("written", "rows"),
     [
-        ("olh(epsilon0=1.2, g=3, domain=3)", olh(3, 3, 1.2)),
-        ("subset(epsilon0=1.2, domain=4, size=2)", subset(4, 2, 1.2)),
-        ("block_hadamard(epsilon0=1.2, domain=6, blocks=2)", in_blocks(6, 2, 4, 1.2)),
+        ("olh(epsilon0=1.2, g=3, domain=3)", hashes(3, 3, 1.2)),
+        ("subset(epsilon0=1.2, domain=4, size=2)", subsets(4, 2, 1.2)),
+        ("block_hadamard(epsilon0=1.2, domain=6, blocks=2)", hadamard(6, 2, 4, 1.2)),
     ],
 )
 def test_nothing_that_is_shuffled_reveals_more(written: str, rows: Rows) -> None:
@@ -217,3 +188,21 @@ def test_smaller_epsilons_fit_larger_ones() -> None:
         assert not fits(at(written.format(e=2)), at(written.format(e=1)))
     # Left out, the numbers differ, and nothing is known.
     assert not fits(at("olh(epsilon0=1)"), at("olh(epsilon0=3)"))
+
+
+@pytest.mark.parametrize("epsilon0", [0.2, 1.0, 4.0])
+def test_two_ary_response_meets_the_tight_generic_pair(epsilon0: float) -> None:
+    binary = parse_randomizer(f"krr(k=2, epsilon0={epsilon0})").analysis("blanket").decomposition.merged()
+    generic = parse_randomizer(f"generic(epsilon0={epsilon0})").analysis("tight").decomposition
+    for name in ("a", "b", "c"):
+        assert np.allclose(getattr(binary, name), getattr(generic, name), rtol=1e-14)
+
+
+def test_merging_changes_no_mass() -> None:
+    masses = Decomposition(
+        np.array([0.2, 0.2, 0.6, 0.0]), np.array([0.1, 0.1, 0.2, 0.6]), np.array([0.1, 0.1, 0.2, 0.0])
+    )
+    merged = masses.merged()
+    assert merged.a.size == 3
+    assert math.isclose(merged.a.sum(), 1)
+    assert math.isclose(merged.c.sum(), masses.c.sum())
