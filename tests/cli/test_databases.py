@@ -78,17 +78,6 @@ def test_a_missing_table_is_named(directory: Path, run: Run) -> None:
     )
 
 
-def test_a_missing_table_of_a_server_is_named(run: Run, new_postgresql_ledger: Callable[[], str]) -> None:
-    url = new_postgresql_ledger()
-    engine = engines.connect(url)
-    with engines.writing(engine) as connection:
-        connection.exec_driver_sql("DROP TABLE heads CASCADE")
-    engine.dispose()
-    code, said = _error(run, url, ("cohort", "list"))
-    assert code == 1
-    assert said.endswith('relation "heads" does not exist. Restore the ledger from a backup')
-
-
 def test_a_file_that_may_not_be_read_or_made_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from shuffle_ledger.cli.commands import demo as demo_command
 from shuffle_ledger.cli.commands import demo_run
 from shuffle_ledger.cli.commands.demo_run import DemoResult
 from tests.cli.conftest import Run
+from tests.docs.test_shell_blocks import normal
+from tests.docs.test_shell_blocks import run as run_shown
 
 ROOT = Path(__file__).parents[2]
 ADMITTED_LEAST = 880  # of the year's 1,272 rounds
@@ -74,16 +77,19 @@ def test_the_demo_tells_people(small_year: Path, run: Run) -> None:
     assert answer.stderr == ""
 
 
-def test_the_examples_are_found() -> None:
-    assert (demo_run._examples() / "rounds.csv").is_file()
-
-
 @pytest.mark.system
-def test_the_year_of_the_demo_is_admitted_as_promised(tmp_path: Path) -> None:
+def test_the_year_of_the_demo_is_as_promised_and_as_printed(empty_directory: Path) -> None:
     """A change of the filters must not cost rounds unseen."""
-    imported = demo_run.run_demo(tmp_path).imported
-    admitted, rounds = imported.rounds_admitted, imported.rounds
-    assert (rounds, admitted + imported.rounds_refused) == (1_272, 1_272)
+    printed = run_shown(["demo"])
+    summary = json.loads((empty_directory / "demo-output" / "summary.json").read_text())["imported"]
+    admitted, rounds = summary["rounds_admitted"], summary["rounds"]
+    assert (rounds, admitted + summary["rounds_refused"]) == (1_272, 1_272)
     assert admitted >= ADMITTED_LEAST
     page = (ROOT / "docs" / "five-minutes.md").read_text("utf-8")
     assert f"{rounds:,} rounds: {admitted} admitted, {rounds - admitted} refused." in page
+    (shown,) = re.findall(r"^\$ shuffle-ledger demo\n\.\.\.\n(.*?)\n\n1,272", page, re.DOTALL | re.MULTILINE)
+    cohorts = {part.split()[0]: part for part in printed.split("\n\n") if part.strip()}
+    for part in shown.split("\n\n"):
+        (text, numbers), (said, given) = normal(part), normal(cohorts[part.split()[0]])
+        assert said == text
+        assert given == pytest.approx(numbers, rel=1e-3)

@@ -35,16 +35,6 @@ def test_a_cohort_is_opened_like_another_one_but_for_its_options(directory: Path
     assert other["labels"] == {"device": "phone"}
 
 
-def test_a_template_is_a_cohort_itself(directory: Path, run: Run) -> None:
-    assert run("cohort", "open", "model", "--population", "200000", *WINDOW).code == 0
-    round_ = ("--randomizer", "krr(k=2, epsilon0=0.5)", "--reports", "1000")
-    assert run("round", "register", "model", "--id", "first", *round_).code == 0
-    part = run("budget", "model", "--json").json["promises"][0]["budget"]
-    assert run("cohort", "open", "twin", "--like", part).code == 2
-    assert run("cohort", "open", "twin", "--like", "gone").code == 4
-    assert "--population is missing" in run("cohort", "open", "twin", *WINDOW).stderr
-
-
 @pytest.mark.parametrize(("name", "meant"), [("phnes", "'phones'"), ("tablets", None)])
 def test_a_cohort_that_there_is_not_gets_the_name_that_was_meant(
     phones: Run, name: str, meant: str | None

@@ -97,7 +97,7 @@ def test_help_and_mistakes_import_no_library_but_click(tmp_path: Path) -> None:
     assert sum(name.startswith("shuffle_ledger") for name in done.modules) <= 11
 
 
-@pytest.mark.parametrize("given", [None, "logfire-plugin"])
+@pytest.mark.parametrize("given", ["logfire-plugin", None])
 def test_no_plugin_of_pydantic_is_looked_for_unless_the_environment_says_so(
     given: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,9 +119,7 @@ def test_no_search_for_garbage_ends_theprogram() -> None:
     assert int(done.stdout.splitlines()[-1]) > 1000
 
 
-@pytest.mark.parametrize(
-    ("words", "found"), [("he", {"health"}), ("round re", {"register", "retry"}), ("-", {"-h", "--help"})]
-)
+@pytest.mark.parametrize(("words", "found"), [("round re", {"register", "retry"})])
 def test_completion_of_commands_imports_no_library_but_click(
     tmp_path: Path, words: str, found: set[str]
 ) -> None:
@@ -147,7 +145,7 @@ def test_a_budget_imports_what_it_needs(phones: Run, directory: Path) -> None:
         assert f"shuffle_ledger.ledger.{name}" not in done.modules
 
 
-@pytest.mark.parametrize("command", [["budget", "phones"], ["cohort", "list"]], ids="-".join)
+@pytest.mark.parametrize("command", [["budget", "phones"]], ids="-".join)
 def test_a_command_that_asks_a_server_imports_no_engine(tmp_path: Path, command: list[str]) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:  # answers 404
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -244,42 +242,12 @@ def test_a_missing_extra_is_named_in_one_sentence(directory: Path) -> None:
     assert done.stderr == "".join(f"shuffle-ledger: {sentence}\n" for sentence in sentences)
 
 
-@pytest.mark.slow
-def test_a_server_whose_settings_name_an_issuer_needs_the_extra(directory: Path) -> None:
-    named = {
-        "ISSUER": "https://issuer.example",
-        "AUDIENCE": "a",
-        "ROLES_CLAIM": "r",
-        "ROLES": '{"a": "admin"}',
-    }
-    environment = {f"SHUFFLE_LEDGER_OIDC_{name}": value for name, value in named.items()}
-    done = program(directory, ["init"], ["serve", "--json"], away=["joserfc"], environment=environment)
-    assert done.codes == [0, 1], done.stderr
-    assert "this needs joserfc, which is not installed: pip install 'shuffle-ledger[oidc]'" in done.stderr
-
-
-@pytest.mark.slow
-def test_a_server_that_exports_traces_needs_the_extra(directory: Path) -> None:
-    named = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
-    orders = (["init"], ["serve", "--json"])
-    done = program(directory, *orders, away=["opentelemetry.exporter"], environment=named)
-    assert done.codes == [0, 1], done.stderr
-    assert (
-        "this needs opentelemetry, which is not installed: pip install 'shuffle-ledger[otel]'" in done.stderr
-    )
-
-
 @pytest.mark.parametrize("module", sorted(EXTRAS))
 def test_every_library_of_an_extra_is_imported_under_that_name(module: str) -> None:
     missing = failure_of(ModuleNotFoundError("it is missing", name=f"{module}.within"))
     assert (missing.code, missing.kind) == (ExitCode.FAILED, "missing_extra")
     assert f"'shuffle-ledger[{EXTRAS[module]}]'" in missing.message
     require(module)
-
-
-def test_a_mistake_of_our_own_is_not_called_a_missing_extra() -> None:
-    for error in (ModuleNotFoundError("no name"), ModuleNotFoundError("ours", name="shuffle_ledger.gone")):
-        assert failure_of(error).kind == "failed"
 
 
 def test_every_extra_is_declared_and_all_is_all_of_them() -> None:

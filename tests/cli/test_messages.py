@@ -31,45 +31,38 @@ def _said(run: Run, *arguments: str, code: int = 2) -> str:
     return answer.stderr.removeprefix("shuffle-ledger: ").removesuffix("\n")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("budgt", "phones"), "no such command 'budgt'; did you mean budget?"),
-        (("round", "regster"), "no such command 'regster'; did you mean register?"),
-        (("register", "phones"), "no such command 'register'; did you mean round register?"),
-        (("open", "phones"), "no such command 'open'; did you mean cohort open?"),
-        (("zzzz",), "no such command 'zzzz'"),
-        (("budget", "phones", "--jsn"), "no such option '--jsn'; did you mean --json?"),
-        (("amplify", "--report", "5"), "no such option '--report'; did you mean --reports?"),
-        (("amplify", "--zzzz"), "no such option '--zzzz'"),
-        (
-            ("--database-url", "sqlite:///x.db", "budget", "x"),
-            "no such option '--database-url' before a command: options stand behind the command",
-        ),
-        (("budget",), "COHORT is missing"),
-        (("amplify", "--delta", "1e-6"), "--randomizer is missing"),
-        (("compose", "none.csv", "--delta", "1e-6"), "file 'none.csv' does not exist"),
-        (
-            ("token", "create", "x", "--role", "admn"),
-            "--role: 'admn' is not one of 'admin', 'registrar', 'reader', 'auditor'",
-        ),
-        (("budget", "a", "b"), "got unexpected extra argument (b), expected COHORT"),
-        (("health", "a"), "got unexpected extra argument (a), expected options only"),
-        (
-            ("round", "quote", "a", "b", "--randomizer", "krr(k=2, epsilon0=1)", "--reports", "9"),
-            "got unexpected extra argument (b), expected [COHORT]; several cohorts: --audience A,B",
-        ),
-    ],
+MISTYPED: tuple[tuple[str, str], ...] = (
+    ("budgt phones", "no such command 'budgt'; did you mean budget?"),
+    ("register phones", "no such command 'register'; did you mean round register?"),
+    ("zzzz", "no such command 'zzzz'"),
+    ("budget phones --jsn", "no such option '--jsn'; did you mean --json?"),
+    ("amplify --zzzz", "no such option '--zzzz'"),
+    (
+        "--database-url sqlite:///x.db budget x",
+        "no such option '--database-url' before a command: options stand behind the command",
+    ),
+    ("amplify --delta 1e-6", "--randomizer is missing"),
+    ("compose none.csv --delta 1e-6", "file 'none.csv' does not exist"),
+    (
+        "token create x --role admn",
+        "--role: 'admn' is not one of 'admin', 'registrar', 'reader', 'auditor'",
+    ),
+    ("health a", "got unexpected extra argument (a), expected options only"),
+    (
+        "round quote a b --randomizer krr() --reports 9",
+        "got unexpected extra argument (b), expected [COHORT]; several cohorts: --audience A,B",
+    ),
 )
-def test_a_command_line_that_is_none_says_what_was_meant(
-    run: Run, arguments: tuple[str, ...], said: str
-) -> None:
-    assert _said(run, *arguments) == said
-    found = run(*arguments, "--json")
+
+
+@pytest.mark.parametrize(("words", "said"), MISTYPED)
+def test_a_command_line_that_is_none_says_what_was_meant(run: Run, words: str, said: str) -> None:
+    assert _said(run, *words.split()) == said
+    found = run(*words.split(), "--json")
     assert (found.code, found.json["error"]["kind"], found.json["error"]["message"]) == (2, "bad_usage", said)
 
 
-@pytest.mark.parametrize("group", [(), ("round",), ("audit",)])
+@pytest.mark.parametrize("group", [(), ("round",)])
 def test_a_command_line_without_a_command_gets_the_usage(run: Run, group: tuple[str, ...]) -> None:
     answer = run(*group)
     assert (answer.code, answer.stdout) == (2, "")
@@ -87,21 +80,13 @@ def test_a_command_line_without_a_command_gets_the_usage(run: Run, group: tuple[
             "krr(k=16, eps0=3)",
             "krr has no parameter eps0; it takes k and epsilon0; did you mean epsilon0?",
         ),
-        ("krr(k=16, epsilon0=3, m=1)", "krr has no parameter m; it takes k and epsilon0"),
-        ("rappor(epsilon0=3, domian=8)", "rappor has no parameter domian; it takes epsilon0 and domain"),
         ("krr(k=16)", "krr needs a value for epsilon0; it takes k and epsilon0"),
-        ("laplace()", "laplace needs a value for epsilon0; it takes epsilon0"),
+        ("krr(k=10, epsilon0=log(3))", "there is no randomizer 'log'; known are generic, krr"),
+        ("rapor(epsilon0=1)", "there is no randomizer 'rapor'; did you mean rappor?; known are generic, krr"),
     ],
 )
 def test_parameters_of_randomizers_are_named(run: Run, randomizer: str, said: str) -> None:
     assert _said(run, "amplify", "--randomizer", randomizer, *ASKED).startswith(said)
-
-
-def test_a_randomizer_that_is_none_says_which_there_are(run: Run) -> None:
-    said = _said(run, "amplify", "--randomizer", "rapor(epsilon0=1)", *ASKED)
-    assert said.startswith(
-        "there is no randomizer 'rapor'; did you mean rappor?; known are generic, krr, blh"
-    )
 
 
 @pytest.mark.parametrize(
@@ -128,11 +113,6 @@ def test_a_day_that_is_none_says_why(phones: Run, day: str, expected: str) -> No
     ("words", "said"),
     [
         (("-o", "x.docx"), "-o: got 'x.docx', expected a name that ends in .html, .pdf or .json, or"),
-        (("-o", "x.zip"), "-o: got 'x.zip', expected a name that ends in .html"),
-        (
-            ("-o", "x.pdf", "--format", "html"),
-            "-o: got 'x.pdf', expected a name that ends in .html, or --format",
-        ),
         (
             ("-o", "x.HTM", "--format", "pdf"),
             "-o: got 'x.HTM', expected a name that ends in .pdf, or --format",
@@ -157,17 +137,6 @@ def test_what_is_empty_is_called_empty(phones: Run) -> None:
     empty = ("amplify", "--randomizer", "generic(epsilon0=1)", "--reports", "", "--delta", "1e-6")
     assert _said(phones, *empty) == "reports: is empty, expected a whole number"
     assert _said(phones, "round", "void", "r", "--reason", "").startswith("reason: is empty, expected 1 to")
-
-
-def test_what_is_missing_is_called_missing(run: Run, directory: Path) -> None:
-    assert directory.exists()
-    assert (
-        run("cohort", "open", "weekly", *OPENING, "--window", "calendar=week,epsilon=1,delta=1e-8").code == 0
-    )
-    said = _said(run, "incident", "record", "weekly", "--id", "x", "--unknown", "--reason", "an export")
-    assert said == (
-        "collected_on: is missing, expected the first day of collection, for cohort 'weekly' has windows"
-    )
 
 
 def test_a_policy_and_a_plan_belong_together(phones: Run, tmp_path: Path) -> None:
@@ -225,15 +194,6 @@ def test_another_plan_names_the_kinds_that_differ(directory: Path, run: Run) -> 
     )
 
 
-def test_another_incident_names_what_differs(phones: Run) -> None:
-    record = ("incident", "record", "phones", "--id", "x", "--unknown", "--reason")
-    assert phones(*record, "an export").code == 3
-    assert _said(phones, *record, "another export", code=5) == (
-        "incident 'x' was recorded with other content (correct the round to change it): reason: stored an"
-        " export, given another export"
-    )
-
-
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
@@ -265,7 +225,7 @@ class _Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("value", "styled"), [(None, True), ("", True), ("1", False), ("0", False)])
+@pytest.mark.parametrize(("value", "styled"), [("", True), ("0", False)])
 def test_no_color_means_no_styles_at_all(
     monkeypatch: pytest.MonkeyPatch, value: str | None, *, styled: bool
 ) -> None:
@@ -309,9 +269,7 @@ def test_a_long_listing_is_written_as_rich_lays_it_out_where_there_is_room(
 @pytest.mark.parametrize(
     ("cohort", "promise", "shown"),
     [
-        ("open", "open", "open"),
         ("closed", "overspent", "overspent"),
-        ("overspent", "closed", "overspent"),
         ("frozen", "overspent", "frozen"),
         ("closed", "open", "closed"),
     ],
@@ -331,7 +289,7 @@ def test_a_list_of_cohorts_shows_the_worst_status(
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-@pytest.mark.parametrize("columns", ["60", "40"])
+@pytest.mark.parametrize("columns", ["40"])
 def test_columns_bounds_tables_text_and_bars(
     monkeypatch: pytest.MonkeyPatch, columns: str, *, terminal: bool
 ) -> None:
@@ -345,15 +303,6 @@ def test_columns_bounds_tables_text_and_bars(
     assert sum("█" in line for line in stream.getvalue().splitlines()) == 1  # shorter, not folded
 
 
-def test_columns_that_are_no_number_are_left_out(monkeypatch: pytest.MonkeyPatch, phones: Run) -> None:
-    usual = phones("cohort", "show", "phones").stdout
-    for columns in ("", "0", "wide", "-5"):
-        monkeypatch.setenv("COLUMNS", columns)
-        assert phones("cohort", "show", "phones").stdout == usual
-    monkeypatch.setenv("COLUMNS", "50")
-    assert max(map(len, phones("cohort", "show", "phones").stdout.splitlines())) <= 50
-
-
 @pytest.mark.slow
 def test_a_refused_quote_says_what_would_fit_instead(phones: Run) -> None:
     order = ("phones", "--randomizer", "krr(k=4, epsilon0=8)", "--reports", "100")
@@ -365,17 +314,6 @@ def test_a_refused_quote_says_what_would_fit_instead(phones: Run) -> None:
     assert phones("round", "quote", *order, "--json").json["fits"]["rounds"] == 0
     smaller = ("--randomizer", f"krr(k=4, epsilon0={found.group(1)})", "--reports", "100")
     assert phones("round", "register", "phones", "--id", "smaller", *smaller).code == 0
-
-
-def test_a_quote_of_several_cohorts_says_that_it_is_of_all(phones: Run) -> None:
-    budget = ("--population", "100000", "--epsilon", "0.5", "--delta", "1e-9", "--label", "country=de")
-    assert phones("cohort", "open", "tablets", *budget).code == 0
-    order = ("--audience", "phones,tablets", "--randomizer", "krr(k=2, epsilon0=0.5)", "--reports", "1000")
-    said = phones("round", "quote", *order).stdout
-    assert said.startswith("The round would be admitted by all 2 budgets")
-    assert "tablets, which has the least left of all 2" in said
-    assert phones("round", "quote", *order, "--json").json["audience"] == ["phones", "tablets"]
-    assert "country=de" in phones("cohort", "list").stdout
 
 
 @pytest.mark.parametrize(("reports", "answer", "code"), [("40", "n", 1), ("40", "y", 0), ("900", None, 0)])
@@ -408,17 +346,6 @@ def test_a_setting_that_is_no_json_says_which(run: Run, monkeypatch: pytest.Monk
     assert said.startswith("SHUFFLE_LEDGER_ACKNOWLEDGED: got 'phones:3', expected a JSON object")
 
 
-@pytest.mark.slow
-def test_a_wrong_key_is_not_reported_as_no_key(phones: Run) -> None:
-    phones("audit", "keygen", "key.pem")
-    options = ("--bundle", "evidence.zip", "-o", "s.json", "--signing-key", "key.pem")
-    assert phones("audit", "statement", "phones", "--format", "json", *options).code == 0
-    said = phones("audit", "verify", "evidence.zip", "--public-key", "0" * 64)
-    assert said.code == 6
-    assert "The signature of the heads was not accepted" in said.stdout
-    assert "not signed" not in said.stdout
-
-
 @pytest.mark.usefixtures("directory")
 @pytest.mark.parametrize("command", ["worker", "scheduler"])
 def test_a_worker_without_a_broker_says_what_to_give(run: Run, command: str) -> None:
@@ -432,19 +359,6 @@ def test_a_worker_without_a_broker_says_what_to_give(run: Run, command: str) -> 
 def test_a_day_of_a_schedule_without_a_schedule_says_what_to_give(phones: Run, option: str) -> None:
     expected = f"{option} is a day of a schedule: give --every beside it (day, week, month)"
     assert _said(phones, "forecast", "phones", option, "2030-01-07") == expected
-
-
-def test_a_token_that_is_missing_or_none_says_where_to_give_one(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked, give = ("cohort", "list", "--server", "http://127.0.0.1:1"), "SHUFFLE_LEDGER_TOKEN, or token in"
-    monkeypatch.delenv("SHUFFLE_LEDGER_TOKEN", raising=False)
-    for token, said in ((None, "a token is needed"), ("sl_a\nb", "not written as tokens are")):
-        if token is not None:
-            monkeypatch.setenv("SHUFFLE_LEDGER_TOKEN", token)
-        found = _said(run, *asked)
-        assert said in found
-        assert give in found
 
 
 def test_a_rehearsal_of_an_incident_of_which_nothing_is_known_is_in_words(phones: Run) -> None:

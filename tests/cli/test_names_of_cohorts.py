@@ -40,7 +40,7 @@ def rounds_of(name: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", ["a|b", "a,b", "a, b", " a | b "])
+@pytest.mark.parametrize("text", ["a,b", " a | b "])
 def test_a_text_of_names_means_the_same_in_options_and_in_every_file(letters: Run, text: str) -> None:
     assert letters("round", "register", "--audience", text, "--id", "option", *ROUND).code == 0
     Path("r.csv").write_text(
@@ -75,7 +75,7 @@ def test_cohorts_that_have_such_names_are_named_alone_and_verified(letters: Run)
     assert letters("audit", "verify").code == 0
 
 
-@pytest.mark.parametrize("name", ["c|d", "c,d", "c=d"])
+@pytest.mark.parametrize("name", ["c|d", "c=d"])
 def test_no_cohort_is_opened_under_such_a_name(letters: Run, name: str) -> None:
     answer = letters("cohort", "open", name, *OPENING, "--json")
     assert (answer.code, answer.json["error"]["field"]) == (2, "name")

@@ -85,15 +85,6 @@ def test_a_promise_is_never_said_to_be_smaller_than_what_was_spent(phones: Run) 
     assert phones("audit", "verify").code == 0
 
 
-def test_an_overspent_cohort_stays_so_whatever_its_budget_is(phones: Run) -> None:
-    leak = ("incident", "record", "phones", "--id", "leak", "--unknown", "--reason", "lost", "--json")
-    assert phones(*leak).code == 3
-    raised = phones("cohort", "budget", "phones", "--epsilon", "5", "--reason", "why not", "--json")
-    assert raised.json["status"] == "overspent"
-    refused = " ".join(phones("round", "quote", "phones", *ROUND).stdout.split())
-    assert "and stays so whatever the budget is now" in refused
-
-
 @pytest.mark.slow
 def test_corrections_and_incidents_answer_alike_and_say_when_the_promise_broke(phones: Run) -> None:
     assert phones(*WEEK).code == 0
@@ -124,13 +115,3 @@ def test_corrections_and_incidents_answer_alike_and_say_when_the_promise_broke(p
     assert f"Not kept since entry {found.json['sequence']}" in page
     assert "was kept after every entry" not in page
     assert phones("audit", "verify").code == 0
-
-
-@pytest.mark.slow
-def test_a_statement_says_which_budget_would_have_been_kept(phones: Run) -> None:
-    assert phones(*WEEK).code == 0
-    bad = ("--randomizer", "krr(k=2, epsilon0=3)", "--reports", "2", "--reason", "a bug", "--json")
-    assert phones("round", "correct", "week1", *bad).code == 3
-    (cohort,) = phones("audit", "statement", "phones", "--format", "json").json["cohorts"]
-    kept_at = cohort["breach"]["kept_at_epsilon_upper"]
-    assert kept_at == cohort["spent"]["epsilon_upper"] > cohort["promise"]["epsilon_budget"]

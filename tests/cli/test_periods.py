@@ -71,39 +71,6 @@ def test_a_statement_alarms_of_periods_too(phones: Run, directory: Path) -> None
 
 
 @pytest.mark.slow
-def test_an_incident_of_many_periods_is_told_once(directory: object, run: Run) -> None:
-    assert directory
-    rolling = ("--rolling", "30d", "--epsilon", "1", "--delta", "1e-6")
-    assert run("cohort", "open", "phones", "--population", "100000", *rolling).code == 0
-    told = ("incident", "record", "phones", "--id", "lost", "--unknown", "--reason", "a bug")
-    day = ("--collected-on", f"{datetime.now(UTC):%Y-%m-%d}")
-    rehearsed, recorded = run(*told, *day, "--dry-run"), run(*told, *day)
-    assert (rehearsed.code, recorded.code) == (3, 3)
-    for said, word in ((rehearsed, "would be"), (recorded, "are")):
-        assert said.stderr.count("OVERSPENT") == 1
-        assert f" and 27 more {word} OVERSPENT" in said.stderr
-
-
-def test_of_sliding_periods_the_one_with_the_least_left_is_shown(directory: object, run: Run) -> None:
-    assert directory
-    rolling = ("--rolling", "30d", "--epsilon", "1", "--delta", "1e-6")
-    assert run("cohort", "open", "phones", "--population", "100000", *rolling).code == 0
-    decided = run("round", "register", "phones", *KIND, "--id", "a").stdout
-    assert decided.count("in phones@") == 1
-    assert run("budget", "phones").stdout.count("30 days to ") == 1
-    assert len(run("budget", "phones", "--json").json["promises"]) == 30
-
-
-def test_a_calibration_is_about_the_budget_of_the_period(directory: object, run: Run) -> None:
-    assert directory
-    year = ("--per", "year", "--epsilon", "1", "--delta", "1e-6")
-    assert run("cohort", "open", "phones", "--population", "100000", *year).code == 0
-    asked = ("--cohort", "phones", "--randomizer", "krr(k=10)", "--reports", "10000")
-    found = run("calibrate", *asked, "--json").json
-    assert 0.9 < found["epsilon_decided_upper"] <= 1
-
-
-@pytest.mark.slow
 def test_a_year_of_weeks_is_planned_with_the_largest_epsilon0_that_fits_every_month(
     directory: object, run: Run
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from matplotlib.figure import Figure
 
 from tests.cli.conftest import ROUND, Run
 
@@ -41,37 +40,3 @@ def test_other_names_are_refused_before_anything_is_computed(
     assert answer.code == 2
     assert "plot" in answer.stdout
     assert list(empty_directory.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_a_picture_that_fails_leaves_the_old_one(
-    run: Run, empty_directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = empty_directory / "profile.png"
-    old.write_bytes(b"old")
-
-    def fail(*_: object, **__: object) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(Figure, "savefig", fail)
-    assert run("amplify", *ROUND, "--delta", "1e-6", "--plot", "profile.png").code == 1
-    assert old.read_bytes() == b"old"
-    assert [path.name for path in empty_directory.iterdir()] == ["profile.png"]
-
-
-@pytest.mark.slow
-def test_an_unbounded_answer_is_drawn_where_it_is_finite(run: Run, empty_directory: Path) -> None:
-    failing = (
-        "--randomizer",
-        "generic(epsilon0=1)",
-        "--reports",
-        "100",
-        "--delta0",
-        "1e-3",
-        "--delta",
-        "1e-6",
-    )
-    answer = run("amplify", *failing, "--plot", "profile.svg", "--json")
-    assert answer.code == 0, answer.stderr
-    assert answer.json["epsilon_upper"] is None
-    assert (empty_directory / "profile.svg").exists()

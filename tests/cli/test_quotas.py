@@ -42,13 +42,6 @@ def test_a_team_is_charged_shown_and_refused(tablets: Run) -> None:
     assert tablets("audit", "verify").code == 0
 
 
-def test_shares_above_the_budget_are_said(tablets: Run) -> None:
-    for team in ("maps", "mail"):
-        tablets("cohort", "quota", "tablets", "--team", team, "--epsilon", "0.9", "--reason", "agreed")
-    shown = " ".join(tablets("cohort", "quota", "tablets").stdout.split())
-    assert "The shares are more than the whole budget: not every team can use all of its quota." in shown
-
-
 @pytest.mark.slow
 def test_an_import_is_of_a_team(tablets: Run, tmp_path: Path) -> None:
     tablets("cohort", "quota", "tablets", "--team", "ads", "--epsilon", "0.3", "--reason", "more")
@@ -72,13 +65,6 @@ def test_a_budget_is_raised_up_to_its_ceiling(tablets: Run) -> None:
     assert tablets(*raised, "3").code == 2
     text = " ".join(tablets("audit", "statement", "tablets", "--format", "html").stdout.split())
     assert "It may be raised up to the promised 2, for any reason." in text
-
-
-def test_an_unusual_ceiling_is_asked_about(phones: Run) -> None:
-    opened = phones("cohort", "open", "study", *BUDGET, "--ceiling", "12")
-    assert opened.code != 0
-    assert "12, is above 10" in " ".join(opened.stderr.split())
-    assert phones("cohort", "open", "study", *BUDGET, "--ceiling", "12", "--yes").code == 0
 
 
 @pytest.mark.slow

@@ -33,19 +33,6 @@ def test_a_voided_round_is_a_conflict_by_every_command(phones: Run, tmp_path: Pa
     assert phones("budget", "phones", "--json").json["epsilon_spent_upper"] == 0
 
 
-def test_a_settled_round_says_so_and_an_import_counts_it(phones: Run, tmp_path: Path) -> None:
-    file = tmp_path / "rounds.csv"
-    file.write_text('round_id,cohort,randomizer,reports\nweek1,phones,"krr(k=2, epsilon0=0.5)",1000\n')
-    phones(*WEEK)
-    assert phones(*WEEK).code == 0  # a lost answer, asked for again
-    phones("round", "settle", "week1", "--reports", "1000")
-    again = phones(*WEEK)
-    assert (again.code, again.json["error"]["state"]) == (5, "settled")
-    imported = phones("round", "import", str(file), "--json")
-    assert imported.code == 0
-    assert (imported.json["rounds_admitted"], imported.json["rounds_settled"]) == (0, 1)
-
-
 @pytest.mark.slow
 def test_a_checked_quote_exits_as_registering_would(phones: Run) -> None:
     beyond = ("--randomizer", "krr(k=2, epsilon0=9)", "--reports", "10")

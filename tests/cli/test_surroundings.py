@@ -76,14 +76,6 @@ def test_the_exit_code_tells_a_decision_that_cannot_be_written(
 
 
 @pytest.mark.system
-def test_an_answer_that_is_no_decision_fails_on_a_full_disk(opened: Path) -> None:
-    with Path("/dev/full").open("wb") as full:
-        assert program("budget", "phones", cwd=opened, stdout=full).returncode == 1
-        missing = program("budget", "tablets", "--json", cwd=opened, stdout=full, stderr=full)
-    assert missing.returncode == 4
-
-
-@pytest.mark.system
 @pytest.mark.parametrize(
     ("backend", "order", "begins"),
     [

@@ -17,7 +17,6 @@ from typing import NamedTuple
 import pytest
 from click.testing import CliRunner
 
-from shuffle_ledger.cli.commands import demo, demo_run
 from shuffle_ledger.cli.main import main
 from shuffle_ledger.ledger.storage import Store
 
@@ -100,24 +99,6 @@ def test_a_page_shows_what_is_printed(page: Path, here: Path) -> None:
         assert said == text, arguments
         for one, other in zip(given, numbers, strict=True):
             assert math.isclose(one, other, rel_tol=1e-5), (arguments, one, other)
-
-
-@pytest.mark.slow
-def test_the_year_is_as_printed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other cohort changes what the demonstration prints of two."""
-    page = (DOCS / "five-minutes.md").read_text("utf-8")
-    (expected,) = re.findall(r"^\$ shuffle-ledger demo\n\.\.\.\n(.*?)^1,272", page, re.DOTALL | re.MULTILINE)
-    files = {}
-    for name in ("rounds", "cohorts"):
-        header, *lines = (ROOT / "examples" / f"{name}.csv").read_text("utf-8").splitlines(keepends=True)
-        files[name] = here / f"{name}.csv"
-        files[name].write_text(header + "".join(one for one in lines if re.search("de-phone|us-phone", one)))
-    monkeypatch.setattr(demo, "run_demo", lambda output: demo_run.run_demo(output, **files))
-    printed = run(["demo"]).partition("424 rounds")[0]
-    (text, numbers), (said, given) = normal(expected), normal(printed)
-    assert said == text
-    for one, other in zip(given, numbers, strict=True):
-        assert math.isclose(one, other, rel_tol=1e-3), (one, other)
 
 
 @pytest.mark.slow
