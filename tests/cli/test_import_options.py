@@ -81,6 +81,10 @@ def test_columns_are_renamed_and_left_out(phones: Run, directory: Path) -> None:
     answer = phones("round", "import", "rounds.csv", *names, "--ignore-extra", "--json")
     assert (answer.code, answer.json["rounds_admitted"]) == (0, 1)
     assert phones("round", "show", "a", "--json").json["round"]["reports"] == 24
+    record = {"id": "b", "country": "phones", "randomizer": LARGE, "n": 24, "owner": "ann"}
+    (directory / "rounds.jsonl").write_text(json.dumps(record))
+    answer = phones("round", "import", "rounds.jsonl", *names, "--ignore-extra", "--json")
+    assert (answer.code, answer.json["rounds_admitted"]) == (0, 1)
 
 
 def test_a_column_that_is_misspelt_is_not_left_out(phones: Run, directory: Path) -> None:
