@@ -33,7 +33,14 @@ from shuffle_ledger.cli.rendering.present import (
     tell_overspent,
     upper,
 )
-from shuffle_ledger.ledger.answers import ASSUMES, Closure, ListedCohort, PromiseReading, SlotReading
+from shuffle_ledger.ledger.answers import (
+    ASSUMES,
+    Closure,
+    ListedCohort,
+    PromiseReading,
+    SlotReading,
+    state_in_words,
+)
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound, UnacceptedWarnings
 from shuffle_ledger.ledger.values import (
     POLICIES,
@@ -396,7 +403,8 @@ def cohort_table(cohorts: list[ListedCohort]) -> Table:
         before = found.name, shown(found.population)
         for one in found.promises:
             status = worst_status(one.status, found.status)
-            behind = found.policy, coloured(status), labels
+            state = state_in_words(status, one.epsilon_spent_upper, one.epsilon_budget)
+            behind = found.policy, coloured(state), labels
             table.add_row(
                 *before,
                 one.name,

@@ -212,6 +212,14 @@ def test_an_id_is_one_id_however_its_accents_are_written(phones: Run) -> None:
     assert first.json["round_id"] == composed
 
 
+def test_the_list_of_cohorts_says_which_budget_is_nearly_used_up(phones: Run) -> None:
+    assert phones("cohort", "list").stdout.split()[-1] == "open"
+    strong = ("--randomizer", "krr(k=2, epsilon0=0.95)", "--reports", "2")
+    assert phones("round", "register", "phones", "--id", "strong", *strong).code == 0
+    assert phones("cohort", "list").stdout.strip().endswith("adaptive  nearly used up")
+    assert phones("cohort", "list", "--json").json[0]["status"] == "open"  # for programs, as the chain says
+
+
 @pytest.mark.parametrize("debug", [False, True])
 def test_an_unexpected_error_is_one_line_unless_debugging(
     phones: Run, monkeypatch: pytest.MonkeyPatch, debug: bool

@@ -21,7 +21,6 @@ from shuffle_ledger.ledger.values.requests import CohortStatus
 
 COMPUTING = "being computed"
 ON_ITS_PAGE = "on the cohort's page"
-NO_PACE = "no regular rounds"
 NO_KIND = "no kind was admitted yet"
 _CLOSED = ("closed", "overspent", "frozen")
 
@@ -36,7 +35,7 @@ class FirstRow:
     budget: float
     detail: str  # the same in epsilon, and which budget it is
     fits: tuple[str, ...]  # by randomizer; else one line that says why there is none
-    pace: str
+    pace: str  # empty: no pace is recognized
     pace_detail: str
 
 
@@ -76,7 +75,7 @@ def first_row(
         fits=(f"nothing{until}",) if is_closed else fits_in_words(fits) or (unknown or NO_KIND,),
         pace=f"no round is admitted{until or ' any more'}"
         if is_closed
-        else unknown or pace_in_words(late) or NO_PACE,
+        else unknown or pace_in_words(late) or "",
         pace_detail="" if late is None or is_closed else pace_detail(late),
     )
 
