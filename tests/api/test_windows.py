@@ -25,6 +25,20 @@ def request(name: str, **changes: Any) -> RoundRequest:
     return RoundRequest(**values)
 
 
+def test_the_history_of_a_cohort_without_a_life_has_no_column_of_what_its_life_spent(
+    server: Server, client: LedgerClient
+) -> None:
+    client.open_cohort(
+        name="tablets", population=100_000, epsilon=None, delta=None, policy="adaptive", windows=[WEEK]
+    )
+    browser = _login(server)
+    for name, has_life in (("tablets", False), ("phones", True)):
+        history = browser.get(f"/cohorts/{name}").text.split('id="history"')[1]
+        assert ("ε spent, at most" in history) is has_life
+        (row,) = re.findall(r"<tr class=.*?</tr>", history, re.S)  # the opening
+        assert row.count("<td") == history.count("<th>") + history.count('<th class="number">')
+
+
 def test_a_list_names_no_window_of_a_cohort_that_the_token_does_not_see(
     server: Server, client: LedgerClient
 ) -> None:
