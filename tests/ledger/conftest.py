@@ -19,7 +19,7 @@ from shuffle_ledger.accounting.verification import composed_epsilon, round_delta
 from shuffle_ledger.ledger.evidence import second_opinions
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
-from tests.ledger.desk import open_as_usual
+from tests.ledger.clerk import Clerk, open_as_usual
 
 Pairs = list[tuple[PrivacyLossDistribution, int]]
 # Answers of the second method in this process, by question.
@@ -113,3 +113,9 @@ def phones(store: Store) -> Store:
     """Return a ledger with the cohort "phones": a million users, epsilon 1 at delta 1e-9."""
     open_as_usual(store, "phones")
     return store
+
+
+@pytest.fixture
+def clerk(store: Store, accountant: Accountant) -> Clerk:
+    """Return who works with an empty ledger."""
+    return Clerk(store, accountant)
