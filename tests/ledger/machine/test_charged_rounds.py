@@ -14,16 +14,12 @@ import pytest
 
 from shuffle_ledger.accounting import (
     Accountant,
-    InvalidParameter,
     ShuffledRound,
-    calibrate,
     parse_randomizer,
-    slot_for,
 )
 from shuffle_ledger.ledger import machine
-from shuffle_ledger.ledger.machine import DELTA_UNIT, EPSILON_UNIT, LOSS_UNIT, ROUNDS_MAX, Cost, State
+from shuffle_ledger.ledger.machine import DELTA_UNIT, EPSILON_UNIT, LOSS_UNIT, Cost, State
 from shuffle_ledger.ledger.policies.policy import BudgetPolicy, decided, level
-from shuffle_ledger.ledger.reports import calibrate as calibrate_budget
 from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, Cohort
 from tests.accounting.alike import alike
 from tests.benchmarks.filters import Budget
@@ -67,14 +63,6 @@ def test_a_local_delta_that_fits_costs_nothing_else(delta0: float, count: int) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("delta0", [1e-16, 1e-15, 1e-14, 3e-14, 1e-13])
-def test_in_the_other_order_the_pure_round_fits_as_well(delta0: float) -> None:
-    found = opened(local(delta0), KRR).epsilon_upper()
-    composed = ACCOUNTANT.certify({KRR: 1, local(delta0): 1}, delta=DELTA).epsilon_upper
-    assert composed <= found <= 1.25 * composed
-
-
-@pytest.mark.slow
 def test_a_declared_delta_is_certain_loss() -> None:
     """Filters charge `declared(0.1)` and no more."""
     declared = made("declared(epsilon=0.1, delta=1e-9)", 1)
@@ -87,12 +75,6 @@ def test_a_declared_delta_is_certain_loss() -> None:
     refusing = opened(KRR)
     more = refusing.cost(made("declared(epsilon=0.1, delta=1e-7)", 1))
     assert decided(refusing.state, more).reasons == ("certain loss",)
-
-
-def test_what_a_share_costs_pure_rounds() -> None:
-    shares = (1e-9, 1 / 64, 1 / 8, 0.9)
-    counts = [Budget(ACCOUNTANT, EPSILON, DELTA, approximate_share=share).room(KRR) for share in shares]
-    assert counts == [1665, 1662, 1646, 1398]
 
 
 def test_the_order_of_rounds_does_not_matter() -> None:
@@ -205,53 +187,3 @@ def test_what_is_admitted_reads_as_within_the_budget(epsilon: float, delta: floa
         gaussian=tuple(one + 1 for one in gaussian), divergences=tuple(one + 1 for one in limit.divergences)
     )
     assert decided(empty, beyond).reasons == ("filters",)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("randomizer", "reports", "name", "rounds"),
-    [("binomial_sum(bits=2)", 300, "p", 1), ("binomial_sum(p=0.25)", 20, "bits", 2)],
-)
-def test_the_least_noise_that_a_new_budget_admits(
-    randomizer: str, reports: int, name: str, rounds: int
-) -> None:
-    described = {"randomizer": randomizer, "reports": reports}
-    found = calibrate_budget(
-        described, epsilon=1.0, delta=1e-4, rounds=rounds, policy="adaptive", precision=0.01
-    )
-    assert (found.parameter, found.policy) == (name, "adaptive")
-    assert found.epsilon_decided_upper <= 1.0
-    assert found.certificate.epsilon_upper <= 1.0
-    budget = Budget(Accountant(precision=0.01), 1.0, 1e-4)
-    assert budget.room(slot_for(found.round)) >= rounds
-    assert found.value_beyond is not None
-    less: object = int(found.value_beyond) if name == "bits" else found.value_beyond
-    mapping = {**found.round.randomizer.to_mapping(), name: less}
-    beyond = ShuffledRound(randomizer=parse_randomizer(mapping), reports=reports)
-    assert budget.room(slot_for(beyond)) < rounds
-
-
-@pytest.mark.slow
-def test_a_calibration_for_several_reports_of_a_user_is_that_of_as_many_rounds() -> None:
-    several = {"randomizer": "krr(k=4)", "reports": 2_000, "reports_per_user": 2}
-    single = {"randomizer": "krr(k=4)", "reports": 1_000}
-    found, other = (
-        calibrate_budget(each, epsilon=1.0, delta=1e-6, rounds=rounds, policy="adaptive", precision=1e-2)
-        for each, rounds in ((several, 3), (single, 6))
-    )
-    assert found.round.reports_per_user == 2
-    assert found.certificate.epsilon_upper <= 1.0
-    assert math.isclose(found.value, other.value, rel_tol=0.02)
-
-
-@pytest.mark.slow
-def test_a_calibration_counts_no_more_rounds_than_a_forecast() -> None:
-    described = {"randomizer": "krr(k=10)", "reports": 100}
-    with pytest.raises(InvalidParameter) as caught:
-        calibrate_budget(described, epsilon=0.1, delta=1e-6, rounds=ROUNDS_MAX + 1, policy=POLICY_ADAPTIVE)
-    assert caught.value.field == "rounds"
-    own, other = (
-        one(described, policy="plan", epsilon=0.5, delta=1e-6, precision=0.01)
-        for one in (calibrate_budget, calibrate)
-    )
-    assert own == other
