@@ -22,7 +22,7 @@ from shuffle_ledger.ledger.decisions import (
     register_and_admit,
 )
 from shuffle_ledger.ledger.decisions import windows as windows_module
-from shuffle_ledger.ledger.decisions.quoting import quote_batch, what_fits
+from shuffle_ledger.ledger.decisions.quoting import fits_instead, quote_batch
 from shuffle_ledger.ledger.errors import Conflict, InvalidValue, NotFound
 from shuffle_ledger.ledger.policies import registry
 from shuffle_ledger.ledger.reports.forecasts import joint_forecast
@@ -158,7 +158,7 @@ def test_a_quote_of_a_registered_round_says_what_was_decided_whatever_day_it_is(
     assert isinstance(refused, Refused)
     after = clerk.quote(late)
     assert (after.would_be, after.reason, after.refused_by) == ("refused", refused.reason, refused.refused_by)
-    assert what_fits(clerk.store, clerk.accountant, late) == Fits(rounds=0, epsilon0=None)
+    assert fits_instead(clerk.store, clerk.accountant, late) == Fits(rounds=0, epsilon0=None)
     again = clerk.quote(admitted)
     assert (again.would_be, again.reason, again.refused_by) == ("admitted", None, ())
 
