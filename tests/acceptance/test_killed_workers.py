@@ -80,6 +80,7 @@ def decided(ledger: Store, name: str, log: Path) -> Outcome:
     return found
 
 
+@pytest.mark.parametrize("settings", ["rabbitmq"], indirect=True)
 def test_workers_that_are_killed_or_race_decide_once(
     settings: Settings, ledger: Store, computing: Callable[[], list[int]], tmp_path: Path
 ) -> None:

@@ -115,26 +115,3 @@ def test_each_tier_takes_the_cases_that_are_meant_for_it(pytester: pytest.Pytest
     collected = pytester.inline_run("--collect-only", "-m", chosen[1], plugins=[tiers])
     items = collected.getcalls("pytest_collection_finish")[0].session.items
     assert {item.name for item in items} == IN_TIERS[tier]
-
-
-def test_a_slower_machine_has_a_larger_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiers, "REFERENCE_SECONDS", 1e-6)
-    assert tiers.slowness() > 100
-    monkeypatch.setattr(tiers, "REFERENCE_SECONDS", 1e6)
-    assert tiers.slowness() == 1.0
-
-
-@pytest.mark.slow
-def test_each_process_begins_with_its_longest_tests(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("a", "b", "c"):
-        tests = [
-            f"{mark}def test_{number}(): pass"
-            for number, mark in enumerate(["", "", "@pytest.mark.slow\n", "@pytest.mark.system\n"])
-        ]
-        pytester.makepyfile(**{f"test_{name}": "\n".join(["import pytest", *tests])})
-    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "3")
-    items = pytester.inline_run("--collect-only", plugins=[tiers]).getcalls("pytest_collection_finish")[0]
-    names = [f"{item.path.stem[-1]}{item.name[-1]}" for item in items.session.items]
-    assert names == ["a3", "b3", "c3", "a0", "a2", "c2", "a1", "b0", "b2", "b1", "c0", "c1"]

@@ -117,9 +117,11 @@ def storm(
     registrations: int,
     clients: int,
     calm_seconds: float,
+    kills_max: int = 10**6,
     seed: int = 1,
 ) -> Report:
-    """Registers `registrations` rounds from `clients` clients; a process is killed every `calm_seconds`."""
+    """Registers `registrations` rounds from `clients` clients; a process is killed every `calm_seconds`, and
+    started again, up to `kills_max` times."""
     epsilon = budget_for(registrations)
     with new_database() as url, tempfile.TemporaryDirectory() as folder:
         environment = environment_of(url)
@@ -147,7 +149,7 @@ def storm(
         try:
             began = time.monotonic()
             answers, latencies, kills = _registered(
-                processes, ports, token, registrations, clients, calm_seconds, seed
+                processes, ports, token, registrations, clients, calm_seconds, kills_max, seed
             )
             seconds = time.monotonic() - began
         finally:
@@ -179,12 +181,13 @@ def _registered(
     registrations: int,
     clients: int,
     calm_seconds: float,
+    kills_max: int,
     seed: int,
 ) -> tuple[dict[str, Admitted | Refused | Pending], list[float], int]:
     chance, over, kills = random.Random(seed), threading.Event(), [0]  # noqa: S311 - reproducible, not secret
 
     def kill_again_and_again() -> None:
-        while not over.wait(calm_seconds * (0.5 + chance.random())):
+        while kills[0] < kills_max and not over.wait(calm_seconds * (0.5 + chance.random())):
             victim = chance.choice(processes)
             victim.kill()
             victim.start()

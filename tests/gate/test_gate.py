@@ -177,17 +177,6 @@ def test_a_permit_of_another_signing_of_the_same_round_is_a_second_use(
     assert door.release(ledger.permit(jti="f" * 64, round_id="w49"), count=1000).round_id == "w49"
 
 
-def test_a_retired_key_is_trusted_until_it_is_taken_from_the_keys(
-    ledger: Signer, stranger: Signer, tmp_path: Path
-) -> None:
-    both = {"ledger": LEDGER, "keys": [stranger.jwk, ledger.jwk]}
-    assert gate_of(ledger, tmp_path, keys=both).check(ledger.permit(), count=1000).round_id
-    door = gate_of(ledger, tmp_path, keys={"ledger": LEDGER, "keys": [stranger.jwk]})
-    assert refused(lambda: door.check(ledger.permit(), count=1000)) == "wrong_key"
-    none = gate_of(ledger, tmp_path, keys={"keys": []})
-    assert refused(lambda: none.check(ledger.permit(), count=1000)) == "wrong_key"
-
-
 def test_a_receipt_says_what_left_and_who_says_so(ledger: Signer, tmp_path: Path) -> None:
     mine = Signer(tmp_path / "acme.pem", "acme")
     door = gate_of(ledger, tmp_path, releaser="acme", signing_key=mine.pem)

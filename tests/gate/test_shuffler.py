@@ -203,25 +203,26 @@ def test_nothing_leaves_without_a_permit_and_a_receipt_settles(world: World) -> 
     assert set(world.released()) == {"w48"}
 
 
-@pytest.mark.parametrize("point", ["before the gate's line", "behind the gate's line", "behind the rename"])
-def test_a_killed_shuffler_releases_one_batch_once(world: World, point: str) -> None:
-    permit = world.permit("w48")
-    with world.shuffler(point) as client:
-        sent = send(client, "w48")
-        with pytest.raises(httpx.TransportError):
-            client.post("/rounds/w48/release", content=permit)
-    left = world.released()
-    assert set(left) == ({"w48"} if point == "behind the rename" else set())
-    with world.shuffler() as client:
-        done = client.post("/rounds/w48/release", content=permit)
-        assert done.status_code == 200, done.text
-        assert client.post("/rounds/w48/release", content=permit).json() == done.json()
-    now = world.released()["w48"]
-    assert left.get("w48", now) == now
-    assert sorted(bytes.fromhex(line) for line in now.decode().split()) == sorted(sent)
+def test_a_killed_shuffler_releases_one_batch_once(world: World) -> None:
     keys = json.loads((world.folder / "acme.json").read_text())
-    claims, _ = read_token(done.json()["receipt"], keys, kind=RECEIPT)
-    assert (claims["batch_sha256"], claims["count"]) == (hashlib.sha256(now).hexdigest(), REPORTS)
+    for point in ("before the gate's line", "behind the gate's line", "behind the rename"):
+        name = point.rpartition(" ")[2].replace("line", point.split()[0])
+        permit = world.permit(name)
+        with world.shuffler(point) as client:
+            sent = send(client, name)
+            with pytest.raises(httpx.TransportError):
+                client.post(f"/rounds/{name}/release", content=permit)
+        left = world.released()
+        assert (name in left) == (point == "behind the rename")
+        with world.shuffler() as client:
+            done = client.post(f"/rounds/{name}/release", content=permit)
+            assert done.status_code == 200, done.text
+            assert client.post(f"/rounds/{name}/release", content=permit).json() == done.json()
+        now = world.released()[name]
+        assert left.get(name, now) == now
+        assert sorted(bytes.fromhex(line) for line in now.decode().split()) == sorted(sent)
+        claims, _ = read_token(done.json()["receipt"], keys, kind=RECEIPT)
+        assert (claims["batch_sha256"], claims["count"]) == (hashlib.sha256(now).hexdigest(), REPORTS)
 
 
 def test_a_killed_shuffler_keeps_what_it_answered(world: World) -> None:

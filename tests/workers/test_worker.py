@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,7 +48,6 @@ from shuffle_ledger.workers.worker_logs import write_logs
 from tests.ports import free_port
 from tests.receiver import receiving
 from tests.workers.conftest import (
-    WAIT_SECONDS_MAX,
     awaited,
     register_round,
     remove_queues,
@@ -62,29 +60,12 @@ ENOUGH_TOUCHES = 20  # of the heartbeat file: more than one attempt to connect m
 UNREACHABLE = "amqp://guest:guest@127.0.0.1:1//"
 
 
-@pytest.fixture(params=["filesystem", "rabbitmq"])
-def broker(request: pytest.FixtureRequest, database_url: str, tmp_path: Path) -> Iterator[Settings]:
-    """Yield settings for a broker of files, and for RabbitMQ if there is one."""
-    if request.param != "filesystem":
-        found = settings_at(request.param, database_url)
-        yield found
-        remove_queues(found)
-        return
-    for name in ("messages", "processed", "control"):
-        (tmp_path / name).mkdir()
-    messages = str(tmp_path / "messages")
-    yield Settings(
-        database_url=database_url,
-        broker_url="filesystem://",
-        broker_transport_options={
-            "data_folder_in": messages,
-            "data_folder_out": messages,
-            "processed_folder": str(tmp_path / "processed"),
-            "control_folder": str(tmp_path / "control"),
-        },
-        queue=f"shuffle-ledger-test-{uuid.uuid4().hex}",
-        decision_timeout_seconds=WAIT_SECONDS_MAX,
-    )
+@pytest.fixture
+def broker(database_url: str) -> Iterator[Settings]:
+    """Yield settings for queues at RabbitMQ."""
+    found = settings_at("rabbitmq", database_url)
+    yield found
+    remove_queues(found)
 
 
 @contextmanager
@@ -166,17 +147,6 @@ def test_a_worker_asks_for_a_while_where_the_database_does_not_answer(
     with pytest.raises(Unavailable):
         tasks.admit_round.apply(args=["first"], throw=True)
     assert 2 <= 100 - len(told) <= 4
-
-
-@pytest.mark.system
-def test_no_worker_leaves_the_round_pending(
-    store: Store, broker: Settings, request_round: Callable[[str], RoundRequest], tmp_path: Path
-) -> None:
-    request_round("a")
-    impatient = broker.model_copy(update={"decision_timeout_seconds": 0.05})
-    assert decide(store, Accountant(), impatient, "a") == Pending(round_id="a", cohort="phones")
-    with worker(broker, tmp_path / "log"):  # the message waited
-        assert isinstance(decide(store, Accountant(), broker, "a"), Admitted)
 
 
 @pytest.mark.system
@@ -386,7 +356,7 @@ def test_a_workers_lines_carry_the_request_that_queued_the_round(
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("command", ["worker", "scheduler", "serve"])
+@pytest.mark.parametrize("command", ["worker", "serve"])
 def test_every_line_of_a_process_is_json_where_the_log_is(
     command: str, database_url: str, tmp_path: Path
 ) -> None:
