@@ -182,7 +182,7 @@ def _finish(axes: Axes, x: str, y: str, *, log: bool) -> None:
     quieten(axes)
 
 
-_FIGURES = dict(zip(NAMES, (users, local_epsilon, rounds, sampling, dishonest), strict=True))
+FIGURES = dict(zip(NAMES, (users, local_epsilon, rounds, sampling, dishonest), strict=True))
 
 
 def main() -> None:
@@ -192,7 +192,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     points = 3 if "--quick" in sys.argv else 19
     mpl.rcParams["svg.hashsalt"] = "shuffle-ledger"
-    for name, draw in _FIGURES.items():
+    for name, draw in FIGURES.items():
         figure = Figure(figsize=(6.4, 4.2), layout="constrained")
         FigureCanvasAgg(figure)
         draw(figure.subplots(), points)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,36 +29,36 @@ README_LINES_MAX = 50
 WRITTEN_AT, LEDGER = re.compile(r"\d{4}-\d\d-\d\d [\d:.+]+"), re.compile(r"\b[0-9a-f]{32}\b")
 
 
-def _run(*command: str | Path, **settings: str) -> str:
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("SHUFFLE_LEDGER_")
-    }
+def _environment(**settings: str) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("SHUFFLE_LEDGER_")}
+    return inherited | OFFLINE | settings
+
+
+def _execute_notebooks(folder: Path) -> None:
+    """Fills a folder with the notebooks, each run in a kernel of its own there."""
+    import nbformat  # here, for no other process of the tests needs them
+    from nbclient import NotebookClient
+
+    inline = "module://matplotlib_inline.backend_inline"  # whatever tests before have set
+    for notebook in NOTEBOOKS:
+        found = nbformat.read(notebook, as_version=4)
+        runs = NotebookClient(found, timeout=300, resources={"metadata": {"path": str(folder)}})
+        runs.execute(env=_environment(OMP_NUM_THREADS="1", MPLBACKEND=inline))
+        nbformat.write(found, folder / notebook.name)
+
+
+def _build(site: Path) -> None:
+    command: list[str | Path] = [Path(sys.executable).with_name("mkdocs"), "build", "--strict"]
     done = subprocess.run(
-        command,
+        [*command, "--site-dir", site],
         cwd=ROOT,
-        env=environment | OFFLINE | {"NO_MKDOCS_2_WARNING": "1", **settings},
+        env=_environment(NO_MKDOCS_2_WARNING="1"),
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
-def _execute_notebooks(folder: Path) -> None:
-    """Fills a folder with the notebooks, run as `make notebooks` runs them."""
-    for notebook in NOTEBOOKS:
-        shutil.copy(notebook, folder)
-    options = ("-o", "addopts=", "-p", "no:cacheprovider", "--quiet", "--nbmake", "--overwrite", "-n", "2")
-    inline = "module://matplotlib_inline.backend_inline"  # whatever tests before have set
-    said = _run(sys.executable, "-m", "pytest", *options, folder, OMP_NUM_THREADS="1", MPLBACKEND=inline)
-    assert f"{len(NOTEBOOKS)} passed" in said
-
-
-def _build(site: Path) -> None:
-    mkdocs = Path(sys.executable).with_name("mkdocs")
-    _run(mkdocs, "build", "--strict", "--site-dir", site)
 
 
 class _Loads(HTMLParser):
