@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -234,8 +235,10 @@ def test_the_client_waits_for_a_worker_as_long_as_it_is_told(
         raise AssertionError(round_id)
 
     server = serve(Dispatch(decide=never, publish=publish))
-    client = LedgerClient(server.url, server.tokens["registrar"])
+    client = LedgerClient(server.url, server.tokens["registrar"], wait_seconds=120.0)
+    began = time.monotonic()
     assert client.register(_request("a"), wait_seconds=0.2) == Pending(round_id="a", cohort="phones")
+    assert time.monotonic() - began < 60.0
     assert published.is_set()
 
 
