@@ -114,6 +114,23 @@ def test_gaussian_rounds(rounds: int, delta: float, epsilon: float | None) -> No
     assert certificate.precise
 
 
+@pytest.mark.parametrize(("times", "epsilon0", "delta"), [(30, 0.5, 1e-6), (100, 0.25, 1e-9)])
+def test_delta_is_not_exceeded_at_the_upper_end(times: int, epsilon0: float, delta: float) -> None:
+    """Losses on a lattice, whose sum is binomial: the upper end is as close as its own search."""
+    alone = _round(f"krr(k=2, epsilon0={epsilon0})", 1)
+    found = Accountant().certify({alone: times}, delta=delta)
+    with mp.workdps(40):
+        likely = 1 / (1 + mp.exp(-mp.mpf(epsilon0)))
+        exact = mp.fsum(
+            mp.binomial(times, more)
+            * likely**more
+            * (1 - likely) ** (times - more)
+            * max(-mp.expm1(found.epsilon_upper - (2 * more - times) * mp.mpf(epsilon0)), 0)
+            for more in range(times + 1)
+        )
+        assert delta * (1 - 1e-4) <= exact <= delta
+
+
 @pytest.mark.slow
 def test_losses_enclose_the_profile_at_every_order() -> None:
     from shuffle_ledger.accounting.rounds.round_profile import RoundProfile
