@@ -139,6 +139,18 @@ def test_a_renyi_charge_bounds_the_moment(randomizer: str, fields: dict[str, obj
         assert mp.log(moment) <= theta * float(cost)
 
 
+def test_a_charge_that_leaks_much_pays_for_its_leak() -> None:
+    """A budget of a large delta, and a round that takes much of it, without a reserve."""
+    rules = FilterSet.for_budget(epsilon=4.0, delta=0.09)
+    pair = thinned(Accountant().privacy_loss(made("krr(k=10, epsilon0=3)", reports=10)).upper)
+    cost = float(charge_of(pair, rules, slack=0.0).gaussian[0])
+    leak = mp.mpf(rules.gaussian.leak_rate) * cost
+    assert leak > 1e-4
+    for loss in (*pair.losses, *np.linspace(0, pair.largest_loss, 100)):
+        kept = (1 - leak) * exact_gaussian(cost, float(loss))
+        assert exact_smoothed(pair, 0.0, float(loss)) <= leak + kept
+
+
 def test_a_charge_dominates_the_round_itself(oracle: Oracle) -> None:
     for randomizer, reports in (("krr(k=2, epsilon0=1)", 6), ("krr(k=3, epsilon0=0.5)", 4)):
         shuffled = made(randomizer, reports=reports)
