@@ -101,6 +101,7 @@ def test_the_examples_work_as_printed(server: Server) -> None:
     assert set(bodies) == {
         "OpenCohort",
         "RegisterRound",
+        "RehearseRounds",
         "QuoteRounds",
         "QuoteForAll",
         "ForecastRounds",
@@ -132,6 +133,8 @@ def test_the_examples_work_as_printed(server: Server) -> None:
     assert quoted.json()["rounds_admitted"] == 1
     priced = server.ask("POST", "/v1/quote", json=bodies["QuoteForAll"])
     assert (priced.status_code, priced.json()["would_be"]) == (200, "admitted")
+    rehearsed = server.ask("POST", "/v1/rehearsal", json=bodies["RehearseRounds"])
+    assert (rehearsed.status_code, rehearsed.json()[0]["would_be"]) == (200, "admitted")
     foreseen = server.ask("POST", f"/v1/cohorts/{cohort}/forecast", json=bodies["ForecastRounds"])
     assert foreseen.status_code == 200
     assert foreseen.json()["kinds"][0]["reaches_until"] is True
