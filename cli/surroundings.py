@@ -7,6 +7,8 @@ import codecs
 import gc
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 _ERRORS = "shuffle-ledger"  # how a stream writes what its encoding does not have
@@ -19,15 +21,12 @@ _GARBAGE_AFTER = 200_000
 _MATPLOTLIB = {"MPLBACKEND": "agg", "MATPLOTLIBRC": os.devnull}
 # Pydantic would look for plugins in the metadata of every installed library; the program needs none.
 _NO_PLUGINS = ("PYDANTIC_DISABLE_PLUGINS", "__all__")
-# HTTPX would load its own command line, and Trio where that is installed: a third of the time of a command
-# that asks a server. The program uses neither; to Python they are not installed.
-_NOT_NEEDED = ("httpx._main", "trio")
 
 
 def prepare() -> None:
     """Makes standard output and error accept every text; chooses how Matplotlib draws, before it is loaded;
-    has Pydantic load no plugins, unless the environment says which, and HTTPX nothing that the program does
-    not use; lets the search for garbage wait until many objects were made, and leaves it out at the end.
+    has Pydantic load no plugins, unless the environment says which; lets the search for garbage wait until
+    many objects were made, and leaves it out at the end.
 
     A stream that was closed before the program began is replaced by one that drops all output.
     """
@@ -37,9 +36,6 @@ def prepare() -> None:
     atexit.register(gc.freeze)
     os.environ.update(_MATPLOTLIB)
     os.environ.setdefault(*_NO_PLUGINS)
-    modules: dict[str, ModuleType | None] = sys.modules  # type: ignore[assignment]  # None is what Python documents
-    for name in _NOT_NEEDED:
-        modules.setdefault(name, None)
     codecs.register_error(_ERRORS, _spelled)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -47,6 +43,19 @@ def prepare() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - it stays open
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors=_ERRORS)
+
+
+@contextmanager
+def without(*names: str) -> Iterator[None]:
+    """Has Python take some modules for not installed meanwhile, except those that are loaded already."""
+    hidden = [name for name in names if name not in sys.modules]
+    modules: dict[str, ModuleType | None] = sys.modules  # type: ignore[assignment]  # None hides, as Python documents
+    modules.update(dict.fromkeys(hidden))
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del modules[name]
 
 
 def abandon(name: str) -> None:

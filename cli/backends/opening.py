@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from shuffle_ledger.cli import surroundings
 from shuffle_ledger.cli.backends.settings import settings_from
 from shuffle_ledger.cli.failures import BadValue, TokenNotAccepted
 from shuffle_ledger.ledger.settings import SETTINGS_FILE
@@ -47,7 +48,6 @@ def open_ledger(
     for field, value in options.items():
         if value is not None:
             raise BadValue(field, value, "it left out with a server, which has its own")
-    from shuffle_ledger.cli.backends.served import ServedLedger  # noqa: PLC0415 - an HTTP client, which only servers need
     from shuffle_ledger.ledger.errors import InvalidValue, Unauthorized  # noqa: PLC0415 - as above
 
     if settings.token is None:
@@ -55,7 +55,13 @@ def open_ledger(
         raise BadValue("SHUFFLE_LEDGER_TOKEN", None, "a token, such as sl_ID_SECRET", needed)
     token, wait_seconds = settings.token.get_secret_value(), settings.decision_timeout_seconds
     try:
-        with ServedLedger(settings.server or "", token, wait_seconds=wait_seconds) as served:
+        # HTTPX would load its own command line, and Trio where that is installed, which nothing here uses: a
+        # third of the time of a small command.
+        with surroundings.without("httpx._main", "trio"):
+            from shuffle_ledger.cli.backends.served import ServedLedger  # noqa: PLC0415 - an HTTP client, which only servers need
+
+            served = ServedLedger(settings.server or "", token, wait_seconds=wait_seconds)
+        with served:
             yield served
     except Unauthorized as error:
         said = (
