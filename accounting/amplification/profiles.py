@@ -124,6 +124,11 @@ class MechanismProfile(ABC):
         `share` of the present one. A profile without smoothing returns itself."""
         return self
 
+    def for_mixture(self) -> MechanismProfile:
+        """Returns the same profile with bounds as close as a mean over many numbers of users needs, if that
+        takes less time."""
+        return self
+
     def crude_log(self, honest: int, excess: FloatArray) -> FloatArray:
         """Returns the logarithm of a cheap upper bound at the orders `1 + excess`, shape (orders,)."""
         with np.errstate(divide="ignore"):

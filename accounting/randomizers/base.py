@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple
 from shuffle_ledger.accounting import validation
 from shuffle_ledger.accounting.amplification.binary_reports.law import BitLaw
 from shuffle_ledger.accounting.amplification.binary_reports.profile import BitProfile
+from shuffle_ledger.accounting.amplification.binary_reports.thinned import ThinnedProfile
 from shuffle_ledger.accounting.amplification.blanket.gain_laws import Pairs
 from shuffle_ledger.accounting.amplification.decomposition import Decomposition, with_silence
 from shuffle_ledger.accounting.amplification.profiles import BlanketProfile, MechanismProfile, directions
@@ -21,8 +22,10 @@ from shuffle_ledger.accounting.errors import InvalidParameter
 #: Names of the analysis by the reports' own law, of that by the law of the binary randomized response that
 #: makes them, and of that by decompositions.
 EXACT, BINARY_RESPONSE, BLANKET = "exact", "binary-response", "blanket"
-#: Those that are proven if the number of honest reports is certain, and no coin decides who reports.
-OF_CERTAIN_NUMBERS = frozenset({EXACT, BINARY_RESPONSE})
+#: Those that are no sums over decompositions.
+BY_BITS = frozenset({EXACT, BINARY_RESPONSE})
+#: Those that are computed only if the number of honest reports does not depend on a sample.
+OF_CERTAIN_NUMBERS = frozenset({BINARY_RESPONSE})
 #: Relative room in a divergence for the round-off of masses, and for joined components that differ by
 #: round-off: 10^6 times the need for up to 10^12 reports and a delta down to 1e-46.
 ROOM = 1e-6
@@ -236,28 +239,35 @@ class DecomposedRandomizer(LocalRandomizer):
         self, analysis: str, *, participation: float, smoothing: float, outcomes: int
     ) -> MechanismProfile:
         """See `LocalRandomizer.profile`."""
-        bound, above, below = _bound(self, analysis, participation)
-        return self.by_own_law(
-            analysis,
-            BlanketProfile(
-                above=above,
-                below=below,
-                weight=bound.weight,
-                largest_loss=bound.largest_loss,
-                room=bound.room,
-                blur=bound.blur,
-                doubt=self.doubt,
-                smoothing=smoothing,
-                outcomes=outcomes,
-            ),
+        blanket = self.by_blanket(
+            analysis, participation=participation, smoothing=smoothing, outcomes=outcomes
         )
-
-    def by_own_law(self, analysis: str, blanket: BlanketProfile) -> MechanismProfile:
-        """Returns the profile of the analysis `exact`, if that is asked for, else that of the blanket."""
         law = self.bit_law
         if analysis != EXACT or law is None:
             return blanket
-        return BitProfile(law, blanket=blanket, room=ROOM)
+        if participation == 1:
+            return BitProfile(law, blanket=blanket, room=ROOM)
+        of_all = self.by_blanket(analysis, participation=1.0, smoothing=smoothing, outcomes=outcomes)
+        bits = BitProfile(law, blanket=of_all, room=ROOM).for_mixture()
+        # Silence is a blank: who is silent is seen as little as who sends one.
+        return ThinnedProfile(share=participation, bits=bits, blanket=blanket)
+
+    def by_blanket(
+        self, analysis: str, *, participation: float, smoothing: float, outcomes: int
+    ) -> MechanismProfile:
+        """Returns the profile by the decompositions of the bound called `analysis`; see `profile`."""
+        bound, above, below = _bound(self, analysis, participation)
+        return BlanketProfile(
+            above=above,
+            below=below,
+            weight=bound.weight,
+            largest_loss=bound.largest_loss,
+            room=bound.room,
+            blur=bound.blur,
+            doubt=self.doubt,
+            smoothing=smoothing,
+            outcomes=outcomes,
+        )
 
 
 class OnePair(DecomposedRandomizer):

@@ -63,14 +63,14 @@ class Laplace(DecomposedRandomizer):
         self, analysis: str, *, participation: float, smoothing: float, outcomes: int
     ) -> MechanismProfile:
         """See `LocalRandomizer.profile`."""
-        blanket = super().profile(
+        blanket = self.by_blanket(
             BLANKET, participation=participation, smoothing=smoothing, outcomes=outcomes
         )
         if analysis == BLANKET:
             return blanket
         response = KaryRandomizedResponse(k=2, epsilon0=self.epsilon0)
         bits = response.profile(EXACT, participation=1.0, smoothing=smoothing, outcomes=outcomes)
-        return ThinnedProfile(share=self.bit_share, bits=bits, blanket=blanket)
+        return ThinnedProfile(share=self.bit_share * participation, bits=bits, blanket=blanket)
 
     def components(self) -> Components:
         """See `DecomposedRandomizer.components`: on a grid that is as fine as one round needs."""

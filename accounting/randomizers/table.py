@@ -89,28 +89,25 @@ class Table(DecomposedRandomizer):
         """See `DecomposedRandomizer.components`."""
         return self._components
 
-    def profile(
+    def by_blanket(
         self, analysis: str, *, participation: float, smoothing: float, outcomes: int
     ) -> MechanismProfile:
-        """See `LocalRandomizer.profile`."""
+        """See `DecomposedRandomizer.by_blanket`."""
         split, doubt = self._whole if participation == 1 else self._split(Fraction(participation))
         masses = split.rows(self._masses.extreme())
         pairs, blur = self._pairs(masses, participation * self._masses.rest())
         above, below = (pairs, None) if len(masses.high) > 2 else _grids(pairs)
-        return self.by_own_law(
-            analysis,
-            BlanketProfile(
-                above=above,
-                below=below,
-                between=None if below is None else pairs,
-                weight=1.0,
-                largest_loss=self.epsilon0,
-                room=ROOM,
-                blur=blur if below is None else blur + 2 * JOINED,
-                doubt=doubt,
-                smoothing=smoothing,
-                outcomes=outcomes,
-            ),
+        return BlanketProfile(
+            above=above,
+            below=below,
+            between=None if below is None else pairs,
+            weight=1.0,
+            largest_loss=self.epsilon0,
+            room=ROOM,
+            blur=blur if below is None else blur + 2 * JOINED,
+            doubt=doubt,
+            smoothing=smoothing,
+            outcomes=outcomes,
         )
 
     @functools.cached_property

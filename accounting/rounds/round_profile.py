@@ -84,6 +84,8 @@ class RoundProfile:
             smoothing=smoothing,
             outcomes=(_LISTED_OUTCOMES if self.is_simple else _LISTED_OUTCOMES_OF_MIXTURE) if listed else 0,
         )
+        if not self.is_simple:
+            self._base = self._base.for_mixture()
         self.largest_loss = self._sampled_loss(self._base.largest_loss)
         self.infinity = self._infinite_loss()
         self.end = self._last_loss()

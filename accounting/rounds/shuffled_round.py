@@ -14,7 +14,7 @@ from shuffle_ledger.accounting.errors import InvalidParameter
 from shuffle_ledger.accounting.numeric.arrays import UNIT_ROUND_OFF
 from shuffle_ledger.accounting.printed_numbers import exact_text
 from shuffle_ledger.accounting.randomizers import LocalGaussian, LocalRandomizer
-from shuffle_ledger.accounting.randomizers.base import OF_CERTAIN_NUMBERS, DecomposedRandomizer
+from shuffle_ledger.accounting.randomizers.base import OF_CERTAIN_NUMBERS
 from shuffle_ledger.accounting.randomizers.generic import CLONE, CLONE_IDENTICAL, TIGHT, of_any_order
 from shuffle_ledger.accounting.randomizers.notation import parse_randomizer
 from shuffle_ledger.accounting.rounds.contradictions import contradictions
@@ -41,9 +41,9 @@ class ShuffledRound:
             a part of the randomizer is `generic`: a secret uniform order is drawn first, and the device at
             each place of it runs any randomizer with local privacy epsilon0, which may depend on the place
             and on all earlier messages; all messages may be seen in their order. Every other analysis of
-            single reports: every honest device runs the same randomizer, fixed before the round. Where
-            `exact` or `binary-response` is one of the randomizer's but not proven for the round, it becomes
-            `blanket`; the attribute is always the analysis that bounds the round.
+            single reports: every honest device runs the same randomizer, fixed before the round. In a partly
+            honest sample `binary-response` becomes `blanket`; the attribute is always the analysis that
+            bounds the round.
         reports_per_user: the most reports that one user sends to the round; the collector drops those beyond
             before it counts `reports`. If it is above 1, sampling earns no credit, and `sampled_from` counts
             users. See `charged_as`.
@@ -80,8 +80,8 @@ class ShuffledRound:
             put(self, "participation", validation.share("participation", self.participation))
         put(self, "delta0", validation.share("delta0", self.delta0, zero=True))
         names = self.possible_analyses
-        unproven = [name for name in self.randomizer.analyses if name in OF_CERTAIN_NUMBERS - {*names}]
-        if self.analysis is None or self.analysis in unproven:
+        uncomputed = [name for name in self.randomizer.analyses if name in OF_CERTAIN_NUMBERS - {*names}]
+        if self.analysis is None or self.analysis in uncomputed:
             put(self, "analysis", names[0])
         for parameter, value, expected in contradictions(self):
             raise InvalidParameter(parameter, value, expected)
@@ -109,9 +109,8 @@ class ShuffledRound:
             # The tight pair is a bound, not a decomposition: it has no silent component and no published
             # slack.
             names = tuple(name for name in names if name != TIGHT)
-        if isinstance(self.randomizer, DecomposedRandomizer) and (silent or self.certain_reports is None):
-            # The blanket's silent component and its one contour for every number of honest reports have no
-            # counterpart here.
+        if self.certain_reports is None:
+            # The law of the blanks and that of the honest reports are not averaged over together.
             names = tuple(name for name in names if name not in OF_CERTAIN_NUMBERS)
         return names
 

@@ -14,7 +14,7 @@ from shuffle_ledger.accounting.amplification.decomposition import Decomposition,
 from shuffle_ledger.accounting.numeric.arrays import FloatArray
 from shuffle_ledger.accounting.numeric.later import np, scipy
 from shuffle_ledger.accounting.pld.distribution import PrivacyLossDistribution
-from shuffle_ledger.accounting.randomizers.base import OF_CERTAIN_NUMBERS, DecomposedRandomizer
+from shuffle_ledger.accounting.randomizers.base import BY_BITS, DecomposedRandomizer
 from shuffle_ledger.accounting.rounds.shuffled_round import ShuffledRound
 
 #: Largest relative distance at which the second answer confirms the first one.
@@ -105,7 +105,7 @@ def round_delta(shuffled: ShuffledRound, epsilon: float) -> float | None:
     randomizer, reports = shuffled.randomizer, shuffled.certain_reports
     if not isinstance(randomizer, DecomposedRandomizer) or shuffled.reports_per_user > 1:
         return None
-    if reports is None or reports > _MOST_REPORTS or shuffled.analysis in OF_CERTAIN_NUMBERS:
+    if reports is None or reports > _MOST_REPORTS or shuffled.analysis in BY_BITS:
         return None
     rate = reports / shuffled.honest_users
     excess = math.expm1(epsilon) / rate

@@ -273,9 +273,9 @@ def test_a_composition_asks_for_few_orders(monkeypatch: pytest.MonkeyPatch) -> N
     """One table of a round, of at most as many orders as the blanket's."""
     asked: list[int] = []
 
-    def counted(law: BitLaw, others: int, excess: np.ndarray) -> ProfileBounds:
+    def counted(law: BitLaw, others: int, excess: np.ndarray, **fields: Any) -> ProfileBounds:
         asked.append(excess.size)
-        return tilted.tilted_bounds(law, others, excess)
+        return tilted.tilted_bounds(law, others, excess, **fields)
 
     monkeypatch.setattr(profile, "tilted_bounds", counted)
     Accountant().certify({made("krr(k=2, epsilon0=2)", 10_000): 52}, delta=1e-6)
@@ -325,27 +325,16 @@ def test_dishonest_users_are_not_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"participation": 0.5}, {"sampled_from": 2_000, "honest_fraction": 0.5}], ids=str
-)
-@pytest.mark.parametrize("asked", [None, "exact"])
-def test_rounds_of_a_random_number_of_reports_fall_back_to_the_blanket(
-    asked: str | None, fields: dict[str, Any]
-) -> None:
-    """Where the analysis is not computed the round says that it is the blanket's, also a derived round."""
-    for text in ("krr(k=2, epsilon0=1)", "duchi(epsilon0=1)", RESPONSE):
-        randomizer = parse_randomizer(text)
-        blanket = ShuffledRound(randomizer=randomizer, reports=1_000, analysis="blanket", **fields)
-        found = ShuffledRound(randomizer=randomizer, reports=1_000, analysis=asked, **fields)
-        plain = ShuffledRound(randomizer=randomizer, reports=1_000)
-        assert plain.analysis == "exact"
-        assert found == blanket == dataclasses.replace(plain, **fields)
-        assert found.to_mapping()["analysis"] == "blanket"
-        assert ShuffledRound.from_mapping(found.asked_mapping()) == found
-
-
-@pytest.mark.parametrize(
     "fields",
-    [{}, {"honest_fraction": 0.5}, {"sampled_from": 2_000}, {"participation": 1.0}, {"reports_per_user": 2}],
+    [
+        {},
+        {"honest_fraction": 0.5},
+        {"sampled_from": 2_000},
+        {"sampled_from": 2_000, "honest_fraction": 0.5},
+        {"participation": 1.0},
+        {"participation": 0.5},
+        {"reports_per_user": 2},
+    ],
     ids=str,
 )
 def test_exact_is_the_default_where_it_is_proven(fields: dict[str, Any]) -> None:

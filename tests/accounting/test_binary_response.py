@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
@@ -165,12 +166,17 @@ def test_the_smaller_bound_decides_at_every_order() -> None:
     assert np.all(found.upper <= profile_of(1.0).thinned(2_000, excess).upper * (1 + 1e-12))
 
 
-@pytest.mark.parametrize("fields", [{"participation": 0.5}, {"sampled_from": 4_000, "honest_fraction": 0.8}])
-def test_random_numbers_of_reports_keep_the_blanket(fields: dict[str, Any]) -> None:
+def test_partly_honest_samples_keep_the_blanket() -> None:
+    """The round says so, also a derived one."""
+    fields: dict[str, Any] = {"sampled_from": 4_000, "honest_fraction": 0.8}
+    blanket = made(1.0, 2_000, analysis="blanket", **fields)
     for asked in (None, "binary-response"):
-        assert made(1.0, 2_000, analysis=asked, **fields).analysis == "blanket"
-    for certain in ({"honest_fraction": 0.5}, {"sampled_from": 4_000}, {"participation": 1.0}):
-        assert made(1.0, 2_000, **certain).analysis == "binary-response"
+        found = made(1.0, 2_000, analysis=asked, **fields)
+        assert found == blanket == dataclasses.replace(made(1.0, 2_000), **fields)
+        assert found.to_mapping()["analysis"] == "blanket"
+        assert ShuffledRound.from_mapping(found.asked_mapping()) == found
+    for other in ({"honest_fraction": 0.5}, {"sampled_from": 4_000}, {"participation": 0.5}):
+        assert made(1.0, 2_000, **other).analysis == "binary-response"
 
 
 def test_both_analyses_fit_slots_of_each_other() -> None:

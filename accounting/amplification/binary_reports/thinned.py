@@ -9,7 +9,8 @@ order `1 + r`, a divergence of at most
 
 with J' a binomial of n - 1 and `share`, and D_j the largest divergence of all neighbouring datasets of j
 bits. The condition is that no user holds a third input: Laplace noise on a bit satisfies it, on a number from
-an interval it does not. The proofs are in docs/theory/amplification.md, A9.
+an interval it does not. Bits that are sent by a secret coin are the same with silence for a blank,
+whatever the law of a bit. The proofs are in docs/theory/amplification.md, A8 and A9.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from shuffle_ledger.accounting.numeric.later import np
 from shuffle_ledger.accounting.pld.bounds import ProfileBounds
 from shuffle_ledger.accounting.pld.distribution import NEGLIGIBLE_DELTA
 
-# From the first number of users times exp(epsilon0) on, and from this epsilon0 on, blanks are used; from the
-# second number of users on, the blanket is not. Both bounds hold everywhere: where only one of them is
+# From the first number of bits times exp(epsilon0) on, and from this epsilon0 on, blanks are used; from the
+# second number of bits on, the blanket is not. Both bounds hold everywhere: where only one of them is
 # computed, it is the smaller one, but for a percent or rare deltas, and the choice saves time.
-_THINNED_FROM, _BLANKET_UP_TO, _LEAST_EPSILON0 = 200.0, 3000.0, 0.05
+_THINNED_FROM, _BLANKET_UP_TO, _LEAST_EPSILON0 = 150.0, 3000.0, 0.05
 # Least relative deviation of the number of bits, and the number of cells of it from there on. More cells:
 # closer bounds, time in proportion.
 _CELLS = ((5e-3, 11), (1e-3, 6), (0.0, 3))
@@ -37,12 +38,13 @@ _MASS_ROOM, _ORDER_ROOM = 1e-8, 1e-14
 
 
 class ThinnedProfile(MechanismProfile):
-    """The smaller of a blanket's profile and that of thinned binary randomized response.
+    """The smaller of a blanket's profile and that of thinned bits.
 
     Args:
-        share: probability that a report is no blank, rounded up.
-        bits: the largest divergence over all datasets of binary randomized response of the same epsilon0.
-        blanket: the blanket's profile of the randomizer.
+        share: probability that a report is no blank and is sent, rounded up.
+        bits: the largest divergence over all datasets of the bits: of binary randomized response of the same
+            epsilon0, or of the reports themselves if they are bits.
+        blanket: the blanket's profile of the randomizer, with silence.
 
     Guarantee: the upper bound is at least the largest divergence of all neighbouring datasets, in both
         directions, of a randomizer of two inputs. The lower bound is at most what the same cells give if
@@ -66,14 +68,14 @@ class ThinnedProfile(MechanismProfile):
 
     def has_blanks(self, honest: int) -> bool:
         """Returns whether the bound by binary randomized response with blanks is computed."""
-        return self.largest_loss >= _LEAST_EPSILON0 and self._users(honest) >= _THINNED_FROM
+        return self.largest_loss >= _LEAST_EPSILON0 and self._hidden(honest) >= _THINNED_FROM
 
     def has_blanket(self, honest: int) -> bool:
         """Returns whether the blanket's bound is computed."""
-        return not self.has_blanks(honest) or self._users(honest) < _BLANKET_UP_TO
+        return not self.has_blanks(honest) or self._hidden(honest) < _BLANKET_UP_TO
 
-    def _users(self, honest: int) -> float:
-        return honest / math.exp(min(self.largest_loss, LARGEST_EXPONENT))
+    def _hidden(self, honest: int) -> float:
+        return honest * self.share / math.exp(min(self.largest_loss, LARGEST_EXPONENT))
 
     def thinned(self, honest: int, excess: FloatArray) -> ProfileBounds:
         """Returns bounds by the corollary, with one value for all numbers of a cell; see `bounds`."""

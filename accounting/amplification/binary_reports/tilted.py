@@ -49,11 +49,13 @@ _PLACES, _STEPS, _STEPS_PER_UNIT = (2, 64), (4, 32), 16
 #: makes close. Larger: closer bounds for a large epsilon0, more time. The bounds hold for every value; the
 #: tests change it.
 FINEST_STEPS = 256
-# Calls of more orders than this keep the steps above. Larger: closer bounds of compositions, more time.
+# Calls of more orders than this, or for a mixture, keep the steps above. Larger: closer bounds of
+# compositions, more time.
 _MOST_REFINED = 256
-# The share by which the bound on all further datasets may exceed the largest of those at the end, at an order
-# of which the divergence is large; it grows with the logarithm of the divergence.
-_LITTLE = 2e-4
+#: The share by which the bound on all further datasets may exceed the largest of those at the end, at an
+#: order of which the divergence is large; it grows with the logarithm of the divergence. The bounds hold for
+#: every value.
+LITTLE = 2e-4
 # If more than this many datasets are not enough, and all are not too many, all are computed.
 _MANY_DATASETS = 32
 # Passes, each with more datasets next to the end at orders where the bounds were apart.
@@ -79,7 +81,7 @@ _GRID = 2.0**-40
 _PLACE_DOUBT = 1e-5
 
 
-def tilted_bounds(law: BitLaw, others: int, excess: FloatArray) -> ProfileBounds:
+def tilted_bounds(law: BitLaw, others: int, excess: FloatArray, *, little: float = LITTLE) -> ProfileBounds:
     """Returns bounds on the largest divergence in one direction over all datasets, at the orders `1 +
     excess`, shape (orders,).
 
@@ -87,6 +89,7 @@ def tilted_bounds(law: BitLaw, others: int, excess: FloatArray) -> ProfileBounds
         law: the law of one report.
         others: the number N of other honest users, at least 1.
         excess: ascending.
+        little: share by which the two bounds may be apart where more time would bring them closer.
 
     Guarantee: aliasing, truncation and round-off included. At orders that are too near the largest one, the
     bounds are 1 and 0.
@@ -96,12 +99,12 @@ def tilted_bounds(law: BitLaw, others: int, excess: FloatArray) -> ProfileBounds
     upper = np.clip(gained + 8 * UNIT_ROUND_OFF * doubt, TINY, 1.0)
     lower = np.zeros_like(excess)
     rows = np.flatnonzero(gained > _LEAST_GAINED * doubt)
-    tilts = _Tilts.of(law, others, excess[rows])
+    tilts = _Tilts.of(law, others, excess[rows], little=little)
     many = tilts.last > _MOST_NODES
     if np.any(many):
         lower[rows[many]] = _of_the_end(_Tilts.of(law, others, excess[rows[many]], end_only=True))
         rows, tilts = rows[~many], tilts.at(np.flatnonzero(~many))
-    finest = FINEST_STEPS if excess.size <= _MOST_REFINED else _STEPS[1]
+    finest = FINEST_STEPS if excess.size <= _MOST_REFINED and little <= LITTLE else _STEPS[1]
     for passes_left in reversed(range(_MOST_PASSES)):
         datasets = np.zeros(rows.size)
         limit = _most_datasets(tilts) if passes_left else 0.0
@@ -157,7 +160,7 @@ class _Tilts(NamedTuple):
         narrow, wide: least and largest variance of the sum of N bits.
         shift: c: the nodes are at `u - i c`.
         period, last: number of nodes of a whole period, and of the last one that is not negligible.
-        little: share by which bounds may be apart: it changes epsilon by about `_LITTLE`.
+        little: share by which bounds may be apart: it changes epsilon by about `little`.
         datasets: number of datasets next to the end to compute one by one.
     """
 
@@ -195,7 +198,15 @@ class _Tilts(NamedTuple):
         return np.asarray(np.maximum(np.ceil(_STEPS_PER_UNIT * np.log(self.wide / self.narrow)), _STEPS[0]))
 
     @classmethod
-    def of(cls, law: BitLaw, others: int, excess: FloatArray, *, end_only: bool = False) -> _Tilts:
+    def of(
+        cls,
+        law: BitLaw,
+        others: int,
+        excess: FloatArray,
+        *,
+        end_only: bool = False,
+        little: float = LITTLE,
+    ) -> _Tilts:
         """Computes the tilts of orders at which A is positive; with variances of the end alone, if no other
         dataset is of interest."""
         gained = law.gained(excess)
@@ -216,7 +227,6 @@ class _Tilts(NamedTuple):
         sine = np.sqrt(LAST_EXPONENT / 2 / np.maximum(narrow, TINY))
         lobe = np.where(sine < 1, 2 * np.arcsin(np.minimum(sine, 1.0)), np.pi)
         last = np.minimum(np.ceil(lobe / (2 * np.pi) * period) + 1, (period - 1) / 2)
-        little = _LITTLE * (1 + least)
         scale = others * w * (1 + np.abs(logits).max() + w) + np.abs(w - least) + 16
         return cls(
             others=others,
@@ -232,7 +242,7 @@ class _Tilts(NamedTuple):
             shift=shift,
             period=period,
             last=last,
-            little=little,
+            little=little * (1 + least),
             datasets=np.ones_like(w),
         )
 
