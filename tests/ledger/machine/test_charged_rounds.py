@@ -18,7 +18,8 @@ from shuffle_ledger.accounting import (
     parse_randomizer,
 )
 from shuffle_ledger.ledger import machine
-from shuffle_ledger.ledger.machine import DELTA_UNIT, EPSILON_UNIT, LOSS_UNIT, Cost, State
+from shuffle_ledger.ledger.machine import DELTA_UNIT, EPSILON_UNIT, LOSS_UNIT, UNBOUNDED, Cost, State
+from shuffle_ledger.ledger.policies.numbers import units_above
 from shuffle_ledger.ledger.policies.policy import BudgetPolicy, decided, level
 from shuffle_ledger.ledger.values.requests import POLICY_ADAPTIVE, Cohort
 from tests.accounting.alike import alike
@@ -187,3 +188,11 @@ def test_what_is_admitted_reads_as_within_the_budget(epsilon: float, delta: floa
         gaussian=tuple(one + 1 for one in gaussian), divergences=tuple(one + 1 for one in limit.divergences)
     )
     assert decided(empty, beyond).reasons == ("filters",)
+
+
+@pytest.mark.parametrize("unit", [LOSS_UNIT, DELTA_UNIT])
+def test_a_cost_is_rounded_up_to_the_next_unit(unit: Fraction) -> None:
+    for value in (0.0, 5e-324, 1e-9, 0.1, 1 / 3, 3.0, unit, Fraction(1, 3)):
+        units = units_above(value, unit)
+        assert (units - 1) * unit < value <= units * unit
+    assert units_above(math.inf, unit) == units_above(1e300, unit) == UNBOUNDED
