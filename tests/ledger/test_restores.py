@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
-import sqlite3
-from collections.abc import Callable
-from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,38 +21,29 @@ from shuffle_ledger.ledger.checkpoints.schedule import ScheduledCheckpoints
 from shuffle_ledger.ledger.decisions import (
     admit,
     admit_at_once,
-    open_cohort,
     price,
-    quote,
-    record_incident,
     register,
-    register_and_admit,
-    settle,
-    void,
 )
 from shuffle_ledger.ledger.decisions.quoting import quote_batch
-from shuffle_ledger.ledger.errors import BadSignature, BehindCheckpoint, Conflict, InvalidValue, NotFound
-from shuffle_ledger.ledger.evidence.statement_builder import make_statement
+from shuffle_ledger.ledger.errors import BadSignature, BehindCheckpoint, Conflict, NotFound
 from shuffle_ledger.ledger.health import health
 from shuffle_ledger.ledger.recovery.reconciliation import reconcile
-from shuffle_ledger.ledger.reports.budgets import budget, history
-from shuffle_ledger.ledger.reports.calibrations import calibrate_for
-from shuffle_ledger.ledger.reports.forecasts import forecast, joint_forecast
+from shuffle_ledger.ledger.reports.budgets import history
+from shuffle_ledger.ledger.reports.forecasts import joint_forecast
 from shuffle_ledger.ledger.reports.profile import profile_of
 from shuffle_ledger.ledger.storage import anchor as anchor_module
 from shuffle_ledger.ledger.storage.anchor import Anchor
 from shuffle_ledger.ledger.storage.schema import initialise
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint
-from shuffle_ledger.ledger.values.requests import Admitted, RefusalReason, Refused, RoundRequest
+from shuffle_ledger.ledger.values.requests import RefusalReason
 from shuffle_ledger.ledger.values.schedules import ForecastWanted
 from shuffle_ledger.ledger.values.signing import SigningKey
 from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
-from tests.ledger.desk import decided, open_as_usual
-from tests.ledger.releases import after_opening
+from tests.ledger.clerk import Clerk, krr, today
 
-MakeRequest = Callable[..., RoundRequest]
+ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,10 +53,13 @@ class World:
     url: str
     anchor: Anchor
     checkpoint: Checkpoint
+    accountant: Accountant
 
-    def store(self) -> Store:
-        """Return the ledger as a process opens it that knows the anchor."""
-        return Store.connect(self.url, anchor=self.anchor)
+    @contextmanager
+    def opened(self, *, anchored: bool = True) -> Iterator[Clerk]:
+        """Yield the ledger as a process opens it that knows the anchor, or is careless."""
+        with Store.connect(self.url, anchor=self.anchor if anchored else None) as store:
+            yield Clerk(store, self.accountant, prefix="since")
 
 
 def anchored(store: Store, path: Path) -> Store:
@@ -111,244 +103,202 @@ def cut_back(store: Store, cohort: str, sequence: int) -> None:
 
 
 @pytest.fixture
-def world(
-    store: Store,
-    accountant: Accountant,
-    make_request: MakeRequest,
-    tmp_path: Path,
-) -> World:
+def world(clerk: Clerk, tmp_path: Path) -> World:
     """Return a ledger with "phones" put back from three rounds to one, and "tablets" as it was."""
-    for name in ("phones", "tablets"):
-        open_as_usual(store, name)
-    assert isinstance(decided(store, accountant, make_request("t", cohort="tablets")), Admitted)
+    clerk.open("phones", "tablets")
+    assert clerk.admits(krr(1_000), "tablets")
     for name in ("a", "b", "c"):
-        assert isinstance(decided(store, accountant, make_request(name)), Admitted)
+        assert clerk.admits(krr(1_000), name=name)
     key = SigningKey.generate()
-    checkpoint = make_checkpoint(store, key)
+    checkpoint = make_checkpoint(clerk.store, key)
     path = tmp_path / "checkpoint.json"
     path.write_text(json.dumps(checkpoint.to_json()))
-    cut_back(store, "phones", 2)
-    assert verify(store, accountant).ok  # by itself, the old state is a sound one
-    url = store.engine.url.render_as_string(hide_password=False)
-    return World(
-        url=url, anchor=Anchor(path=path, trusted_public_key=key.public_key_bytes), checkpoint=checkpoint
-    )
+    cut_back(clerk.store, "phones", 2)
+    clerk.check()  # by itself, the old state is a sound one
+    url = clerk.store.engine.url.render_as_string(hide_password=False)
+    anchor = Anchor(path=path, trusted_public_key=key.public_key_bytes)
+    return World(url=url, anchor=anchor, checkpoint=checkpoint, accountant=clerk.accountant)
 
 
-def test_a_ledger_that_was_put_back_is_read_and_never_written(
-    world: World, accountant: Accountant, make_request: MakeRequest
-) -> None:
-    with world.store() as store:
-        assert store.view("phones").spent.rounds == 1
-        before = store.standing().heads
+def test_a_ledger_that_was_put_back_is_read_and_never_written(world: World) -> None:
+    with world.opened() as clerk:
+        assert clerk.store.view("phones").spent.rounds == 1
+        before, request = clerk.store.standing().heads, clerk.request(krr(1_000))
         attempts: list[Callable[[], object]] = [
-            lambda: register(store, make_request("new"), actor="tester"),
-            lambda: register_and_admit(store, accountant, make_request("new"), actor="tester"),
-            lambda: admit_at_once(store, accountant, make_request("new"), actor="tester"),
-            lambda: open_as_usual(store, "watches"),
-            lambda: settle(store, accountant, "a", reports=900, actor="tester"),
-            lambda: void(store, accountant, "a", reason="a bug", actor="tester"),
-            lambda: make_checkpoint(store, SigningKey.generate()),  # it would hide what was lost
+            lambda: register(clerk.store, request, actor="tester"),
+            lambda: clerk.decide(request),
+            lambda: admit_at_once(clerk.store, clerk.accountant, request, actor="tester"),
+            lambda: clerk.open("watches"),
+            lambda: clerk.settle("a", 900),
+            lambda: clerk.void("a"),
+            lambda: make_checkpoint(clerk.store, SigningKey.generate()),  # it would hide what was lost
         ]
         for attempt in attempts:
             with pytest.raises(BehindCheckpoint, match="phones"):
                 attempt()
-        assert store.standing().heads == before
-        assert verify(store, accountant).ok
+        assert clerk.store.standing().heads == before
+        clerk.check()
 
 
-def test_a_ledger_that_was_put_back_states_nothing_and_is_not_well(
-    world: World, accountant: Accountant, tmp_path: Path
-) -> None:
+@ON_SQLITE
+def test_a_ledger_that_was_put_back_states_nothing_and_is_not_well(world: World, tmp_path: Path) -> None:
     """Its entries say less than was spent, and the anchor proves it."""
-    with world.store() as store:
+    with world.opened() as clerk:
         with pytest.raises(BehindCheckpoint, match="phones"):
-            make_statement(store, accountant, ["phones"], made_at=datetime.now(UTC))
-        (alarm,) = [each for each in health(store).alarms if each.startswith("CHECKPOINT")]
+            clerk.statement()
+        (alarm,) = [each for each in health(clerk.store).alarms if each.startswith("CHECKPOINT")]
         assert "behind its checkpoint" in alarm
         scheduled = ScheduledCheckpoints(directory=tmp_path / "none", every_seconds=60)
-        assert {"CHECKPOINT there is none yet", alarm} <= set(health(store, scheduled).alarms)
+        assert {"CHECKPOINT there is none yet", alarm} <= set(health(clerk.store, scheduled).alarms)
 
 
-def test_nobody_is_told_what_a_ledger_that_was_put_back_has_left(
-    world: World, accountant: Accountant, make_request: MakeRequest
-) -> None:
-    request, today = make_request("new"), datetime.now(UTC).date()
-    wanted = ForecastWanted(round=request.round)
-    described = request.round.to_mapping() | {"randomizer": {"kind": "krr", "k": 10}}
-    questions: list[Callable[[Store], object]] = [
-        lambda store: budget(store, accountant, "tablets"),  # as it was: the ledger is one
-        lambda store: quote(store, accountant, request),
-        lambda store: price(store, accountant, request),
-        lambda store: quote_batch(store, accountant, [request]),
-        lambda store: forecast(store, accountant, "phones", ForecastWanted(), today=today),
-        lambda store: joint_forecast(store, accountant, ["phones", "tablets"], wanted, today=today),
-        lambda store: calibrate_for(store, accountant, "phones", described),
+@ON_SQLITE
+def test_nobody_is_told_what_a_ledger_that_was_put_back_has_left(world: World) -> None:
+    wanted = ForecastWanted(round=krr(1_000))
+    questions: list[Callable[[Clerk], object]] = [
+        lambda clerk: clerk.budget("tablets"),  # as it was: the ledger is one
+        lambda clerk: clerk.quote(clerk.request(krr(1_000))),
+        lambda clerk: price(clerk.store, clerk.accountant, clerk.request(krr(1_000))),
+        lambda clerk: quote_batch(clerk.store, clerk.accountant, [clerk.request(krr(1_000))]),
+        lambda clerk: clerk.forecast(),
+        lambda clerk: joint_forecast(
+            clerk.store, clerk.accountant, ["phones", "tablets"], wanted, today=today()
+        ),
+        lambda clerk: clerk.calibrate(krr(1_000)),
     ]
     for question in questions:
-        with world.store() as store, pytest.raises(BehindCheckpoint, match="phones"):
-            question(store)
+        with world.opened() as clerk, pytest.raises(BehindCheckpoint, match="phones"):
+            question(clerk)
 
 
+@ON_SQLITE
 def test_what_is_left_is_not_told_once_a_database_was_put_back_under_a_process(
-    store: Store,
-    accountant: Accountant,
-    make_request: MakeRequest,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    clerk: Clerk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(anchor_module, "CHECKED_SECONDS", 0.0)
-    open_as_usual(store, "phones")
-    for name in ("a", "b"):
-        decided(store, accountant, make_request(name))
-    with anchored(store, tmp_path / "checkpoint.json") as running:
-        assert budget(running, accountant, "phones").rounds_admitted == 2
+    clerk.open()
+    clerk.fill(krr(1_000), most=2)
+    with anchored(clerk.store, tmp_path / "checkpoint.json") as running:
+        assert Clerk(running, clerk.accountant).budget().rounds_admitted == 2
         running.engine.dispose()  # as a restore cuts all connections
-        cut_back(store, "phones", 2)
+        cut_back(clerk.store, "phones", 2)
         for _ in range(2):
             with pytest.raises(BehindCheckpoint):
-                budget(running, accountant, "phones")
+                Clerk(running, clerk.accountant).budget()
 
 
-def test_a_pending_round_is_not_decided_and_not_blamed(
-    world: World, accountant: Accountant, make_request: MakeRequest
-) -> None:
-    with Store.connect(world.url) as careless:
-        register(careless, make_request("waits"), actor="tester")
-    with world.store() as store:
+@ON_SQLITE
+def test_a_pending_round_is_not_decided_and_not_blamed(world: World) -> None:
+    with world.opened(anchored=False) as careless:
+        register(careless.store, careless.request(krr(1_000), name="waits"), actor="tester")
+    with world.opened() as clerk:
         for _ in range(6):
             with pytest.raises(BehindCheckpoint):
-                admit(store, accountant, "waits")
-        assert store.round("waits").attempts == 0
+                admit(clerk.store, clerk.accountant, "waits")
+        assert clerk.store.round("waits").attempts == 0
 
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_database_put_back_under_a_running_process_is_noticed(
-    store: Store,
-    accountant: Accountant,
-    make_request: MakeRequest,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    at_once: bool,
+    clerk: Clerk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, at_once: bool
 ) -> None:
     """At the first thing it writes, whatever that is: rounds and cohorts, too, do not slip in."""
-    open_as_usual(store, "phones")
-    for name in ("a", "b"):
-        decided(store, accountant, make_request(name))
-    with anchored(store, tmp_path / "checkpoint.json") as running:
-        decided(running, accountant, make_request("c"))
-        running.engine.dispose()  # as a restore cuts all connections
-        cut_back(store, "phones", 2)
+    clerk.open()
+    clerk.fill(krr(1_000), most=2)
+    with anchored(clerk.store, tmp_path / "checkpoint.json") as store:
+        running = Clerk(store, clerk.accountant)
+        running.ask(krr(1_000), name="c")
+        store.engine.dispose()  # as a restore cuts all connections
+        cut_back(clerk.store, "phones", 2)
         if not at_once:
             monkeypatch.setattr(anchor_module, "CHECKED_SECONDS", 0.0)
         with pytest.raises(BehindCheckpoint):
-            register(running, make_request("d"), actor="tester")
+            register(store, running.request(krr(1_000), name="d"), actor="tester")
         with pytest.raises(BehindCheckpoint):
-            open_as_usual(running, "watches")
+            running.open("watches")
         with pytest.raises(NotFound):
-            running.round("d")
+            store.round("d")
 
 
 @pytest.mark.parametrize("nothing_later", [False, True])
-def test_what_may_have_lost_entries_admits_nothing_any_more(
-    world: World, accountant: Accountant, make_request: MakeRequest, nothing_later: bool
-) -> None:
-    with world.store() as store:
-        done = reconcile(
-            store, world.checkpoint, reason="disk", actor="operator", nothing_later=nothing_later
-        )
+def test_what_may_have_lost_entries_admits_nothing_any_more(world: World, nothing_later: bool) -> None:
+    with world.opened() as clerk:
+        said: dict[str, Any] = {"reason": "disk", "actor": "operator", "nothing_later": nothing_later}
+        done = reconcile(clerk.store, world.checkpoint, **said)
         assert done.frozen == (("phones",) if nothing_later else ("phones", "tablets"))
         assert done.lost == ()
-        refused = decided(store, accountant, make_request("new", epsilon0=0.01))
-        assert isinstance(refused, Refused)
-        assert refused.reason is RefusalReason.COHORT_FROZEN
-        assert quote(store, accountant, make_request("other")).would_be == "refused"
+        assert clerk.refusal(krr(epsilon0=0.01)).reason is RefusalReason.COHORT_FROZEN
+        assert clerk.quote(clerk.request()).would_be == "refused"
         with pytest.raises(Conflict, match="frozen"):
-            void(store, accountant, "a", reason="a bug", actor="tester")
+            clerk.void("a")
         with pytest.raises(Conflict, match="frozen"):
-            settle(store, accountant, "a", reports=900, actor="tester")
-        tablets = decided(store, accountant, make_request("more", cohort="tablets", epsilon0=0.1))
-        assert isinstance(tablets, Admitted if nothing_later else Refused)
-        stated = budget(store, accountant, "phones")
+            clerk.settle("a", 900)
+        assert clerk.admits(krr(epsilon0=0.1), "tablets") == nothing_later
+        stated = clerk.budget()
         assert (stated.status, stated.epsilon_remaining) == ("frozen", 0.0)
-        assert stated.epsilon_spent_upper == float("inf")
-        assert (stated.composition_epsilon_upper, stated.local_epsilon_upper) == (float("inf"),) * 2
-        assert all(each.epsilon_upper == float("inf") for each in stated.filters)
-        (made,) = make_statement(store, accountant, ["phones"], made_at=datetime.now(UTC)).cohorts
-        bounds: list[float] = [made.composition.epsilon_upper, made.local_epsilon_upper]
-        bounds += [each.epsilon_upper for each in made.profile]
-        bounds += [each.epsilon_upper for each in made.filters]
-        assert set(bounds) == {float("inf")}
-        assert profile_of(store, accountant, store.view("phones")) == ()
+        endless = [stated.epsilon_spent_upper, stated.composition_epsilon_upper, stated.local_epsilon_upper]
+        endless += [each.epsilon_upper for each in stated.filters]
+        (made,) = clerk.statement().cohorts
+        endless += [made.composition.epsilon_upper, made.local_epsilon_upper]
+        endless += [each.epsilon_upper for each in made.profile]
+        endless += [each.epsilon_upper for each in made.filters]
+        assert set(endless) == {float("inf")}
+        assert profile_of(clerk.store, clerk.accountant, clerk.store.view("phones")) == ()
         then = made.lost[0].recorded_at - timedelta(microseconds=1)  # what was lost had been written by then
-        (made,) = make_statement(store, accountant, ["phones"], made_at=datetime.now(UTC), as_of=then).cohorts
+        (made,) = clerk.statement(as_of=then).cohorts
         assert (made.verdict, made.spent.epsilon_upper) == ("unknown", float("inf"))
-        entry = next(point for point in history(store, "phones") if point.kind == "frozen")
+        entry = next(point for point in history(clerk.store, "phones") if point.kind == "frozen")
         assert (entry.actor, entry.reason) == ("operator", "disk")
-        report = verify(store, accountant, numbers="all")
+        report = verify(clerk.store, clerk.accountant, numbers="all")
         assert report.ok, report
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("nothing_later", [False, True])
 def test_a_period_that_a_frozen_cohort_opens_later_knows_nothing_of_what_was_lost(
-    store: Store, accountant: Accountant, make_request: MakeRequest, nothing_later: bool
+    clerk: Clerk, nothing_later: bool
 ) -> None:
     """Rounds that were lost may have been collected in any period, seen by a checkpoint or not."""
     week = Window(unit="week", epsilon=1.0, delta=1e-9)
-    common: dict[str, Any] = {"population": 10**6, "delta": 1e-9, "policy": "adaptive", "actor": "tester"}
-    open_cohort(store, name="watches", epsilon=2.0, windows=(week,), **common)
-    open_as_usual(store, "phones")
-    assert isinstance(decided(store, accountant, make_request("a")), Admitted)
-    checkpoint = make_checkpoint(store, SigningKey.generate())
-    cut_back(store, "phones", 1)
-    reconcile(store, checkpoint, reason="disk", actor="operator", nothing_later=nothing_later)
-    (window,) = budget(store, accountant, "watches").windows
-    described = make_request("b", cohort="watches").round
-    record_incident(
-        store,
-        accountant,
-        "watches",
-        round_id="b",
-        described=described,
-        reason="released",
-        actor="tester",
-        collected_on=window.period.first,
-        released=after_opening(store.cohort("watches")),
-    )
-    statement = make_statement(store, accountant, [window.period.name], made_at=datetime.now(UTC))
+    clerk.open("watches", epsilon=2.0, delta=1e-9, windows=(week,))
+    clerk.open("phones")
+    assert clerk.admits()
+    checkpoint = make_checkpoint(clerk.store, SigningKey.generate())
+    cut_back(clerk.store, "phones", 1)
+    reconcile(clerk.store, checkpoint, reason="disk", actor="operator", nothing_later=nothing_later)
+    (window,) = clerk.budget("watches").windows
+    clerk.incident("b", krr(), "watches", on=window.period.first, after=clerk.later("watches"))
+    statement = clerk.statement(window.period.name)
     (stated,), shown = statement.cohorts, str(document_from(statement, rows_max=50).blocks)
     assert ("The larger end decides." in shown) == nothing_later
     assert ("nothing bounds it" in shown) != nothing_later
     known = (stated.verdict, stated.status, stated.spent.epsilon_upper < 1)
     assert known == (("kept", "open", True) if nothing_later else ("unknown", "frozen", False))
     assert (window.status, window.epsilon_remaining) == (("open", 1.0) if nothing_later else ("frozen", 0.0))
-    again = decided(store, accountant, make_request("c", cohort="watches"))
-    assert isinstance(again, Admitted if nothing_later else Refused)
-    report = verify(store, accountant, numbers="all")
+    assert clerk.admits(None, "watches") == nothing_later
+    report = verify(clerk.store, clerk.accountant, numbers="all")
     assert report.ok, report
 
 
-def test_a_cohort_that_was_lost_whole_is_never_opened_again(
-    store: Store, accountant: Accountant, new_ledger: str
-) -> None:
-    open_as_usual(store, "phones")
-    checkpoint = make_checkpoint(store, SigningKey.generate())
-    with Store.connect(new_ledger) as fresh:
-        done = reconcile(fresh, checkpoint, reason="the disk is gone", actor="operator")
+def test_a_cohort_that_was_lost_whole_is_never_opened_again(clerk: Clerk, new_ledger: str) -> None:
+    clerk.open()
+    checkpoint = make_checkpoint(clerk.store, SigningKey.generate())
+    with Store.connect(new_ledger) as store:
+        fresh = Clerk(store, clerk.accountant)
+        done = reconcile(store, checkpoint, reason="the disk is gone", actor="operator")
         assert (done.frozen, done.lost) == ((), ("phones",))
         with pytest.raises(Conflict, match="lost"):
-            open_as_usual(fresh, "phones")
+            fresh.open()
         insert = text(
             "INSERT INTO cohorts (name, population, delta_budget, policy, opened_at)"
             " VALUES ('phones', 1, 0.5, 'adaptive', CURRENT_TIMESTAMP)"
         )
-        with fresh.engine.connect() as connection, pytest.raises(DBAPIError, match="lost"):
+        with store.engine.connect() as connection, pytest.raises(DBAPIError, match="lost"):
             connection.execute(insert)
-        open_as_usual(fresh, "watches")
+        fresh.open("watches")
         with pytest.raises(Conflict):
-            reconcile(fresh, checkpoint, reason="again", actor="operator")
-        assert verify(fresh, accountant).ok
+            reconcile(store, checkpoint, reason="again", actor="operator")
+        fresh.check()
 
 
 @pytest.fixture
@@ -362,29 +312,19 @@ def new_ledger(database_url: str, request: pytest.FixtureRequest, tmp_path: Path
     return url
 
 
-def test_a_ledger_that_lacks_nothing_is_not_reconciled(
-    store: Store, accountant: Accountant, make_request: MakeRequest
-) -> None:
-    open_as_usual(store, "phones")
-    checkpoint = make_checkpoint(store, SigningKey.generate())
-    decided(store, accountant, make_request("later"))
+@ON_SQLITE
+def test_a_ledger_that_lacks_nothing_is_not_reconciled(clerk: Clerk) -> None:
+    clerk.open()
+    checkpoint = make_checkpoint(clerk.store, SigningKey.generate())
+    clerk.ask(krr(1_000))
     with pytest.raises(Conflict, match="nothing"):
-        reconcile(store, checkpoint, reason="why not", actor="operator")
-    assert isinstance(decided(store, accountant, make_request("more", epsilon0=0.1)), Admitted)
-
-
-@pytest.mark.parametrize("reason", ["", " ", "\n", "x" * 2001])
-def test_a_reconciliation_says_why(world: World, reason: str) -> None:
-    with Store.connect(world.url) as store:
-        with pytest.raises(InvalidValue) as caught:
-            reconcile(store, world.checkpoint, reason=reason, actor="operator")
-        assert caught.value.field == "reason"
-        assert store.cohort("phones").status == "open"
+        reconcile(clerk.store, checkpoint, reason="why not", actor="operator")
+    assert clerk.admits(krr(epsilon0=0.1))
 
 
 def test_a_frozen_cohort_stays_frozen(world: World) -> None:
-    with Store.connect(world.url) as store:
-        reconcile(store, world.checkpoint, reason="disk", actor="operator")
+    with world.opened(anchored=False) as clerk:
+        reconcile(clerk.store, world.checkpoint, reason="disk", actor="operator")
         for change in (
             "UPDATE heads SET status = 'open', sequence = sequence + 1, freezes = freezes + 1",
             "DELETE FROM reconciliations",
@@ -392,62 +332,43 @@ def test_a_frozen_cohort_stays_frozen(world: World) -> None:
         ):
             with (
                 pytest.raises(DBAPIError, match=r"stays as it ended|reconciliations"),
-                store.engine.begin() as connection,
+                clerk.store.engine.begin() as connection,
             ):
                 connection.execute(text(change))
 
 
-@pytest.mark.parametrize("content", [None, "", "{}", '{"format": "shuffle-ledger-heads-1", "heads": []}'])
+@ON_SQLITE
+@pytest.mark.parametrize("content", [None, '{"format": "shuffle-ledger-heads-1", "heads": []}'])
 def test_without_a_usable_anchor_nothing_is_written(
-    phones: Store, make_request: MakeRequest, tmp_path: Path, content: str | None
+    clerk: Clerk, tmp_path: Path, content: str | None
 ) -> None:
+    clerk.open()
     path = tmp_path / "anchor.json"
     if content is not None:
         path.write_text(content)
-    url = phones.engine.url.render_as_string(hide_password=False)
+    url = clerk.store.engine.url.render_as_string(hide_password=False)
     with Store.connect(url, anchor=Anchor(path=path)) as store:
         with pytest.raises(BehindCheckpoint, match="nobody can tell"):
-            register(store, make_request("a"), actor="tester")
+            register(store, clerk.request(), actor="tester")
         assert store.count_pending("phones") == 0
 
 
-def test_an_anchor_that_another_key_signed_is_not_believed(world: World, make_request: MakeRequest) -> None:
-    with Store.connect(world.url) as store:
-        forged = make_checkpoint(store, SigningKey.generate())  # of the state that was put back
+@ON_SQLITE
+def test_an_anchor_that_another_key_signed_is_not_believed(world: World) -> None:
+    with world.opened(anchored=False) as careless:
+        forged = make_checkpoint(careless.store, SigningKey.generate())  # of the state that was put back
     world.anchor.path.write_text(json.dumps(forged.to_json()))
     with pytest.raises(BadSignature):
         world.anchor.read()
-    with world.store() as store, pytest.raises(BehindCheckpoint):
-        register(store, make_request("new"), actor="tester")
+    with world.opened() as clerk, pytest.raises(BehindCheckpoint):
+        register(clerk.store, clerk.request(), actor="tester")
 
 
-def test_a_rewritten_chain_is_behind_too(
-    world: World, accountant: Accountant, make_request: MakeRequest
-) -> None:
+@ON_SQLITE
+def test_a_rewritten_chain_is_behind_too(world: World) -> None:
     """The old state, and other rounds since: as many entries as before, and not the same."""
-    with Store.connect(world.url) as careless:
-        for name in ("x", "y", "z"):
-            decided(careless, accountant, make_request(name, epsilon0=0.1))
-        assert careless.view("phones").head_sequence > 4
-    with world.store() as store, pytest.raises(BehindCheckpoint, match="phones"):
-        register(store, make_request("new"), actor="tester")
-
-
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_a_copied_file_is_noticed(
-    phones: Store, accountant: Accountant, make_request: MakeRequest, tmp_path: Path
-) -> None:
-    """What people really do: copy the file, go on, copy it back."""
-    file = Path(str(phones.engine.url.database))
-    with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(tmp_path / "backup.db")) as copy:
-        source.backup(copy)
-    decided(phones, accountant, make_request("a"))
-    path = tmp_path / "checkpoint.json"
-    path.write_text(json.dumps(make_checkpoint(phones, SigningKey.generate()).to_json()))
-    phones.close()
-    for suffix in ("-wal", "-shm"):
-        Path(f"{file}{suffix}").unlink(missing_ok=True)
-    shutil.copy(tmp_path / "backup.db", file)
-    restored = Store.connect(f"sqlite:///{file}", anchor=Anchor(path=path))
-    with restored, pytest.raises(BehindCheckpoint, match="reconcile"):
-        register(restored, make_request("b"), actor="tester")
+    with world.opened(anchored=False) as careless:
+        careless.fill(krr(epsilon0=0.1), most=3)
+        assert careless.store.view("phones").head_sequence > 4
+    with world.opened() as clerk, pytest.raises(BehindCheckpoint, match="phones"):
+        register(clerk.store, clerk.request(name="new"), actor="tester")
