@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import hashlib
 import importlib.util
 import io
@@ -13,7 +15,8 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, cast
+from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,13 +24,10 @@ from hypothesis import strategies as st
 
 from shuffle_ledger.accounting import (
     Accountant,
-    ShuffledRound,
-    parse_randomizer,
 )
 from shuffle_ledger.accounting.verification.coverage import Coverage
 from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.checkpoints.making import make_checkpoint
-from shuffle_ledger.ledger.decisions import admit, register, settle, void
 from shuffle_ledger.ledger.errors import Damaged, InvalidValue, NotFound
 from shuffle_ledger.ledger.evidence import archive as container
 from shuffle_ledger.ledger.evidence import bundle
@@ -43,13 +43,11 @@ from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical, entries
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint, CheckpointHead
-from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.values.saved_heads import SavedHeads, saved_heads
 from shuffle_ledger.ledger.values.signing import SigningKey
 from tests.conftest import sqlite_url
-from tests.ledger.desk import open_as_usual
+from tests.ledger.clerk import Clerk, krr
 
-MakeRequest = Callable[..., RoundRequest]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "verify_bundle.py"
 AUDITOR = Accountant()  # another one than the ledger's
 database_url = sqlite_url  # an entry has the same bytes in every database
@@ -72,35 +70,30 @@ def kept() -> list[bytes]:
 
 
 @pytest.fixture
-def lived(
-    database_url: str, accountant: Accountant, make_request: MakeRequest, kept: list[bytes]
-) -> Iterator[Store]:
+def lived(database_url: str, accountant: Accountant, kept: list[bytes]) -> Iterator[Store]:
     """Yield a ledger with entries of every kind in one cohort, and one round in another."""
     file = Path(database_url.removeprefix("sqlite:///"))
     if not kept:
         with Store.connect(database_url) as store:
-            live(store, accountant, make_request)
+            live(Clerk(store, accountant))
         kept.append(file.read_bytes())
     file.write_bytes(kept[0])
     with Store.connect(database_url) as store:
         yield store
 
 
-def live(phones: Store, accountant: Accountant, make_request: MakeRequest) -> None:
+def live(clerk: Clerk) -> None:
     """Write entries of every kind."""
-    open_as_usual(phones, "phones")
-    for name, changes in (("a", {}), ("b", {"reports": 2_000}), ("c", {"epsilon0": 8.0, "reports": 5})):
-        register(phones, make_request(name, **cast("dict[str, Any]", changes)), actor="tester")
-        admit(phones, accountant, name)
-    settle(phones, accountant, "a", reports=900, actor="tester")
-    void(phones, accountant, "b", reason="a bug", actor="tester")
-    open_as_usual(phones, "tablets", epsilon=2.0)
-    for name, changes in (("t", {}), ("u", {"epsilon0": 8.0, "reports": 5})):
-        register(
-            phones, make_request(name, cohort="tablets", **cast("dict[str, Any]", changes)), actor="tester"
-        )
-        admit(phones, accountant, name)
-    settle(phones, accountant, "t", reports=900, actor="tester")
+    clerk.usual |= {"population": 10**6, "delta": 1e-9}
+    clerk.open("phones")
+    for name, described in (("a", krr(1_000)), ("b", krr(2_000)), ("c", krr(5, 8.0))):
+        clerk.ask(described, name=name)
+    clerk.settle("a", 900)
+    clerk.void("b")
+    clerk.open("tablets", epsilon=2.0)
+    for name, described in (("t", krr(1_000)), ("u", krr(5, 8.0))):
+        clerk.ask(described, "tablets", name=name)
+    clerk.settle("t", 900)
 
 
 @pytest.fixture
@@ -150,30 +143,12 @@ def test_an_untouched_bundle_holds_with_every_number(made: BundleMade, key: Sign
 
 
 @pytest.mark.slow
-def test_a_ledger_that_computed_as_coarsely_as_it_may_holds_for_a_finer_auditor(
-    lived: Store, make_request: MakeRequest
-) -> None:
-    coarse = Accountant(precision=0.1)
+def test_a_ledger_that_computed_as_coarsely_as_it_may_holds_for_a_finer_auditor(lived: Store) -> None:
+    coarse = Clerk(lived, Accountant(precision=0.1))
     for name, epsilon0 in (("x", 0.5), ("y", 1.0)):
-        register(
-            lived, make_request(name, cohort="tablets", epsilon0=epsilon0, reports=2_000), actor="tester"
-        )
-        admit(lived, coarse, name)
+        coarse.ask(krr(2_000, epsilon0), "tablets", name=name)
     report = verify_bundle(make_bundle(lived, ["tablets"]).data, Accountant(precision=1e-3), numbers="all")
     assert report.ok, report.findings
-
-
-@pytest.mark.slow
-def test_a_round_charged_as_if_in_clear_is_verified_like_any_other(
-    lived: Store, accountant: Accountant
-) -> None:
-    described = ShuffledRound(randomizer=parse_randomizer("distinct_elements(p=0.1)"), reports=500)
-    register(lived, RoundRequest(round_id="z", cohort="tablets", round=described), actor="tester")
-    admit(lived, accountant, "z")
-    settle(lived, accountant, "z", reports=1, actor="tester")
-    report = verify_bundle(make_bundle(lived, ["tablets"]).data, AUDITOR, numbers="all")
-    assert report.ok, report.findings
-    assert not report.cohorts[0].promise_kept
 
 
 def test_the_same_ledger_gives_the_same_bytes(lived: Store, key: SigningKey) -> None:
@@ -261,10 +236,7 @@ def lines_of(members: Mapping[str, bytes], name: str) -> list[bytes]:
         (lambda lines: [*lines[:2], lines[3], lines[2], *lines[4:]], 4),  # two swapped
         (lambda lines: [*lines[:3], *lines[2:]], 3),  # one there twice
         (lambda lines: lines[:-1], 5),  # the last one cut off
-        (lambda lines: lines[:-2], 4),
         (lambda lines: lines[1:], 2),  # the first one cut off
-        (lambda lines: [*lines, lines[-1]], 6),
-        (lambda lines: [*lines[:3], b"\n", *lines[3:]], 4),
         (lambda lines: [*lines[:-1], lines[-1][:-1]], 6),  # the end of the last line
         (lambda lines: [], 0),
     ],
@@ -379,75 +351,10 @@ def test_heads_of_a_moment_that_there_is_not_in_utc_are_refused(made: BundleMade
     assert (bundle.HEADS, None) in named(verified(repacked(members), numbers="none"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("change", "sequence"),
-    [
-        (lambda n, body: body["spent"].update(epsilon_upper=0.01, epsilon_lower=0.01) if n == 3 else None, 3),
-        (lambda n, body: body["spent"].update(epsilon_upper=9.0, epsilon_lower=9.0) if n == 6 else None, 6),
-        (
-            lambda n, body: (
-                body["details"]["requested"].update(epsilon_lower=99.0, epsilon_upper=99.0)
-                if n == 4
-                else None
-            ),
-            4,
-        ),
-        (lambda n, body: body["spent"].update(epsilon_upper="0x1p-9") if n == 3 else None, 3),
-        (lambda n, body: body["spent"].update(epsilon_lower=-1.0) if n == 3 else None, 3),
-        (lambda n, body: body["spent"].update(epsilon_lower=0.9, epsilon_upper=0.1) if n == 3 else None, 3),
-        (lambda n, body: body["details"].update(requested=[1]) if n == 4 else None, 4),
-        (lambda n, body: body["details"]["accounted"].update(reports=10**6) if n == 2 else None, 2),
-        (lambda n, body: body["details"]["request"]["round"].update(reports=10**6) if n == 2 else None, 2),
-        (lambda n, body: body.update(epsilon_budget=50.0) if n == 3 else None, 3),
-        (lambda n, body: body.update(epsilon_budget="much"), 1),
-        (lambda n, body: body["details"].update(overspent=True) if n == 5 else None, 5),
-        (lambda n, body: body.update(kind="opened") if n == 4 else None, 4),
-        (lambda n, body: body.update(cohort="tablets") if n == 2 else None, 2),
-    ],
-)
-def test_a_lie_of_the_owner_himself_is_found_by_computing(
-    made: BundleMade, key: SigningKey, change: Callable[[int, dict[str, Any]], None], sequence: int
-) -> None:
-    """Digests, heads and signature all fit: only the numbers and the rules of the chain are left to tell."""
-    lie = forged(made.data, change, signer=key)
-    report = verified(lie, numbers="all", trusted_public_key=key.public_key_bytes)
-    assert report.signature == "trusted"
-    assert (PHONES, sequence) in named(report), report.findings
-
-
 def half(body: dict[str, Any], *path: str) -> None:
     for name in path[:-1]:
         body = body[name]
     body[path[-1]] = body[path[-1]] / 2
-
-
-def first_set(body: dict[str, Any]) -> dict[str, Any]:
-    filters: dict[str, Any] = body["details"]["rules"]["filters"]
-    return filters
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("change", "sequence"),
-    [
-        (lambda n, body: half(body, "spent", "epsilon_upper") if n == 2 else None, 2),
-        (lambda n, body: body["spent"].update(epsilon_upper=1e-6, epsilon_lower=1e-6) if n == 2 else None, 2),
-        (lambda n, body: body["details"].update(charge=None) if n == 2 else None, 2),
-        (lambda n, body: body["details"]["standing"].update(rules="0" * 64) if n == 4 else None, 4),
-        (lambda n, body: body["details"].update(policy="fixed") if n == 1 else None, 1),
-        (lambda n, body: body["details"]["accounted"].update(reports=10**6) if n == 2 else None, 2),
-        (lambda n, body: body["spent"].update(rounds=0) if n == 2 else None, 2),
-        (lambda n, body: body["spent"].update(rounds=body["spent"]["rounds"] + 1) if n == 4 else None, 4),
-        (lambda n, body: first_set(body)["gaussian"].update(delta=0.5) if n == 1 else None, 1),
-        (lambda n, body: first_set(body)["gaussian"].update(leak_rate=0.0) if n == 1 else None, 1),
-    ],
-)
-def test_a_lie_about_what_filters_say_is_found_too(
-    made: BundleMade, key: SigningKey, change: Callable[[int, dict[str, Any]], None], sequence: int
-) -> None:
-    lie = forged(made.data, change, signer=key, member=TABLETS)
-    assert (TABLETS, sequence) in named(verified(lie, numbers="all")), verified(lie, numbers="all").findings
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -625,13 +532,10 @@ def test_no_content_however_signed_breaks_the_verifier(
     assert report.cohorts[1].ok or not report.ok
 
 
-def test_a_bundle_extends_what_was_kept(
-    lived: Store, accountant: Accountant, key: SigningKey, make_request: MakeRequest
-) -> None:
+def test_a_bundle_extends_what_was_kept(lived: Store, accountant: Accountant, key: SigningKey) -> None:
     earlier = make_checkpoint(lived, key)
     first = make_bundle(lived, ["phones"], checkpoint=earlier)
-    register(lived, make_request("d"), actor="tester")
-    admit(lived, accountant, "d")
+    Clerk(lived, accountant).ask(krr(1_000), name="d")
     kept = SavedHeads(heads=earlier.heads, signature="valid", checkpoint=earlier)
     second = make_bundle(lived, ["phones"], signing_key=key)
     report = verified(second.data, against=kept)
@@ -683,10 +587,7 @@ def test_a_bundle_without_chains_is_never_vouched_for(lived: Store, key: Signing
         report = verified(data, **options)
         assert not report.vouched
         assert "it contains no chain" in report.findings[0].what
-    path = tmp_path / "empty.zip"
-    path.write_bytes(unsigned)
-    done = independently(path)
-    assert (done.returncode, "it lists no chain" in done.stdout) == (1, True)
+    assert "it lists no chain" in by_the_example(unsigned, tmp_path / "empty.zip")
 
 
 def test_no_bundle_is_made_of_a_chain_that_does_not_reach_its_head(lived: Store, key: SigningKey) -> None:
@@ -705,17 +606,37 @@ def test_a_container_has_its_limits() -> None:
         assert not verified(data).ok
 
 
-def independently(path: Path) -> subprocess.CompletedProcess[str]:
-    # -S and -E: no package of ours or anybody's can be imported.
-    command = [sys.executable, "-S", "-E", str(EXAMPLE), str(path)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+@functools.cache
+def example_module() -> ModuleType:
+    """Return the independent verifier as a module."""
+    spec = importlib.util.spec_from_file_location("verify_bundle_example", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def by_the_example(data: bytes, path: Path) -> str:
+    """Return what the independent verifier, run in this process, prints of a bundle; nothing if it holds."""
+    path.write_bytes(data)
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patched, contextlib.redirect_stdout(printed):
+        patched.setattr(sys, "argv", [str(EXAMPLE), str(path)])
+        code = int(example_module().main())
+    said = printed.getvalue()
+    assert code in (0, 1)
+    assert (code == 0) == said.startswith("Digests, chains and heads hold"), said
+    return said if code else ""
 
 
 def test_the_independent_verifier_agrees_and_needs_nothing(made: BundleMade, tmp_path: Path) -> None:
     assert len(EXAMPLE.read_text("utf-8").splitlines()) <= 610
     path = tmp_path / "bundle.zip"
     path.write_bytes(made.data)
-    done = independently(path)
+    # -S and -E: no package of ours or anybody's can be imported.
+    command = [sys.executable, "-S", "-E", str(EXAMPLE), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "were not checked" in done.stdout
 
@@ -726,49 +647,26 @@ def test_the_independent_verifier_agrees_and_needs_nothing(made: BundleMade, tmp
         (lambda lines: [*lines[:2], *lines[3:]], "entry 3"),
         (lambda lines: [*lines[:2], lines[3], lines[2], *lines[4:]], "entry 3"),
         (lambda lines: lines[:-1], "heads.json says otherwise"),
-        (lambda lines: [lines[0], lines[1].replace(b"tester", b"testes"), *lines[2:]], "entry 2"),
+        (lambda lines: [lines[0], lines[1].replace(b'"ada"', b'"eve"'), *lines[2:]], "entry 2"),
         (lambda lines: [*lines[:-1], lines[-1][:-1]], "its last line is not ended"),
     ],
 )
 def test_the_independent_verifier_names_what_was_tampered_with(
     made: BundleMade, tmp_path: Path, attack: Callable[[list[bytes]], list[bytes]], word: str
 ) -> None:
-    members = members_of(made.data)
+    members, path = members_of(made.data), tmp_path / "bundle.zip"
     members[PHONES] = b"".join(attack(lines_of(members, PHONES)))
-    path = tmp_path / "bundle.zip"
-    path.write_bytes(repacked(members))
-    done = independently(path)
-    assert done.returncode == 1
-    assert word in done.stdout
-    assert "Traceback" not in done.stderr
+    assert word in by_the_example(repacked(members), path)
     # The same without a manifest that fits, and with an archive that is none.
-    path.write_bytes(container.pack({**members_of(made.data), PHONES: members[PHONES]}))
-    assert "SHA-256 is not the one in the manifest" in independently(path).stdout
-    path.write_bytes(made.data[: len(made.data) // 2])
-    assert independently(path).returncode == 1
-
-
-@pytest.fixture(scope="module")
-def example() -> Callable[[Path], int]:
-    """Return the independent verifier as a function of a path, in this process."""
-    spec = importlib.util.spec_from_file_location("verify_bundle_example", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-
-    def run(path: Path) -> int:
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(sys, "argv", [str(EXAMPLE), str(path)])
-            return int(module.main())
-
-    return run
+    packed = container.pack({**members_of(made.data), PHONES: members[PHONES]})
+    assert "SHA-256 is not the one in the manifest" in by_the_example(packed, path)
+    assert by_the_example(made.data[: len(made.data) // 2], path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
+@pytest.mark.parametrize("mask", [0x01, 0x80])
 def test_any_changed_byte_of_the_archive_ends_both_verifiers_with_a_verdict(
-    made: BundleMade, tmp_path: Path, example: Callable[[Path], int], mask: int
+    made: BundleMade, tmp_path: Path, mask: int
 ) -> None:
     members, path = members_of(made.data), tmp_path / "bundle.zip"
     headers: list[int] = []
@@ -779,15 +677,12 @@ def test_any_changed_byte_of_the_archive_ends_both_verifiers_with_a_verdict(
     for place in [*headers, *range(start, len(made.data))]:
         changed = bytearray(made.data)
         changed[place] ^= mask
-        path.write_bytes(changed)
-        assert example(path) in (0, 1)
+        by_the_example(bytes(changed), path)
         assert open_bundle(bytes(changed)).findings.listed, place
 
 
 @pytest.mark.parametrize("note", [None, b"", b"# What this is\n"])
-def test_a_bundle_without_its_note_is_found(
-    made: BundleMade, tmp_path: Path, example: Callable[[Path], int], note: bytes | None
-) -> None:
+def test_a_bundle_without_its_note_is_found(made: BundleMade, tmp_path: Path, note: bytes | None) -> None:
     """The manifest fits: only the note itself is another one, or none."""
     members = members_of(made.data)
     cohorts = [each["cohort"] for each in json.loads(members["manifest.json"])["cohorts"]]
@@ -795,8 +690,5 @@ def test_a_bundle_without_its_note_is_found(
     if note is not None:
         others = dict(sorted({**others, "FORMAT.md": note}.items()))
     data = container.pack({"manifest.json": bundle.manifest_bytes(others, cohorts), **others})
-    findings = open_bundle(data).findings.listed
-    assert [each.member for each in findings] == ["FORMAT.md"]
-    path = tmp_path / "bundle.zip"
-    path.write_bytes(data)
-    assert example(path) == 1
+    assert [each.member for each in open_bundle(data).findings.listed] == ["FORMAT.md"]
+    assert by_the_example(data, tmp_path / "bundle.zip")

@@ -4,7 +4,6 @@ of any number that its owner forged, the ledger's own verification finds the cha
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import math
 import random
@@ -21,15 +20,11 @@ from typing import Any
 
 import pytest
 
-from shuffle_ledger.accounting import Accountant, ShuffledRound, parse_randomizer
+from shuffle_ledger.accounting import Accountant, ShuffledRound
 from shuffle_ledger.ledger import machine
 from shuffle_ledger.ledger.decisions import (
     admit,
-    change_budget,
-    close_cohort,
-    freezing,
     register,
-    set_quota,
 )
 from shuffle_ledger.ledger.evidence.bundle import make_bundle
 from shuffle_ledger.ledger.evidence.bundle_verifier import verify_bundle
@@ -50,168 +45,141 @@ from shuffle_ledger.ledger.policies.numbers import spelled
 from shuffle_ledger.ledger.policies.registry import rules_digest
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import canonical
-from shuffle_ledger.ledger.values.checkpoint import CheckpointHead
 from shuffle_ledger.ledger.values.entries import EntryKind
 from shuffle_ledger.ledger.values.requests import (
-    Admitted,
-    Outcome,
     RefusalReason,
-    RoundRequest,
 )
 from shuffle_ledger.ledger.values.signing import SigningKey
 from shuffle_ledger.ledger.values.windows import Window
-from tests.ledger.desk import AnyDesk
-from tests.ledger.test_bundles import EXAMPLE, forged, leaves, lines_of, members_of, repacked
+from tests.ledger.clerk import DAY, Clerk, a_monday, krr, parsed, today
+from tests.ledger.test_bundles import (
+    EXAMPLE,
+    example_module,
+    forged,
+    leaves,
+    lines_of,
+    members_of,
+    repacked,
+)
 from tests.ledger.test_every_field import more
-from tests.ledger.test_windows import _shift, a_monday
 
 KEY = SigningKey.generate()
 AUDITOR = Accountant()  # another one than the ledger's
 CHAIN = "chains/000001.txt"
 WEEK = Window(unit="week", epsilon=0.2, delta=1e-7)
 TWO_DAYS = Window(unit="day", sliding=2, epsilon=0.25, delta=1e-7, local_budget=5.0)
-DAY = timedelta(days=1)
 
 
-def krr(epsilon0: float, reports: int, **more: Any) -> ShuffledRound:
-    randomizer = parse_randomizer({"kind": "krr", "k": 10, "epsilon0": epsilon0})
-    return ShuffledRound(randomizer=randomizer, reports=reports, **more)
+REGULAR, IRREGULAR = krr(20_000), krr(10_000, 4.0, sampled_from=100_000)
+RARE = krr(500, 4.0, sampled_from=50_000)  # filters bound it badly
 
 
-REGULAR, IRREGULAR = krr(2.0, 20_000), krr(4.0, 10_000, sampled_from=100_000)
-RARE = krr(4.0, 500, sampled_from=50_000)  # filters bound it badly
+def incident(clerk: Clerk, name: str, described: ShuffledRound, cohort: str, *, late: bool = True) -> None:
+    """Record a release, attested to be later than the opening or not."""
+    now = datetime.now(UTC) - timedelta(milliseconds=2)  # some clocks count no less
+    times: dict[str, Any] = {"after": now - timedelta(microseconds=1), "before": now} if late else {}
+    clerk.incident(name, described, cohort, **times)
 
 
-class Desk(AnyDesk):
-    """A ledger in which everything happens that can happen to a budget."""
-
-    def ask(self, name: str, described: ShuffledRound, cohort: str, **more: Any) -> Outcome:
-        return self.decide(RoundRequest(round_id=name, cohort=cohort, round=described, **more))
-
-    def change(self, cohort: str, *budgets: float) -> None:
-        for epsilon in budgets:
-            change_budget(self.store, cohort, epsilon=epsilon, reason="so", actor="bob")
-
-    def tell(self, name: str, described: ShuffledRound, cohort: str, *, late: bool = True) -> None:
-        now = datetime.now(UTC) - timedelta(milliseconds=2)  # some clocks count no less
-        times: dict[str, Any] = {"after": now - timedelta(microseconds=1), "before": now} if late else {}
-        self.incident(name, described, cohort, **times)
-
-    def live_with_filters(self) -> None:
-        """Fill the sliding total, end rounds in each way, and move the budget."""
-        self.open("life", epsilon=0.2)
-        count = 1
-        while isinstance(self.ask(f"l{count}", REGULAR if count % 2 else IRREGULAR, "life"), Admitted):
-            count += 1
-        last = count - 1 if count % 2 else count - 2  # the last irregular one
-        self.void("l2")  # its reserve was used since
-        self.tell("l2", IRREGULAR, "life")
-        self.correct("l2", reports=9_000)
-        self.void(f"l{last}")  # it was charged without a reserve
-        self.settle("l4", 9_950)
-        self.correct("l6", reports=9_800)
-        self.void("l6")  # it was corrected, and gives nothing back
-        for reports in (9_700, 9_700, 20_000):
-            self.correct("l4", reports=reports)
-        self.ask("too late", REGULAR, "life")
-        self.change("life", 0.6, 0.5, 0.7)
-        self.tell("early", REGULAR, "life", late=False)
-        self.open("given back", epsilon=0.5)
-        for name in ("g1", "g2", "g3"):
-            self.ask(name, IRREGULAR, "given back")
-        self.void("g1")
-        self.tell("g1", REGULAR, "given back")
-        self.change("given back", 0.4, 1.0, 0.3, 0.5)
-        freeze(self.store, "given back")
-        self.ask("g4", REGULAR, "given back")
-        self.correct("g2", reports=9_000)
-        self.tell("g5", REGULAR, "given back")
-        self.open("deltas", local_budget=2.0)
-        for name in ("d1", "d2", "d3"):
-            self.ask(name, parsed("generic(epsilon0=0.5)", 20_000, delta0=3e-13), "deltas")
-        self.ask("d4", parsed("declared(epsilon=0.1, delta=3e-9)", 10_000), "deltas")
-        self.ask("d5", parsed("declared(epsilon=0.1, delta=1e-3)", 10_000), "deltas")
-        self.ask("d6", REGULAR, "deltas")
-        self.ask("d7", parsed("table(rows=[[1, 0], [0, 1]])", 10_000), "deltas")
-        self.open("few", epsilon=0.4, rounds_per_user=2)
-        for name in ("f1", "f2", "f3"):
-            self.ask(name, krr(2.0, 50_000), "few")
-        self.ask("f4", krr(5.0, 50), "few")
-        self.void("f1")
-        self.tell("f1", REGULAR, "few")
-        self.correct("f2", reports=40_000)
-        self.settle("f3", 45_000)
-        close_cohort(self.store, "few", reason="so", actor="bob")
-        self.ask("f5", REGULAR, "few")
-        self.correct("f3", reports=44_000)
-
-    def live_with_slots(self) -> None:
-        """Claim slots of a plan alone, and of a plan beside filters."""
-        plan = {krr(1.0, 20_000): 2, krr(1.0, 15_000): 1, krr(0.5, 10_000): 1}
-        self.open("plan", policy="plan", plan=plan, ceiling=1.0)
-        for name in ("p1", "p2", "p3", "p4"):
-            self.ask(name, krr(1.0, 20_000), "plan")
-        self.change("plan", 0.01)
-        self.ask("p5", krr(0.5, 10_000), "plan")  # it has a slot, and the slots cost more than the budget
-        self.change("plan", 1.0)
-        self.settle("p1", 16_000)
-        self.void("p2")
-        self.tell("p2", krr(0.5, 10_000), "plan")
-        self.correct("p1", reports=3_000)
-        self.open("both", plan={RARE: 6, krr(1.0, 10_000): 2, krr(1.0, 9_000): 1}, epsilon=0.13)
-        for number in range(3):
-            self.ask(f"b{number}", krr(1.0, 10_000), "both")
-        for number in range(8):
-            self.ask(f"r{number}", RARE, "both")
-        self.void("b2")
-        self.tell("b2", krr(1.0, 9_000), "both")
-        self.settle("b0", 9_500)
-        self.correct("r1", reports=400)
-        self.change("both", 0.2)
-
-    def live_with_others(self) -> None:
-        """Charge rounds to cohorts together, to periods and to a quota."""
-        self.open("phones", windows=(WEEK, TWO_DAYS), local_budget=9.0)
-        set_quota(self.store, "phones", team="ads", epsilon=0.3, reason="so", actor="ada")
-        monday = a_monday()
-        self.ask("now", krr(2.0, 10_000), "phones", team="ads")
-        for number in range(6):
-            self.ask(f"w{number}", krr(2.0, 10_000), "phones", team="ads", collected_on=monday + number * DAY)
-        self.settle("now", 9_000)
-        self.void("w1")
-        for epsilon in (0.1, 0.3):
-            quota: dict[str, Any] = {"team": "ads", "epsilon": epsilon, "reason": "so", "actor": "ada"}
-            set_quota(self.store, "phones", **quota)
-            self.ask(f"q{epsilon}", krr(2.0, 10_000), "phones", team="ads", collected_on=monday + 30 * DAY)
-        self.open("weeks", windows=(WEEK,), epsilon=None, delta=None)
-        for name in ("x1", "x2"):
-            self.ask(name, krr(2.0, 10_000), "weeks")
-        self.correct("x1", reports=5_000)
-        self.open("ceiling", ceiling=2.0)
-        self.open("without")
-        for name, reports in (("j1", 150_000), ("j2", 10), ("j3", 120_000)):
-            self.ask(name, krr(2.0, reports), "ceiling", audience=("ceiling", "without"))
-        self.settle("j1", 140_000)
-        self.void("j3")
-        self.change("ceiling", 1.5, 0.9, 1.0)
-        today = datetime.now(UTC).date()
-        late = RoundRequest(round_id="w9", cohort="phones", round=krr(2.0, 9_000), collected_on=today)
-        register(self.store, late, actor="ada")
-        with pytest.MonkeyPatch.context() as patch:
-            _shift(patch, self.store, 3 * DAY)
-            admit(self.store, self.accountant, "w9")
+def live_with_filters(clerk: Clerk) -> None:
+    """Fill the sliding total, end rounds in each way, and move the budget."""
+    clerk.open("life", epsilon=0.2)
+    count = 1
+    while clerk.admits(REGULAR if count % 2 else IRREGULAR, "life", name=f"l{count}"):
+        count += 1
+    last = count - 1 if count % 2 else count - 2  # the last irregular one
+    clerk.void("l2")  # its reserve was used since
+    incident(clerk, "l2", IRREGULAR, "life")
+    clerk.correct("l2", reports=9_000)
+    clerk.void(f"l{last}")  # it was charged without a reserve
+    clerk.settle("l4", 9_950)
+    clerk.correct("l6", reports=9_800)
+    clerk.void("l6")  # it was corrected, and gives nothing back
+    for reports in (9_700, 9_700, 20_000):
+        clerk.correct("l4", reports=reports)
+    clerk.ask(REGULAR, "life", name="too late")
+    clerk.change(0.6, 0.5, 0.7, cohort="life")
+    incident(clerk, "early", REGULAR, "life", late=False)
+    clerk.open("given back", epsilon=0.5)
+    for name in ("g1", "g2", "g3"):
+        clerk.ask(IRREGULAR, "given back", name=name)
+    clerk.void("g1")
+    incident(clerk, "g1", REGULAR, "given back")
+    clerk.change(0.4, 1.0, 0.3, 0.5, cohort="given back")
+    clerk.freeze("given back")
+    clerk.ask(REGULAR, "given back", name="g4")
+    clerk.correct("g2", reports=9_000)
+    incident(clerk, "g5", REGULAR, "given back")
+    clerk.open("deltas", local_budget=2.0)
+    approximate = [parsed("generic(epsilon0=0.5)", 20_000, delta0=3e-13)] * 3
+    approximate += [parsed(f"declared(epsilon=0.1, delta={delta})") for delta in (3e-9, 1e-3)]
+    for described in (*approximate, REGULAR, parsed("table(rows=[[1, 0], [0, 1]])")):
+        clerk.ask(described, "deltas")
+    clerk.open("few", epsilon=0.4, rounds_per_user=2)
+    for name, described in (*((f"f{n}", krr(50_000)) for n in (1, 2, 3)), ("f4", krr(50, 5.0))):
+        clerk.ask(described, "few", name=name)
+    clerk.void("f1")
+    incident(clerk, "f1", REGULAR, "few")
+    clerk.correct("f2", reports=40_000)
+    clerk.settle("f3", 45_000)
+    clerk.close("few")
+    clerk.ask(REGULAR, "few")
+    clerk.correct("f3", reports=44_000)
 
 
-def parsed(randomizer: str, reports: int, **more: Any) -> ShuffledRound:
-    return ShuffledRound(randomizer=parse_randomizer(randomizer), reports=reports, **more)
+def live_with_slots(clerk: Clerk) -> None:
+    """Claim slots of a plan alone, and of a plan beside filters."""
+    plan = {krr(20_000, 1.0): 2, krr(15_000, 1.0): 1, krr(10_000, 0.5): 1}
+    clerk.open("plan", policy="plan", plan=plan, ceiling=1.0)
+    for name in ("p1", "p2", "p3", "p4"):
+        clerk.ask(krr(20_000, 1.0), "plan", name=name)
+    clerk.change(0.01, cohort="plan")
+    clerk.ask(krr(10_000, 0.5), "plan")  # it has a slot, and the slots cost more than the budget
+    clerk.change(1.0, cohort="plan")
+    clerk.settle("p1", 16_000)
+    clerk.void("p2")
+    incident(clerk, "p2", krr(10_000, 0.5), "plan")
+    clerk.correct("p1", reports=3_000)
+    clerk.open("both", plan={RARE: 6, krr(10_000, 1.0): 2, krr(9_000, 1.0): 1}, epsilon=0.13)
+    for number in range(3):
+        clerk.ask(krr(10_000, 1.0), "both", name=f"b{number}")
+    for number in range(8):
+        clerk.ask(RARE, "both", name=f"r{number}")
+    clerk.void("b2")
+    incident(clerk, "b2", krr(9_000, 1.0), "both")
+    clerk.settle("b0", 9_500)
+    clerk.correct("r1", reports=400)
+    clerk.change(0.2, cohort="both")
 
 
-def freeze(store: Store, cohort: str) -> None:
-    """Make an entry that accepts a loss of later ones."""
-    view, zeros = store.view(cohort), "0" * 64
-    said = {"reason": "the disk broke", "checkpoint": zeros, "nothing_later": None}
-    head = CheckpointHead(cohort=cohort, sequence=99, digest_hex=zeros)
-    store.append(view, freezing.freezing(store, view, head, said, actor="owner"))
+def live_with_others(clerk: Clerk) -> None:
+    """Charge rounds to cohorts together, to periods and to a quota."""
+    clerk.open("phones", windows=(WEEK, TWO_DAYS), local_budget=9.0)
+    clerk.quota("ads", 0.3)
+    monday = a_monday()
+    clerk.ask(team="ads", name="now")
+    for number in range(6):
+        clerk.ask(team="ads", on=monday + number * DAY, name=f"w{number}")
+    clerk.settle("now", 9_000)
+    clerk.void("w1")
+    for epsilon in (0.1, 0.3):
+        clerk.quota("ads", epsilon)
+        clerk.ask(team="ads", on=monday + 30 * DAY)
+    clerk.open("weeks", windows=(WEEK,), epsilon=None, delta=None)
+    for name in ("x1", "x2"):
+        clerk.ask(None, "weeks", name=name)
+    clerk.correct("x1", reports=5_000)
+    clerk.open("ceiling", ceiling=2.0)
+    clerk.open("without")
+    for name, reports in (("j1", 150_000), ("j2", 10), ("j3", 120_000)):
+        clerk.ask(krr(reports), "ceiling", "without", name=name)
+    clerk.settle("j1", 140_000)
+    clerk.void("j3")
+    clerk.change(1.5, 0.9, 1.0, cohort="ceiling")
+    register(clerk.store, clerk.request(krr(9_000), on=today(), name="w9"), actor="ada")
+    with pytest.MonkeyPatch.context() as patch:
+        clerk.shift(patch, 3 * DAY)
+        admit(clerk.store, clerk.accountant, "w9")
 
 
 @pytest.fixture(scope="module")
@@ -222,10 +190,10 @@ def bundles(
     path = tmp_path_factory.mktemp("lived") / "ledger.db"
     shutil.copy(sqlite_template, path)
     with Store.connect(f"sqlite:///{path}") as store:
-        desk = Desk(store, accountant)
-        desk.live_with_filters()
-        desk.live_with_slots()
-        desk.live_with_others()
+        clerk = Clerk(store, accountant)
+        live_with_filters(clerk)
+        live_with_slots(clerk)
+        live_with_others(clerk)
         names = store.cohort_names()
         made = {name: make_bundle(store, [name], signing_key=KEY).data for name in names}
         return made | {"all": make_bundle(store, names, signing_key=KEY).data}
@@ -233,12 +201,7 @@ def bundles(
 
 @pytest.fixture(scope="module")
 def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("decided_independently", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return example_module()
 
 
 def bodies_of(data: bytes) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from shuffle_ledger.ledger.values.documents import document_of, json_parts
 from shuffle_ledger.ledger.verification.replay import Problem
 from tests.benchmarks.statements_speed import NAME, LongStore, long_ledger, statement_of
 
-FEW, MANY = 100, 400
+FEW, MANY = 40, 160
 BYTES_OF_ENTRY_MAX = 3500  # of an entry that a statement tells; its body alone, decoded, takes twice as much
 TIMES_WRITTEN_MAX = 2.3  # a bundle's chain, and the archive that is made of it
 

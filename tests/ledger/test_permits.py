@@ -48,7 +48,7 @@ from shuffle_ledger.ledger.settings import Settings
 from shuffle_ledger.ledger.storage import permits as rows
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values import Admitted, Incident, RoundRequest, Settled, SigningKey
-from tests.ledger.desk import open_as_usual
+from tests.ledger.clerk import open_as_usual
 
 pytestmark = [pytest.mark.slow, pytest.mark.policies]
 
@@ -378,12 +378,6 @@ def test_a_receipt_of_what_no_release_is_is_not_kept(house: House) -> None:
         with pytest.raises(BadSignature):
             house.settle(receipt)
     assert stored_receipts(house.store) == []
-
-
-def test_a_collection_of_the_last_day_has_a_permit(house: House) -> None:
-    house.admitted("far", collected_on=date(9999, 12, 31))
-    with pytest.raises(GateRefused, match="valid from 9999"):
-        house.receipt(house.permit("far"))
 
 
 def test_a_ledger_that_was_put_back_signs_no_list(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,63 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.decisions import (
-    record_incident,
     register,
-    register_and_admit,
     round_record,
-    settle,
-    void,
 )
 from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.reports import RoundFilter, list_rounds, round_lists
 from shuffle_ledger.ledger.reports.round_lists import without_audience
 from shuffle_ledger.ledger.storage.store import Store
-from shuffle_ledger.ledger.values.requests import ReleaseTimes, RoundRequest, request_of
-from tests.ledger.desk import open_as_usual
-
-MakeRequest = Callable[..., RoundRequest]
-
+from tests.ledger.clerk import Clerk, krr
 
 EVERY = ("admitted", "refused", "settled", "voided", "foreign", "incident", "pending")
 
 
 @pytest.fixture
-def filled(phones: Store, accountant: Accountant, make_request: MakeRequest) -> Store:
+def filled(clerk: Clerk) -> Store:
     """Return a ledger with a round in each state, and one of another cohort."""
-    open_as_usual(phones, "others")
-
-    def decided(round_id: str, **changes: Any) -> None:
-        request = make_request(round_id, **{"epsilon0": 0.1, **changes})
-        register_and_admit(phones, accountant, request, actor="tester")
-
-    decided("admitted", use_case="maps", collected_on=date(2025, 1, 6))
-    decided("refused", epsilon0=20.0)
-    decided("settled")
-    settle(phones, accountant, "settled", reports=1_000, actor="tester")
-    decided("voided")
-    void(phones, accountant, "voided", reason="never sent", actor="tester")
-    decided("foreign", cohort="others")
-    decided("incident", epsilon0=20.0)
-    record_incident(
-        phones,
-        accountant,
-        "phones",
-        round_id="incident",
-        described=make_request(epsilon0=0.1).round,
-        reason="it was released",
-        actor="tester",
-        released=ReleaseTimes(),
-    )
-    register(phones, make_request("pending"), actor="tester")  # last: a later round would be decided after it
-    return phones
+    clerk.open("phones", "others")
+    small, large = krr(1_000, 0.1), krr(1_000, 20.0)
+    clerk.ask(small, name="admitted", use_case="maps", on=date(2025, 1, 6))
+    clerk.ask(large, name="refused")
+    clerk.ask(small, name="settled")
+    clerk.settle("settled", 1_000)
+    clerk.ask(small, name="voided")
+    clerk.void("voided")
+    clerk.ask(small, "others", name="foreign")
+    clerk.ask(large, name="incident")
+    clerk.incident("incident", small)
+    register(clerk.store, clerk.request(name="pending"), actor="tester")
+    return clerk.store
 
 
 def test_a_list_says_what_each_record_says(filled: Store) -> None:
@@ -148,28 +125,17 @@ MEMBERS = {"r0": "ab", "r1": "bc", "r2": "a", "told": "abc", "r4": "c", "r5": "b
 
 
 @pytest.fixture
-def shared(store: Store, accountant: Accountant, make_request: MakeRequest) -> Store:
+def shared(clerk: Clerk) -> Store:
     """Return a ledger with rounds of one to three cohorts; one was released although it was refused."""
-    for name in "abc":
-        open_as_usual(store, name)
+    clerk.open(*"abc")
     for round_id, members in MEMBERS.items():
-        described = make_request(epsilon0=20.0 if round_id == "told" else 0.1).round
-        request = request_of(list(members), described, round_id=round_id)
+        described = krr(1_000, 20.0 if round_id == "told" else 0.1)
         if round_id == "r5":
-            register(store, request, actor="tester")
+            register(clerk.store, clerk.request(described, *members, name=round_id), actor="tester")
         else:
-            register_and_admit(store, accountant, request, actor="tester")
-    record_incident(
-        store,
-        accountant,
-        "a",
-        round_id="told",
-        described=None,
-        reason="it was released",
-        actor="tester",
-        released=ReleaseTimes(),
-    )
-    return store
+            clerk.ask(described, *members, name=round_id)
+    clerk.incident("told", None, "a")
+    return clerk.store
 
 
 @pytest.mark.parametrize("cohorts", [None, "a", "b", "c", "ac", "bc", "abc"])

@@ -25,10 +25,11 @@ from shuffle_ledger.ledger.storage.anchor import Anchor
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.checkpoint import Checkpoint, read_checkpoint
 from shuffle_ledger.ledger.values.requests import RoundRequest
-from shuffle_ledger.ledger.values.saved_heads import read_saved_heads
 from shuffle_ledger.ledger.values.signing import SigningKey
-from shuffle_ledger.ledger.verification.verifier import verify
-from tests.ledger.desk import decided, open_as_usual
+from tests.conftest import sqlite_url
+from tests.ledger.clerk import decided
+
+database_url = sqlite_url  # files are what is attacked
 
 pytestmark = pytest.mark.policies
 
@@ -189,15 +190,6 @@ def test_an_old_checkpoint_is_an_alarm(phones: Store, place: ScheduledCheckpoint
     now = made.created_at
     assert place.look(phones, now + timedelta(seconds=239)) == (now, [])
     assert place.look(phones, now + timedelta(seconds=241)) == (now, ["the last one is 241 seconds old"])
-
-
-def test_checkpoints_verify_the_ledger_they_were_made_of(
-    phones: Store, place: ScheduledCheckpoints, key: SigningKey, accountant: Accountant
-) -> None:
-    open_as_usual(phones, "a", population=9, delta=1e-6)
-    place.write(phones, key)
-    saved = read_saved_heads(place.directory / LATEST, key.public_key_bytes)
-    assert verify(phones, accountant, against=saved).ok
 
 
 def test_without_a_directory_there_is_no_schedule(tmp_path: Path) -> None:
