@@ -41,7 +41,8 @@ from shuffle_ledger.ledger.values.requests import (
     RoundRequest,
 )
 from shuffle_ledger.ledger.verification.verifier import verify
-from tests.ledger.desk import disarmed, open_as_usual
+from tests.ledger.attack import disarmed
+from tests.ledger.clerk import open_as_usual
 
 THREADS = 8
 ROUNDS = 6
@@ -65,6 +66,7 @@ def at_once(store: Store, accountant: Accountant, request: RoundRequest) -> Outc
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_the_entries_are_those_of_two_steps(
     watches: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
@@ -88,6 +90,7 @@ def test_the_entries_are_those_of_two_steps(
     assert report.ok, report
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_refusal_rounds_what_a_budget_would_be_and_is_up(
     watches: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
@@ -147,6 +150,7 @@ def test_numbers_of_registrations_grow_whichever_way_they_came(
     assert moments == sorted(moments)
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_what_is_not_quick_leaves_no_trace(
     watches: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
@@ -169,6 +173,7 @@ def test_what_is_not_quick_leaves_no_trace(
         assert isinstance(register_and_admit(watches, accountant, request, actor="tester")[0], Admitted)
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_failing_decision_leaves_its_round_registered_and_counted(
     watches: Store, accountant: Accountant, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,46 +189,8 @@ def test_a_failing_decision_leaves_its_round_registered_and_counted(
     assert record.last_error == "ArithmeticError: broken"
 
 
-def test_impossible_requests_are_told_and_leave_no_trace(
-    watches: Store, accountant: Accountant, make_request: MakeRequest
-) -> None:
-    with pytest.raises(NotFound):
-        at_once(watches, accountant, make_request("r", cohort="nobody"))
-    for changes in ({"reports": 10**7}, {"sampled_from": 10**7}):
-        with pytest.raises(InvalidValue):
-            at_once(watches, accountant, make_request("r", cohort="watches", **changes))
-    with pytest.raises(InvalidValue):
-        admit_at_once(watches, accountant, make_request("r", cohort="watches"), actor=" ")
-    with pytest.raises(NotFound):
-        watches.round("r")
-
-
-def test_a_known_kind_waits_for_no_round_that_was_registered_earlier(
-    watches: Store, accountant: Accountant, make_request: MakeRequest
-) -> None:
-    register_pending(watches, make_request("waits", cohort="watches"))
-    known = make_request("known", cohort="watches")
-    assert isinstance(at_once(watches, accountant, known), Admitted)
-    assert isinstance(admit(watches, accountant, "waits"), Admitted)
-    decided = [entry.round_id for entry in watches.entries_of("watches")]
-    assert decided == [None, "first of watches", "known", "waits"]
-    assert watches.pending(limit=10) == []
-
-
-def test_one_identifier_is_one_content(
-    watches: Store, accountant: Accountant, make_request: MakeRequest
-) -> None:
-    request = make_request("taken", cohort="watches")
-    outcome = at_once(watches, accountant, request)
-    assert register_and_admit(watches, accountant, request, actor="somebody else") == (outcome, True)
-    for other in ({"reports": 999}, {"use_case": "emoji"}, {"cohort": "clocks"}):
-        changed = make_request("taken", **{"cohort": "watches"} | other)
-        assert at_once(watches, accountant, changed) is None
-        with pytest.raises(Conflict):
-            register_and_admit(watches, accountant, changed, actor="tester")
-
-
 @pytest.mark.slow
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_one_identifier_from_many_at_once_is_bound_once(
     watches: Store, database_url: str, accountant: Accountant, make_request: MakeRequest
 ) -> None:
@@ -361,6 +328,7 @@ def test_a_charge_that_is_not_in_memory_is_computed_in_nobodys_way(
         assert isinstance(register_and_admit(own, Accountant(), request, actor="tester")[0], Admitted)
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_what_is_remembered_is_what_is_stored(
     watches: Store, database_url: str, accountant: Accountant, make_request: MakeRequest
 ) -> None:
@@ -400,6 +368,7 @@ def spelled(view: CohortView) -> dict[str, object]:
         "DELETE FROM heads WHERE cohort = 'watches'",
     ],
 )
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_nothing_is_decided_from_memory_on_edited_rows(
     watches: Store, accountant: Accountant, make_request: MakeRequest, statement: str
 ) -> None:
@@ -412,6 +381,7 @@ def test_nothing_is_decided_from_memory_on_edited_rows(
     assert "late" not in [entry.round_id for entry in watches.entries_of("watches")]
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_cohort_that_was_stopped_is_not_remembered_as_open(
     watches: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:

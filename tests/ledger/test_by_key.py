@@ -29,7 +29,7 @@ from shuffle_ledger.ledger.storage import store as store_module
 from shuffle_ledger.ledger.storage.rows import MissingRounds
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
-from tests.ledger.desk import open_as_usual
+from tests.ledger.clerk import open_as_usual
 
 MakeRequest = Callable[..., RoundRequest]
 
@@ -38,7 +38,7 @@ CHAIN = 200
 COHORTS = 8
 WAITING = 40
 WAIT_SECONDS_MAX = 10.0
-TIMES, FEW_TIMES, TOGETHER = 40, 10, 5
+TIMES, FEW_TIMES, TOGETHER = 20, 6, 5
 STEPS_TOGETHER = 20
 FEW_STEPS = 50  # less than one for each round
 READ = "SELECT indexrelname, idx_tup_read FROM pg_stat_user_indexes"

@@ -66,8 +66,9 @@ def larger(found: Calibration, factor: float) -> ShuffledRound:
 @pytest.mark.parametrize(
     ("policy", "case"),
     [
-        *(("plan", CASES[place]) for place in (1, 2, 3)),
-        *(("adaptive", CASES[place]) for place in (0, 2, 4)),
+        ("plan", CASES[1]),
+        ("adaptive", CASES[2]),
+        ("adaptive", CASES[4]),
     ],
 )
 def test_a_new_cohort_admits_every_calibrated_round(
@@ -99,7 +100,7 @@ def test_all_of_many_calibrated_rounds_are_admitted_and_a_percent_more_is_not(st
 
 @pytest.mark.slow
 @ONE_DATABASE
-@pytest.mark.parametrize("before", [0, 5])
+@pytest.mark.parametrize("before", [5])
 def test_a_cohort_admits_every_round_calibrated_for_what_it_has_left(
     store: Store, accountant: Accountant, before: int
 ) -> None:

@@ -68,25 +68,6 @@ def test_a_field_that_is_gone_is_refused_with_what_replaces_it() -> None:
     assert refused.value.field == "interaction"
 
 
-def test_a_correction_of_noise_to_any_randomizer_is_read_as_a_registration_of_it(
-    store: Any, accountant: Accountant
-) -> None:
-    """Gaussian noise is recorded as `generic`, and its devices are alike: another randomizer's may not be."""
-    noise = ShuffledRound(
-        randomizer=parse_randomizer("local_gaussian(sigma=4, delta0=1e-14)"), reports=10_000
-    )
-    unknown: dict[str, object] = {"randomizer": {"kind": "generic", "epsilon0": 1.5}, "delta0": 0.0}
-    registered = ShuffledRound(randomizer=parse_randomizer("generic(epsilon0=1.5)"), reports=10_000)
-    register_and_admit(
-        store, accountant, RoundRequest(round_id="noise", cohort="watches", round=noise), actor="tester"
-    )
-    told = correct(store, accountant, "noise", unknown, reason="a log", actor="tester")
-    assert told.round == registered
-    assert correct(store, accountant, "noise", unknown, reason="a log", actor="tester") == told
-    assert described_otherwise(noise, unknown | {"analysis": "tight"}).analysis == "tight"
-    assert verify(store, accountant).ok
-
-
 @pytest.mark.parametrize("delta0", [1e-14, 1e-12])
 def test_noise_brings_its_local_delta_along_in_a_correction(delta0: float) -> None:
     """Also where the correction does not name one."""

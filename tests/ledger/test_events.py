@@ -24,7 +24,7 @@ from shuffle_ledger.ledger.reports.events import events_after
 from shuffle_ledger.ledger.storage import positions, prepared
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
-from tests.ledger.desk import open_as_usual
+from tests.ledger.clerk import open_as_usual
 
 FEEDER = Path(__file__).parent / "programs" / "feeder.py"
 NAMES = ("phones", "tablets", "watches")

@@ -18,7 +18,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.verification import feed_order
 from shuffle_ledger.ledger.verification.verifier import verify
-from tests.ledger.desk import disarmed
+from tests.ledger.attack import disarmed
 from tests.ledger.test_clocks import HOUR, MINUTE, OPENED, sqlite_store, with_clock  # noqa: F401 - a fixture
 
 MakeRequest = Callable[..., RoundRequest]

@@ -18,7 +18,7 @@ from shuffle_ledger.ledger.errors import InvalidValue, NotFound
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, Refused, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
-from tests.ledger.desk import open_as_usual
+from tests.ledger.clerk import open_as_usual
 
 WAIT_SECONDS_MAX = 60
 

@@ -22,7 +22,7 @@ from shuffle_ledger.ledger.storage.tables import cohorts, unverified, verificati
 from shuffle_ledger.ledger.values import canonical
 from shuffle_ledger.ledger.values.quotas import Quota
 from shuffle_ledger.ledger.values.requests import RoundRequest, cohort_from_opening
-from tests.ledger.desk import open_as_usual
+from tests.ledger.clerk import open_as_usual
 from tests.ledger.test_by_key import counted
 
 COHORTS = 400

@@ -31,7 +31,7 @@ from shuffle_ledger.ledger.storage.schema import initialise
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
-from tests.ledger.desk import open_as_usual
+from tests.ledger.clerk import open_as_usual
 
 MakeRequest = Callable[..., RoundRequest]
 
@@ -183,8 +183,9 @@ def test_in_session_mode_all_settings_hold(
         assert verify(store, accountant, numbers="sampled").ok
 
 
-@pytest.mark.parametrize("more", [{}, {"server_round_robin": 1}, {"default_pool_size": 1}], ids=str)
-@pytest.mark.parametrize("mode", ["transaction", "statement"])
+@pytest.mark.parametrize(
+    ("mode", "more"), [("transaction", {"default_pool_size": 1}), ("statement", {"server_round_robin": 1})]
+)
 def test_shared_sessions_are_refused_at_the_start(
     pooler: Pooler, postgresql_server: str, mode: str, more: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from shuffle_ledger.ledger.errors import NotFound, OtherContent
 from shuffle_ledger.ledger.storage import engine, rows
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, Cohort, Outcome, request_of
-from tests.ledger.desk import open_as_usual, trust_any_clock
+from tests.ledger.clerk import open_as_usual, trust_any_clock
 
 AWKWARD = ('"', "\\", "é", "%_", ':"', '":"x', "a", "b", "\N{SNOWMAN}'")
 

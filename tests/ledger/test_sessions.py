@@ -20,7 +20,7 @@ from shuffle_ledger.ledger.storage import engine
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
-from tests.ledger.desk import open_as_usual
+from tests.ledger.clerk import open_as_usual
 
 MakeRequest = Callable[..., RoundRequest]
 

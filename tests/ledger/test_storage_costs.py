@@ -16,7 +16,7 @@ from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.decisions import register_and_admit
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
-from tests.ledger.desk import open_as_usual
+from tests.ledger.clerk import open_as_usual
 
 MakeRequest = Callable[..., RoundRequest]
 

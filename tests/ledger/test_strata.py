@@ -16,7 +16,7 @@ from shuffle_ledger.ledger.errors import InvalidValue
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import request_of
 from shuffle_ledger.ledger.verification.verifier import verify
-from tests.ledger.desk import AnyDesk
+from tests.ledger.clerk import Clerk
 
 EPSILON0 = 1.0
 KRR = parse_randomizer({"kind": "krr", "k": 2, "epsilon0": EPSILON0})
@@ -110,7 +110,7 @@ def test_more_reports_of_several_sampled_cohorts_want_their_rate_told_anew(
     store: Store, accountant: Accountant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They may all be of one cohort, whose rate rises by more than the average."""
-    desk = AnyDesk(store, accountant)
+    desk = Clerk(store, accountant)
     for name, population in (("a", 200), ("b", 100)):
         desk.open(name, population=population, epsilon=9.0, policy="adaptive")
     sampled = ShuffledRound(randomizer=KRR, reports=10, sampled_from=11)

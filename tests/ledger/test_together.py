@@ -27,7 +27,7 @@ from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.entries import LedgerEntry
 from shuffle_ledger.ledger.values.requests import Admitted, Outcome, Refused, RoundRequest
 from shuffle_ledger.ledger.verification.verifier import verify
-from tests.ledger.desk import open_as_usual
+from tests.ledger.clerk import open_as_usual
 
 COHORTS = ("phones", "tablets", "watches")
 THREADS = 3
@@ -75,6 +75,7 @@ def said(entry: LedgerEntry) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_the_entries_are_those_of_one_by_one(
     three: Store, accountant: Accountant, make_request: MakeRequest
 ) -> None:
@@ -162,6 +163,7 @@ def test_it_decides_all_again_where_somebody_was_faster(
     assert verify(three, accountant, numbers="all").ok
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_it_leaves_nothing_where_others_are_always_faster(
     three: Store, accountant: Accountant, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +183,7 @@ def test_it_leaves_nothing_where_others_are_always_faster(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_many_at_once_admit_exactly_what_fits(
     three: Store, database_url: str, accountant: Accountant, make_request: MakeRequest
 ) -> None:

@@ -6,7 +6,6 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +32,7 @@ from shuffle_ledger.ledger.values.entries import LedgerEntry
 from shuffle_ledger.ledger.values.requests import Refused, ReleaseTimes, RoundRequest
 from shuffle_ledger.ledger.values.windows import Window
 from shuffle_ledger.ledger.verification.verifier import verify
-from tests.ledger.desk import break_promise, open_as_usual
+from tests.ledger.clerk import Clerk, open_as_usual
 
 MakeRequest = Callable[..., RoundRequest]
 
@@ -47,6 +46,7 @@ def cohorts(store: Store, *names: str) -> None:
         open_as_usual(store, name)
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_cohorts_are_verified_in_turn(store: Store, accountant: Accountant) -> None:
     cohorts(store, "a", "b", "c")
     done = [verify_oldest(store, accountant, enough=enough) for _ in range(4)]
@@ -110,6 +110,7 @@ def test_a_long_chain_rests_as_long_as_it_was_good(
     assert "phones" in verify_oldest(phones, accountant, enough=lambda: False)
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_entries_written_during_a_verification_are_no_damage(
     phones: Store, accountant: Accountant, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +146,7 @@ def test_a_cohort_that_vanished_is_an_alarm(phones: Store, database_url: str, ac
     assert alarm.startswith("BROKEN phones: ")
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_database_that_is_gone_is_not_taken_for_a_damaged_one(
     phones: Store, accountant: Accountant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +196,7 @@ def _attack(database_url: str, *statements: str) -> None:
         connection.commit()
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_release_that_breaks_many_periods_is_one_alarm_of_one_cohort(
     store: Store, accountant: Accountant
 ) -> None:
@@ -215,13 +218,14 @@ def test_a_release_that_breaks_many_periods_is_one_alarm_of_one_cohort(
     assert health(store, acknowledged=known).alarms[0].startswith(f"OVERSPENT {others[-1]}: ")
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_an_acknowledged_alarm_ends_and_comes_back_with_the_next_bad_entry(
     phones: Store, accountant: Accountant
 ) -> None:
     change_budget(phones, name="phones", epsilon=0.5, reason="less", actor="tester")
     register(phones, _large("a"), actor="tester")
     admit(phones, accountant, "a")
-    assert break_promise(phones, accountant, "phones").overspent
+    assert Clerk(phones, accountant).incident("lost", None).overspent
     last = phones.view("phones").head_sequence
     for too_early in ({}, {"phones": last - 1}, {"other": last}, {"phones": last + 1}):
         (alarm,) = health(phones, acknowledged=too_early).alarms
@@ -231,26 +235,9 @@ def test_an_acknowledged_alarm_ends_and_comes_back_with_the_next_bad_entry(
     register(phones, _large("b"), actor="tester")
     assert isinstance(admit(phones, accountant, "b"), Refused)  # makes nothing worse
     assert health(phones, acknowledged={"phones": last}).alarms == ()
-    break_promise(phones, accountant, "phones", round_id="another")
+    Clerk(phones, accountant).incident("another", None)
     (alarm,) = health(phones, acknowledged={"phones": last}).alarms
     assert alarm.startswith("OVERSPENT phones: ")
-
-
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_names_beyond_the_first_are_counted(
-    store: Store, accountant: Accountant, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(upkeep, "NAMED_MAX", 1)
-    cohorts(store, "a", "b", "c")
-    for name in "abc":
-        register(store, replace(_large(f"of {name}"), cohort=name), actor="tester")
-        admit(store, accountant, f"of {name}")
-        break_promise(store, accountant, name, round_id=f"lost of {name}")
-    words = [alarm.split(":")[0] for alarm in health(store).alarms]
-    assert words == ["OVERSPENT a", "OVERSPENT 2 more cohorts"]
-    last = store.view("a").head_sequence
-    words = [alarm.split(":")[0] for alarm in health(store, acknowledged={"a": last}).alarms]
-    assert words == ["OVERSPENT b", "OVERSPENT 1 more cohorts"]
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -283,6 +270,7 @@ def test_a_database_that_was_made_read_only_is_an_alarm(phones: Store, database_
     assert "read-only transaction" in alarm
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_nearly_full_file_system_is_an_alarm(
     phones: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
