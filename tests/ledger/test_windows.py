@@ -287,6 +287,17 @@ def test_an_incident_is_of_days_that_came_and_opens_no_other_period(clerk: Clerk
     clerk.check()
 
 
+def test_a_voided_round_that_was_released_is_of_the_days_of_its_registration(clerk: Clerk) -> None:
+    clerk.open(windows=(WEEK,))
+    assert clerk.admits(name="one", on=today())
+    clerk.void("one")
+    with pytest.raises(Conflict, match="record it without other days"):
+        clerk.incident("one", krr(), on=today() - 8 * DAY, after=clerk.later())
+    found = clerk.incident("one", krr(), on=today(), after=clerk.later())
+    assert [member.cohort for member in found.audience] == ["phones", week_of(today())]
+    clerk.check()
+
+
 @pytest.mark.slow
 def test_quotes_and_forecasts_agree_with_what_is_admitted_and_leave_no_trace(clerk: Clerk) -> None:
     clerk.open(windows=(WEEK,))
