@@ -465,6 +465,16 @@ def test_charges_a_little_too_small_are_found_though_everything_else_fits(
     assert all("too small" in each.what for each in report.findings)
 
 
+@pytest.mark.parametrize("said", [0.01, 9.0])
+def test_what_is_said_to_be_spent_is_what_filters_say(made: BundleMade, key: SigningKey, said: float) -> None:
+    def change(sequence: int, body: dict[str, Any]) -> None:
+        if sequence == 3:
+            body["spent"].update(epsilon_upper=said, epsilon_lower=said)
+
+    report = verified(forged(made.data, change, signer=key), numbers="all")
+    assert (PHONES, 3) in named(report), report.findings
+
+
 @pytest.mark.slow
 def test_charges_too_large_are_sound_and_noted(made: BundleMade, key: SigningKey) -> None:
     report = verified(forged(made.data, charged(Fraction(5, 4)), signer=key, member=TABLETS), numbers="all")
