@@ -85,9 +85,8 @@ class Deployment:
     def serving(self, checkpoint: str, *, servers: int = 1, works: bool = True) -> Iterator[Servers]:
         """Run servers, and a worker if it `works`, with a checkpoint as their anchor, in the block."""
         with ExitStack() as stack:
-            worker = (
-                stack.enter_context(self._running("worker", checkpoint)) if works and self.broker else None
-            )
+            if works:
+                stack.enter_context(self.working(checkpoint))
             ports = [str(free_port()) for _ in range(servers)]
             for port in ports:
                 stack.enter_context(self._running("serve", checkpoint, "--port", port))
@@ -99,7 +98,16 @@ class Deployment:
             for client in clients:
                 _await_answer(client)
             yield clients
-            assert worker is None or worker.poll() is None, "the worker has ended"
+
+    @contextmanager
+    def working(self, checkpoint: str) -> Iterator[None]:
+        """Run a worker in the block, if there is a broker."""
+        if not self.broker:
+            yield
+            return
+        with self._running("worker", checkpoint) as worker:
+            yield
+            assert worker.poll() is None, "the worker has ended"
 
     @contextmanager
     def _running(self, program: str, checkpoint: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
@@ -143,7 +151,7 @@ class Deployment:
         return int(str(found))
 
     def register(
-        self, servers: Servers, round_id: str, *, cohort: str = "phones", reports: int = 300, wait: int = 30
+        self, servers: Servers, round_id: str, *, cohort: str = "phones", reports: int = 300, wait: int = 55
     ) -> httpx.Response:
         """Register a round at one of the servers, and remember it if the answer permits its release."""
         body = {"round_id": round_id, "cohort": cohort, **ROUND, "reports": reports}
@@ -193,10 +201,10 @@ def drill(ledger: Deployment) -> None:
     )
     ledger.set_up()
     ledger.database.back_up("base")
-    with ledger.serving(EARLIER) as servers:
-        for round_id in ("a", "b"):
-            ledger.register(servers, round_id)
     with ledger.serving(EARLIER, works=False) as servers:
+        with ledger.working(EARLIER):
+            for round_id in ("a", "b"):
+                ledger.register(servers, round_id)
         wait, code = (0, 202) if ledger.broker else (30, 201)
         answer = ledger.register(servers, "waiting", reports=OTHER_REPORTS, wait=wait)
         assert answer.status_code == code, answer.text
@@ -207,9 +215,9 @@ def drill(ledger: Deployment) -> None:
             "pg_dump", "-h", ledger.database.home, "-U", "postgres", "-Fc", "-f", "dump", DATABASE
         )
         ledger.database.execute("SELECT pg_create_restore_point('too_early')")
-    with ledger.serving(EARLIER) as servers:
-        assert ledger.register(servers, "waiting", reports=OTHER_REPORTS).status_code == 201
-        ledger.register(servers, "c")
+        with ledger.working(EARLIER):
+            assert ledger.register(servers, "waiting", reports=OTHER_REPORTS).status_code == 201
+            ledger.register(servers, "c")
     ledger.checkpoint(LATER)
     ledger.command("audit", "statement", "phones", "--bundle", "evidence.zip", "--signing-key", "key.pem")
     ledger.database.archive_all()
@@ -259,7 +267,7 @@ def dump_and_recover(ledger: Deployment) -> None:
 def dump_and_reconcile(ledger: Deployment) -> None:
     """Load the dump again, and accept the loss: the cohort admits nothing, another one does."""
     ledger.say("\nThe dump is loaded once more, as before, and the loss is accepted (step 3).")
-    with ledger.serving(LATER, servers=SERVERS) as servers:
+    with ledger.serving(LATER) as servers:
         load_dump(ledger)
         refused(ledger, servers)
     ledger.command("audit", "reconcile", "--against", LATER, "--reason", "the drill")
