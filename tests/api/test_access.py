@@ -345,10 +345,11 @@ def test_ended_sessions_are_kept_until_they_would_have_expired(store: Store) -> 
 
 
 def test_tokens_that_make_no_sense_are_not_issued(store: Store) -> None:
-    for changed in (
+    changes: list[dict[str, Any]] = [
         *({"role": "root"}, {"name": ""}, {"name": "a\nb"}, {"cohorts": []}, {"cohorts": ["\x00"]}),
         *({"lifetime_days": 0}, {"lifetime_days": float("nan")}, {"lifetime_days": 1e9}),
-    ):
+    ]
+    for changed in changes:
         wanted: dict[str, Any] = {"name": "x", "role": "reader", "actor": "tester", **changed}
         with pytest.raises(InvalidValue):
             issue(store, **wanted)

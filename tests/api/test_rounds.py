@@ -90,7 +90,7 @@ def test_what_is_not_a_request_is_told_so(untouched: Server) -> None:
         *(b"", b"{", b"[]", b"null", b'{"reports": NaN}', b'{"round_id": "\\ud800"}', b"\xff"),
         *(b'{"a":' * 5000, b"[" * 100_000, b'{"reports": ' + b"9" * 10_000 + b"}"),
     ):
-        sent = {"content": body, "headers": {"Content-Type": "application/json"}}
+        sent: dict[str, Any] = {"content": body, "headers": {"Content-Type": "application/json"}}
         answer = untouched.ask("POST", "/v1/rounds", **sent)
         assert answer.status_code == 422, body[:50]
         assert answer.json()["type"] == "urn:shuffle-ledger:problem:bad_value"
@@ -123,7 +123,10 @@ def test_a_body_that_readers_could_take_for_something_else_is_refused(
     fields = {name: json.dumps(value) for name, value in good.items()} | {field: written}
     body = "{" + ", ".join(f'"{name}": {value}' for name, value in fields.items()) + "}"
     for encoding, reason in (("utf-8", said), ("utf-16", "not UTF-8")):
-        sent = {"content": body.encode(encoding), "headers": {"Content-Type": "application/json"}}
+        sent: dict[str, Any] = {
+            "content": body.encode(encoding),
+            "headers": {"Content-Type": "application/json"},
+        }
         answer = untouched.ask("POST", "/v1/rounds", **sent)
         assert answer.status_code == 422
         assert answer.headers["Content-Type"] == "application/problem+json"
