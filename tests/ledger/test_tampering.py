@@ -83,6 +83,32 @@ def test_an_admission_whose_rounds_compose_to_more_than_the_budget_is_named(
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_second_closing_of_a_round_is_named(lived: Store, accountant: Accountant) -> None:
+    settled = lived.entry("phones", 3).content()
+
+    def again(body: EntryBody) -> EntryBody:
+        return dataclasses.replace(body, kind=settled.kind, round_id="a", details=settled.details)
+
+    rewrite(lived, 5, again)
+    assert (5, "it closes round 'a', which is not admitted and open") in problems(lived, accountant)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_bound_on_what_is_spent_below_that_of_the_charges_is_named(
+    lived: Store, accountant: Accountant
+) -> None:
+    def less(body: EntryBody) -> EntryBody:
+        said = dataclasses.replace(
+            body.spent, epsilon_upper=0.9 * body.spent.epsilon_lower, epsilon_lower=0.0
+        )
+        return dataclasses.replace(body, spent=said, details={**body.details, "requested": said.to_mapping()})
+
+    rewrite(lived, 4, less)
+    found = [what for place, what in problems(lived, accountant) if place == 4]
+    assert sum("it says epsilon of what is spent is up to" in what for what in found) == 1, found
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_an_untouched_ledger_is_sound(lived: Store, accountant: Accountant) -> None:
     assert [entry.kind for entry in lived.entries_of("phones")] == [
         "opened",
