@@ -229,7 +229,7 @@ def test_no_bound_is_zero_where_the_largest_loss_is_not_reached() -> None:
     """Divergences that are too small for a float are still positive, so an upper bound of 0 is wrong."""
     fleet = parse_randomizer("mixed((1000000, krr(k=3, epsilon0=1)), (1000000, krr(k=9, epsilon0=1)))")
     profile = fleet.profile("blanket", participation=1.0, smoothing=0.05, outcomes=0)
-    excess = np.expm1(np.array([0.0, 0.01, 0.1, 0.5, 0.99, 1.0, 1.1]))
+    excess = np.expm1(np.array([0.0, 0.01, 0.1, 0.5, 0.99, 1.0 + 1e-9, 1.1]))
     upper = profile.bounds(2_000_000, excess).upper
     assert np.all(upper[:5] > 0)
     assert np.all(upper[5:] == 0)

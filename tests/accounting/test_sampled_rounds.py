@@ -59,6 +59,7 @@ def test_honest_fraction_under_sampling_is_the_hypergeometric_mixture(oracle: An
         reports=sample,
         sampled_from=population,
         honest_fraction=fraction,
+        analysis="blanket",
     )
     masses = shuffled.randomizer.analysis("blanket").decomposition.merged()
     for epsilon in (0.0, 0.1, 0.3):
