@@ -109,7 +109,7 @@ class _Attempts:
     """The attempts of one request: one whose answer was lost decides what is known of all of them."""
 
     def __init__(self, url: str, seconds: float) -> None:
-        """Begin the attempts; none begins after so many seconds."""
+        """Begin the attempts, which end after a number of seconds."""
         self._url, self._seconds = url, seconds
         self._ends = time.monotonic() + seconds
         self._made = 0

@@ -73,7 +73,7 @@ def program(
     away: Collection[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> Ended:
-    """Run commands in one process of their own."""
+    """Run commands, all in one new process."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("SHUFFLE_LEDGER_")}
     done = subprocess.run(
         [sys.executable, "-c", (WITHOUT if away else "") + RUN, json.dumps(orders)],

@@ -35,7 +35,7 @@ def _environment(**settings: str) -> dict[str, str]:
 
 
 def _execute_notebooks(folder: Path) -> None:
-    """Fills a folder with the notebooks, each run in a kernel of its own there."""
+    """Runs each notebook in a new kernel, and writes it into a folder."""
     import nbformat  # here, for no other process of the tests needs them
     from nbclient import NotebookClient
 

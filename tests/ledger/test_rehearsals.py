@@ -1,4 +1,4 @@
-"""What a rehearsal of rounds says is what deciding them afterwards says, in every kind of budget."""
+"""A rehearsal of rounds says the same as the decisions about them afterwards, in every kind of budget."""
 
 from __future__ import annotations
 

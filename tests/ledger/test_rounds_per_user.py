@@ -1,4 +1,4 @@
-"""Cohorts whose devices count the rounds that they join: only so many of the dearest add up."""
+"""Cohorts with a limit on the rounds that a device joins: the dearest rounds add up, so many of them."""
 
 from __future__ import annotations
 
