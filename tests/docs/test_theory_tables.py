@@ -60,6 +60,7 @@ def _listed(names: str) -> list[str]:
     return re.findall(_NAME, re.sub(r"([A-Z])(\d+)\s+to\s+[A-Z](\d+)", run, names))
 
 
+@pytest.mark.slow
 def test_every_citation_is_of_a_statement() -> None:
     for room in ("accounting", "ledger", "cli", "workers", "tests"):
         for path in sorted((ROOT / room).rglob("*.py")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections import Counter
@@ -16,6 +17,7 @@ from shuffle_ledger.accounting import Accountant
 from shuffle_ledger.ledger.decisions import register_and_admit
 from shuffle_ledger.ledger.storage.store import Store
 from shuffle_ledger.ledger.values.requests import Admitted, RoundRequest
+from tests.conftest import POSTGRESQL
 from tests.ledger.clerk import open_as_usual
 
 MakeRequest = Callable[..., RoundRequest]
@@ -89,6 +91,10 @@ def watching(new_postgresql_ledger: Callable[[], str]) -> Iterator[tuple[str, ps
     url = new_postgresql_ledger()
     address = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(address, autocommit=True) as session:
+        query = "SELECT 1 FROM pg_available_extensions WHERE name = 'pg_walinspect'"
+        offered = session.execute(query).fetchone()
+        if offered is None and POSTGRESQL not in os.environ:
+            pytest.skip("our own PostgreSQL has no pg_walinspect: nobody counted what an admission writes")
         session.execute("CREATE EXTENSION pg_walinspect")
         yield url, session
 
