@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from shuffle_ledger.accounting.printed_numbers import interval_text
 
 #: Version of everything that can change a number; any such change gets a new name.
-NUMERICAL_POLICY = "shuffle-ledger-numerics-31"
+NUMERICAL_POLICY = "shuffle-ledger-numerics-32"
 #: Relative width of intervals of epsilon by default.
 DEFAULT_PRECISION = 1e-3
 

@@ -689,7 +689,7 @@ class Incident:
     round_id: str
     cohort: str
     sequence: int
-    # What was released; None: unknown, so that it counts as data in the clear.
+    # The round that was released; None: unknown, so that it counts as data in the clear.
     round: accounting.ShuffledRound | None
     released: ReleaseTimes
     reason: str

@@ -21,7 +21,7 @@ LEFT_OUT = ("application/zip", "application/jwt")
 @pytest.fixture
 def generated(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return the name of a package that was generated, and can be imported."""
-    (tmp_path / "config.yml").write_text("post_hooks: []\n")  # nobody reads this code
+    (tmp_path / "config.yml").write_text("post_hooks: []\n")  # this code is read by no person
     (tmp_path / "openapi.json").write_bytes(server.ask("GET", "/v1/openapi.json").content)
     order = [
         str(COMMAND),

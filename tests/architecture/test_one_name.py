@@ -8,11 +8,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import shuffle_ledger as sl
+from shuffle_ledger import accounting
+from shuffle_ledger.ledger import answers, questions, values
 
 ROOT = Path(__file__).parents[2]
 # Vague names that stay, by the beginnings of paths: a field of statements and a code, whose names in JSON are
@@ -36,6 +40,21 @@ def test_every_public_name_is_there_typed_and_imported_on_demand() -> None:
     }
     assert typed == set(sl.__all__) - {"__version__"}
     assert (ROOT / "shuffle_ledger/py.typed").exists()
+
+
+@pytest.mark.parametrize("package", [accounting, answers, questions, values], ids=lambda one: one.__name__)
+def test_what_a_package_imports_when_it_is_used_is_what_types_say(package: ModuleType) -> None:
+    """Three lists name it: imports for types, places for the import, and `__all__`."""
+    typed = set()
+    for node in ast.walk(ast.parse(Path(str(package.__file__)).read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(package.__name__):
+            home = import_module(node.module or "")
+            for name in (alias.name for alias in node.names):
+                assert getattr(package, name) is getattr(home, name), name
+                typed.add(name)
+    assert typed <= set(package.__all__)
+    for name in package.__all__:
+        assert getattr(package, name) is not None, name
 
 
 @pytest.mark.slow

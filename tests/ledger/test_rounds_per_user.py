@@ -1,4 +1,4 @@
-"""Cohorts with a limit on the rounds that a device joins: the dearest rounds add up, so many of them."""
+"""Cohorts in which a device joins a limited number of rounds: the dearest of them add up."""
 
 from __future__ import annotations
 
